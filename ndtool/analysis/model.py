@@ -86,7 +86,7 @@ def _node(known: TypedNode, given: dict[str, DeclaredType]) -> ModelNode:
     def of(name: str) -> DeclaredType:
         if types[name].shape is not None:
             return types[name]
-        declared = (given.get(around + name) for around in modelproto.outwards(path))
+        declared = (given.get(around + name) for around in modelproto.enclosing_graphs(path))
         return next(filter(None, declared), types[name])
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)

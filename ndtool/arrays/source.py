@@ -97,7 +97,9 @@ class MemberInfo(NamedTuple):
     warning: str | None = None
 
     @classmethod
-    def invalid(cls, name: str, member: str, file_size: int, error: NdtoolError) -> "MemberInfo":
+    def invalid(
+        cls, name: str, member: str | None, file_size: int, error: NdtoolError
+    ) -> "MemberInfo":
         """Return the info of a member that cannot be opened, with the reason in an error."""
         reason = error.message.removeprefix(f"{printable(name)}: ")
         return cls(name, member, None, None, file_size, reason)

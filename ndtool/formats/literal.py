@@ -26,7 +26,7 @@ def open_source(argument: str) -> Flat:
 def entries(argument: str) -> list[MemberInfo]:
     """Return the array's member info."""
     metadata, _ = _array(argument)
-    return [MemberInfo(argument, None, metadata, None, 0, "a literal", None)]
+    return [MemberInfo(argument, None, metadata, None, 0, "a literal")]
 
 
 def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
@@ -51,7 +51,7 @@ def _parsed(argument: str) -> Any:
     import json
 
     try:
-        return json.loads(argument, parse_int=_whole, parse_float=_Other, parse_constant=_Other)
+        return json.loads(argument, parse_int=_integer, parse_float=_Other, parse_constant=_Other)
     except (ValueError, RecursionError):
         _refuse(argument, "not a list of integers: expected one such as [5, 7, -1] or [[0, 1]]")
 
@@ -60,7 +60,7 @@ class _Other(str):
     """A number that is no integer, or has too many digits, as text."""
 
 
-def _whole(text: str) -> int | _Other:
+def _integer(text: str) -> int | _Other:
     return int(text) if len(text) <= _DIGITS else _Other(text)
 
 

@@ -41,6 +41,11 @@ def box(shape: Shape, grid: Shape, number: int) -> Box:
     return tuple(reversed(bounds))
 
 
+def coordinates(bounds: Box, grid: Shape) -> Shape:
+    """Return the position in a grid of the block that has the first element of a box."""
+    return tuple(start // step for (start, _), step in zip(bounds, grid, strict=True))
+
+
 def sizes(bounds: Box) -> Shape:
     """Return the shape of a block."""
     return tuple(stop - first for first, stop in bounds)

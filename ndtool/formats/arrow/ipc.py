@@ -12,10 +12,11 @@ from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource, parquet
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
-from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
 MAGIC, OLD = b"ARROW1", b"FEA1"
+
+stored = arrow.stored
 
 
 def recognises(storage: File) -> bool:
@@ -27,14 +28,14 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones."""
     table = Table(storage, path)
     with arrow.converted_errors(path):
-        found = arrow.entries(table, path, member, storage.size)
-        for at, entry in enumerate(found):
+        entries = arrow.entries(table, path, member, storage.size)
+        for number, entry in enumerate(entries):
             if entry.metadata is not None and entry.member is not None:
                 with suppress(InputError):  # a null, which only the run reports
                     position = table.position(entry.member, entry.metadata)
                     problem = entry.problem if position is None else ""
-                    found[at] = entry._replace(position=position, problem=problem)
-        return found
+                    entries[number] = entry._replace(position=position, problem=problem)
+        return entries
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Flat | ColumnsSource:
@@ -92,13 +93,8 @@ class Table:
             return None
         values = array.buffers()[1]
         skipped = array.offset * array.type.bit_width // 8
-        at = int(values.address - self._buffer.address + skipped)
-        return at if 0 <= at <= self._size - nbytes else None
-
-
-def stored(dtype: Dtype) -> Dtype:
-    """Return the element type as stored; DtypeError if Arrow lacks it."""
-    return arrow.stored(dtype)
+        offset = int(values.address - self._buffer.address + skipped)
+        return offset if 0 <= offset <= self._size - nbytes else None
 
 
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:

@@ -11,17 +11,13 @@ from ndtool.publish.targets import Target, unsupported
 from ndtool.storage.local import File
 
 recognises = hdf5.recognises
+arrays = hdf5.arrays
 
 
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all variables, or of one."""
     _refuse_classic(storage, path)
     return hdf5.entries(storage, path, member)
-
-
-def arrays(storage: File, path: str) -> list[str]:
-    """Return the names of all variables."""
-    return hdf5.arrays(storage, path)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Source:

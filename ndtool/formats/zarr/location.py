@@ -46,12 +46,12 @@ class ZarrTarget(NamedTuple):
     preserved: tuple[str, ...] | None
 
 
-def site(target: Target) -> ZarrTarget:
+def resolve(target: Target) -> ZarrTarget:
     """Return the Zarr target of an output; NdtoolError if it may not be written."""
     if target.url:
         return _remote_target(target)
-    found = _local_target(target)
-    return found._replace(preserved=_preserved(target)) if found.above else found
+    local = _local_target(target)
+    return local._replace(preserved=_preserved(target)) if local.above else local
 
 
 def _local_target(target: Target) -> ZarrTarget:
@@ -63,22 +63,22 @@ def _local_target(target: Target) -> ZarrTarget:
         return ZarrTarget(root, "/".join(parts), (), False, None, None)
     if not parts or target.only:
         return _root(target, root, parts)
-    here, above, rest = root, [], list(parts)
+    path, above, rest = root, [], list(parts)
     while rest:
-        if _kind_at(here) != "group":
-            raise OutputError(f"{printable(here)} is not a group: no array can be in it")
-        above.append(here)
-        here = os.path.join(here, rest.pop(0))
-        if not os.path.lexists(here):
+        if _kind_at(path) != "group":
+            raise OutputError(f"{printable(path)} is not a group: no array can be in it")
+        above.append(path)
+        path = os.path.join(path, rest.pop(0))
+        if not os.path.lexists(path):
             break
-    old = os.path.lexists(here)
+    old = os.path.lexists(path)
     if old and not target.clobber:
         raise exists(f"{target.path}:{target.member}")
-    found = _kind_at(here) if old else ""
-    if old and found != "array":
-        what = "a group" if found == "group" else "something else"
-        raise OutputError(f"{printable(here)} is {what}: only an array is replaced")
-    return ZarrTarget(here, "/".join(rest), tuple(above), old, _version(root), None)
+    kind = _kind_at(path) if old else ""
+    if old and kind != "array":
+        kind = "a group" if kind == "group" else "neither an array nor a group"
+        raise OutputError(f"{printable(path)} is {kind}: only an array is replaced")
+    return ZarrTarget(path, "/".join(rest), tuple(above), old, _version(root), None)
 
 
 def _kind_at(path: str) -> str:
@@ -97,13 +97,13 @@ def _preserved(target: Target) -> tuple[str, ...]:
 
 def _root(target: Target, root: str, parts: list[str]) -> ZarrTarget:
     target.require_replaceable()
-    looks = target.old is not None and not target.only
-    known = hierarchy.arrays_in(LocalFolder(root)) if looks else []
-    if known and known != [""]:
+    may_have_arrays = target.old is not None and not target.only
+    arrays = hierarchy.arrays_in(LocalFolder(root)) if may_have_arrays else []
+    if arrays and arrays != [""]:
         raise OutputError(
-            f"{printable(target.path)} is a group of {len(known)} arrays: which is to be written?",
-            places=tuple(map(printable, known[:LISTED])),
-            hint=f"name it, as {printable(target.path)}:{printable(known[0])};"
+            f"{printable(target.path)} is a group of {len(arrays)} arrays: which is to be written?",
+            places=tuple(map(printable, arrays[:LISTED])),
+            hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
     return ZarrTarget(root, "/".join(parts), (), target.old is not None, None, None)
@@ -174,7 +174,7 @@ def _version(root: str) -> int:
 def check(target: Target) -> tuple[str, ...] | None:
     """Validate a target without creating anything; return the preserved arrays."""
     zarr.library()
-    return site(target).preserved
+    return resolve(target).preserved
 
 
 def _is_unwritable(group: str) -> bool:
@@ -213,7 +213,7 @@ class NewStore(Unpublished, Protocol):
         """Wait until the bytes are stored as required before publication."""
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
-        """Return how other processes write to it, None if they cannot."""
+        """Return the location where other processes can write, None if they cannot."""
 
 
 def output(site: ZarrTarget, target: Target) -> NewStore:
@@ -221,7 +221,7 @@ def output(site: ZarrTarget, target: Target) -> NewStore:
     return _RemoteStore(site) if target.url else _LocalStore(site, target)
 
 
-def again(shared: Shared) -> tuple[Folder, Put]:
+def reopen(shared: Shared) -> tuple[Folder, Put]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
     if shared.lock is None:
         try:
@@ -303,7 +303,7 @@ class _LocalStore:
             try:
                 file.publish()
             except (NdtoolError, OSError) as exc:
-                raise _unlisted(self.path, os.path.dirname(file.path), exc) from None
+                raise _not_consolidated(self.path, os.path.dirname(file.path), exc) from None
 
     def sync_folder(self) -> None:
         self._folder.sync_folder()
@@ -385,14 +385,14 @@ def _consolidate(group: Callable[[], Folder], put: Put, path: str) -> None:
         while hierarchy.is_consolidated(storage):
             put(*hierarchy.consolidated(storage))
             storage = group()
-            before, missing = missing, hierarchy.unconsolidated(storage)
-            if not missing or missing == before:
+            previous, missing = missing, hierarchy.unconsolidated(storage)
+            if not missing or missing == previous:
                 return
     except (NdtoolError, OSError) as exc:
-        raise _unlisted(path, storage.path, exc) from None
+        raise _not_consolidated(path, storage.path, exc) from None
 
 
-def _unlisted(path: str, group: str, exc: Exception) -> OutputError:
+def _not_consolidated(path: str, group: str, exc: Exception) -> OutputError:
     reason = exc.message if isinstance(exc, NdtoolError) else getattr(exc, "strerror", exc)
     return OutputError(
         f"{printable(path)} is written, but not in the metadata of {printable(group)}: {reason}"
