@@ -26,6 +26,10 @@ def prepare(folder: str) -> str:
     where = locations.local_path(folder)
     if locations.is_url(where):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
+    if not where:
+        raise UsageError("--save is empty: expected a directory for tensors")
+    if where.startswith("-"):  # or a command would take the paths of files for options
+        where = os.path.join(".", where)
     try:
         os.makedirs(where, exist_ok=True)
     except FileExistsError:

@@ -22,7 +22,7 @@ from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import described
 from ndtool.runs import operands
-from ndtool.runs.bounds import within
+from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -64,7 +64,7 @@ def text(validated: Validated) -> str:
     if inference.scatters:
         loaded["updates"] = operands.load(call, "updates")
     for role, one in loaded.items():
-        _, dtype, shape = one.given
+        _, dtype, shape = one.info
         arrays[role] = values.as_array(one.byte_range.buffer, dtype, shape, one.fortran)
     seen = window(inference.plan.output)
     return written(title, elements(inference, arrays, seen), seen)
@@ -157,7 +157,7 @@ def _updates_of(
         at = _open(off)
         shown = tuple(map(len, off))
         picked = pick(arrays["indices"], at, shown)
-        values = within(picked, size, rule)
+        values = normalized_indices(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
         ordinal, hits = _found(np.array(seen.positions[a]), values.reshape(-1))

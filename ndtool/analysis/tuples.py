@@ -18,7 +18,7 @@ from ndtool.rules import inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
-from ndtool.runs.bounds import within
+from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.tempfiles import Spool
 
@@ -196,7 +196,7 @@ def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Arra
     sizes = np.array(mapping.sizes(plan), np.int64)
     named = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.sizes(plan)):
-        named[:, j] = within(block[:, j], size, handling)
+        named[:, j] = normalized_indices(block[:, j], size, handling)
     valid = ((named >= 0) & (named < sizes)).all(axis=1)
     if handling.pad is not None:
         valid &= (block != handling.pad).all(axis=1)

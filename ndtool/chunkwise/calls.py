@@ -1,4 +1,4 @@
-"""What the tasks of a call on chunked arrays know: the axes of data, the chunks, the inference."""
+"""The values that the tasks of a call share: the axes of data, the chunks, the inference."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Axes(NamedTuple):
 
     @property
     def transposed(self) -> Shape:
-        """The order of data's axes as (lanes, rows, run)."""
+        """The order of data's axes as (lanes, rows, slice)."""
         return self.lanes + self.rows + self.slice_axes
 
     def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return data's values along the lanes and along the run."""
+        """Return data's values along the lanes and along a slice."""
         return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
 
     def arranged(
@@ -66,7 +66,7 @@ def axes_of(plan: Plan) -> Axes:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedCall:
-    """What all tasks of a call know. input_dtypes: the dtypes of the inputs. chunks: of data."""
+    """The values that all tasks of a call share. chunks: the sizes of chunks of data."""
 
     inference: Inference
     input_dtypes: dict[str, np.dtype[Any]]
@@ -114,15 +114,15 @@ class ChunkedCall:
         return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, at, strict=True))
 
 
-def require_declared(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
+def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) -> Array:
     """Return a chunk as an ndarray; RuleError if it is not what its array declared."""
-    chunk_array, declared = array(role, chunk), call.input_dtypes[role]
-    if chunk_array.dtype != declared and chunk_array.dtype == declared.newbyteorder():
-        chunk_array = chunk_array.astype(declared)
-    if chunk_array.shape != shape or chunk_array.dtype != declared:
-        actual, expected = (type_of(role, i) for i in (chunk_array.dtype, declared))
+    chunk, declared = array(role, value), call.input_dtypes[role]
+    if chunk.dtype != declared and chunk.dtype == declared.newbyteorder():
+        chunk = chunk.astype(declared)
+    if chunk.shape != shape or chunk.dtype != declared:
+        actual, expected = (type_of(role, dtype) for dtype in (chunk.dtype, declared))
         raise RuleError(
-            f"a chunk of {role} is {shapes.described(actual, chunk_array.shape)}: its array declares"
+            f"a chunk of {role} is {shapes.described(actual, chunk.shape)}: its array declares"
             f" {shapes.described(expected, shape)}"
         )
-    return chunk_array
+    return chunk

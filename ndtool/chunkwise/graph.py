@@ -55,7 +55,7 @@ class TaskGraph:
         self.chunks = list(_boxes(tuple_chunks))
         self.inner = list(product(*(list(_boxes(one)) for one in self.axes.along(call.chunks))))
         self.in_memory = indices is not None
-        self.call_value = self._shared(call, "call")
+        self.call_key = self._shared(call, "call")
         self.splits: list[Any] = []
         self.reachable: list[list[int]] = []
         verdict = self._split_later() if indices is None else self._split_now(indices, original)
@@ -89,14 +89,14 @@ class TaskGraph:
         rest = () if self.call.is_plain else (0,)
         for number, (at, origin, shape) in enumerate(self.chunks):
             key, chunk = self._key("split", number), (self.names["indices"], *at, *rest)
-            self.tasks[key] = (splits.split, self.call_value, chunk, number, origin, shape)
+            self.tasks[key] = (splits.split, self.call_key, chunk, number, origin, shape)
             self.splits.append(key)
             if self.call.is_strict:
                 reports.append(self._key("report", number))
                 self.tasks[reports[-1]] = (attrgetter("report"), key)
             self.reachable.append(self._reachable(origin, shape) if prod(shape) else [])
         verdict = self._key("verdict")
-        self.tasks[verdict] = (splits.bounds_verdict, self.call_value, reports)
+        self.tasks[verdict] = (splits.bounds_verdict, self.call_key, reports)
         return verdict
 
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
@@ -185,11 +185,11 @@ class TaskGraph:
     def _bundles(self, ats: Sequence[int], rows: Sequence[int]) -> dict[int, list[Any]]:
         """Return, for each row, the bundles with the tuples of some chunks that select from it."""
         if not self.in_memory:
-            return self._exchange("pieces", {at: self.splits[at] for at in ats}, rows, False)
+            return self._exchange("splits", {at: self.splits[at] for at in ats}, rows, False)
         return {
             row: self._shared(
                 [self.splits[at].only(row) for at in ats if (at, row) in self.pairs],
-                "piece", len(self.tasks),
+                "split", len(self.tasks),
             )
             for row in rows
         }  # fmt: skip
@@ -205,9 +205,9 @@ class TaskGraph:
         for ats, rows in self._classes():
             for row, bundles in self._bundles(ats, rows).items():
                 keys.append(self._key("repeated", row))
-                self.tasks[keys[-1]] = (splits.repeated, self.call_value, verdict, row, bundles)
+                self.tasks[keys[-1]] = (splits.repeated, self.call_key, verdict, row, bundles)
         key = self._key("distinct")
-        self.tasks[key] = (splits.duplicates_verdict, self.call_value, verdict, keys)
+        self.tasks[key] = (splits.duplicates_verdict, self.call_key, verdict, keys)
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
@@ -235,29 +235,31 @@ class TaskGraph:
         return (self.names["data"], *at), sizes
 
     def _gather(self, verdict: Key | None) -> None:
-        """Add the tasks of a gather, so that each picks about as much as a chunk of the output."""
+        """Add the tasks of a gather, each of about as many rows as a chunk of the output."""
         bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.inner]
         for ats, rows in self._classes():
             for group in _groups(ats, len(rows)):
                 reached = [
                     row for row in rows if any(self._may_select(at, row, False) for at in group)
                 ]
-                pieces = self._bundles(group, reached)
+                bundled = self._bundles(group, reached)
                 for number, ((lane, _, _), (slice_at, _, _)) in enumerate(self.inner):
-                    picks = {}
+                    keys = {}
                     for row in reached:
                         chunk, shape = self._chunk(row, lane, slice_at)
-                        picks[row] = self._key("gather", len(self.tasks))
-                        self.tasks[picks[row]] = (
-                            parts.gather_rows, self.call_value, verdict, chunk, shape, row, pieces[row]
+                        keys[row] = self._key("gather", len(self.tasks))
+                        self.tasks[keys[row]] = (
+                            parts.gather_rows, self.call_key, verdict, chunk, shape, row,
+                            bundled[row],
                         )  # fmt: skip
-                    for at, found in self._exchange("rows", picks, group, True).items():
+                    for at, found in self._exchange("rows", keys, group, True).items():
                         bundles[number][at] += found
         for number, ((lane, _, lanes), (slice_at, _, sizes)) in enumerate(self.inner):
             for at, (position, _, _) in enumerate(self.chunks):
                 split = self._tuples(at)
                 self.tasks[(self.name, *self.axes.arranged(position, lane, slice_at))] = (
-                    parts.merge_rows, self.call_value, verdict, split, (lanes, sizes), bundles[number][at]
+                    parts.merge_rows, self.call_key, verdict, split, (lanes, sizes),
+                    bundles[number][at],
                 )  # fmt: skip
 
     def _scatter(self, verdict: Key | None) -> None:
@@ -269,19 +271,15 @@ class TaskGraph:
                 chunk = (self.names["updates"], *self.axes.arranged(position, lane, slice_at))
                 bundled[at] = self._key("bundle", len(self.tasks))
                 self.tasks[bundled[at]] = (
-                    parts.split_updates,
-                    self.call_value,
-                    split,
-                    chunk,
-                    (lanes, sizes),
-                )
+                    parts.split_updates, self.call_key, split, chunk, (lanes, sizes)
+                )  # fmt: skip
             bundles: dict[int, list[Any]] = {row: [] for row in self.reached_by}
             for ats, rows in self._classes():
                 bundles |= self._exchange("updates", {at: bundled[at] for at in ats}, rows, False)
             for row, found in bundles.items():
                 key, shape = self._chunk(row, lane, slice_at)
                 self.tasks[(self.name, *key[1:])] = (
-                    parts.apply_updates, self.call_value, verdict, key, shape, row, found
+                    parts.apply_updates, self.call_key, verdict, key, shape, row, found
                 )  # fmt: skip
 
 

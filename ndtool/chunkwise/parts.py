@@ -34,7 +34,7 @@ class GatheredRows(NamedTuple):
 
 
 class SplitUpdates(NamedTuple):
-    """The updates, as (lanes, tuples, run), of the tuples that select from a chunk of data."""
+    """The updates, as (lanes, tuples, slice), of the tuples that select from a chunk of data."""
 
     split: Split
     rows: Array
@@ -47,13 +47,13 @@ def _bytes(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
 
 
 def _in_rows(call: ChunkedCall, chunk: Array) -> Array:
-    """Return a chunk of data as an array (lanes, rows, run), without a copy if possible."""
+    """Return a chunk of data as an array (lanes, rows, slice), without a copy if possible."""
     axes = call.axes
     return _folded(chunk.transpose(axes.transposed), len(axes.lanes), len(axes.rows))
 
 
 def _folded(chunk: Array, lanes: int, rows: int) -> Array:
-    """Return an array of axes (lanes, rows, run) with one axis for each of the three."""
+    """Return an array of axes (lanes, rows, slice) with one axis for each of the three."""
     ends = chunk.shape[:lanes], chunk.shape[lanes : lanes + rows], chunk.shape[lanes + rows :]
     return chunk.reshape(tuple(map(prod, ends)))
 
@@ -84,9 +84,9 @@ def merge_rows(
     inner: tuple[Shape, Shape],
     bundles: Sequence[Bundle],
 ) -> Array:
-    """Return a chunk of a gather's output, from what was picked from chunks of data.
+    """Return a chunk of a gather's output, from rows gathered from chunks of data.
 
-    inner: the shapes of its lanes and of its run.
+    inner: the shapes of its lanes and of a slice.
     """
     lanes, slice_shape = inner
     kind = call.input_dtypes["data"]
@@ -112,15 +112,14 @@ def _place(out: Array, positions: Array, rows: Array) -> None:
 def split_updates(
     call: ChunkedCall, split: Split, chunk: object, inner: tuple[Shape, Shape]
 ) -> Bundle:
-    """Bundle the updates of a chunk of indices by chunk of data; inner: as in merge."""
+    """Bundle the updates of a chunk of indices by chunk of data; inner: as in merge_rows."""
     (lanes, slice_shape), front = inner, call.axes.front
     a, b = len(lanes), len(split.shape)
-    chunk_updates = _bytes(
-        call, "updates", chunk, call.axes.arranged(split.shape, lanes, slice_shape)
-    )
-    rank = chunk_updates.ndim
+    shape = call.axes.arranged(split.shape, lanes, slice_shape)
+    stored = _bytes(call, "updates", chunk, shape)
+    rank = stored.ndim
     order = (*range(front, front + a), *range(front), *range(front + a, rank))
-    updates = _folded(chunk_updates.transpose(order), a, b)
+    updates = _folded(stored.transpose(order), a, b)
     splits = [split.only(row) for row in map(int, split.ids) if row < call.skipped]
     rows = (ops.gather(updates, part.order, 1, threads=1) for part in splits)
     return {
@@ -171,7 +170,7 @@ def apply_updates(
 
 
 def _updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
-    """Return the updates of some tuples, from those of pieces, as (lanes, tuples, run)."""
+    """Return the updates of some tuples, from those of pieces, as (lanes, tuples, slice)."""
     n = len(tuples.local)
     order = np.argsort(tuples.sources, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(tuples.sources[order])) + 1).tolist(), n]

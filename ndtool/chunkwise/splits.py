@@ -55,7 +55,7 @@ class Split:
         return slice(int(self.offsets[at]), int(self.offsets[at + 1]))
 
     def get(self, row: int, default: Sequence[Split] = ()) -> Sequence[Split]:
-        """Return those tuples, if any, as a bundle does."""
+        """Return these tuples, if any, as the entries of a bundle."""
         selected = self.of(row)
         return [self.only(row)] if selected.stop > selected.start else default
 
@@ -78,7 +78,7 @@ class Split:
         return np.ravel_multi_index(whole, positions)
 
 
-# Parts of the results of several tasks, by what they are for: a chunk of data or of indices.
+# Entries of the results of several tasks, by the chunk of data or of indices that needs them.
 Bundle = Mapping[int, list[Any]] | Split
 
 
@@ -234,7 +234,7 @@ def duplicates_verdict(
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    sources: the number of the piece that each is of. positions: its position in that. local: its
+    sources: the number of the split that has each. positions: its position in the split. local: its
     row in the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
     """
 

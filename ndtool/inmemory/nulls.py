@@ -85,26 +85,29 @@ def require_none(name: str, value: Any) -> None:
         raise DtypeError(f"{what} of {', '.join(words[:5])}: cast its columns to one type")
 
 
-def require_faithful(name: str, value: Any, made: Array) -> None:
+def require_faithful(name: str, value: Any, converted: Array) -> None:
     """Raise DtypeError if NumPy converted an array to a masked array or to another dtype."""
     what = described(name, value)
-    if is_masked(type(made)):
+    if is_masked(type(converted)):
         raise DtypeError(
             f"{what} that NumPy converts to a masked array, and ndtool does not support masks:"
             " fill it first"
         )
     kind = _kind(value)
-    changed = made.dtype != kind if isinstance(kind, np.dtype) else _is_whole(kind, made)
-    if changed and not made.dtype.hasobject:
+    if isinstance(kind, np.dtype):
+        changed = converted.dtype != kind
+    else:
+        changed = _loses_integers(kind, converted)
+    if changed and not converted.dtype.hasobject:
         raise DtypeError(
-            f"{what} of {kind}, which NumPy would convert to {made.dtype}: cast it first"
+            f"{what} of {kind}, which NumPy would convert to {converted.dtype}: cast it first"
         )
 
 
-def _is_whole(kind: object, made: Array) -> bool:
+def _loses_integers(kind: object, converted: Array) -> bool:
     """Return whether another library's dtype is integral but NumPy's conversion is not."""
     words = str(kind).lower() if kind is not None else ""
-    return words.startswith(("int", "uint")) and made.dtype.kind not in "iu"
+    return words.startswith(("int", "uint")) and converted.dtype.kind not in "iu"
 
 
 def _columns(value: Any) -> list[Any]:

@@ -121,7 +121,7 @@ def arrays(
         if not isinstance(source, Flat):
             return GridReader(source, len(over), partitioning.at_once)
         loaded = operands.load(call, role, dry=role in unread)
-        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.given
+        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
         return FlatReader(byte_range, over, turn)
