@@ -46,7 +46,7 @@ class Constant(Flat):
         return Operand(pattern, 0, (0,) * (len(self.metadata.shape) - len(tail)) + strides)
 
     def fill(self, buffer: Buffer) -> None:
-        """Fill a buffer of complete elements."""
+        """Fill a buffer with copies of the element."""
         if not any(self.element):
             step, pattern = PATTERN, bytes(PATTERN)
         else:

@@ -149,9 +149,9 @@ class TaskGraph:
                 for target in targets
             }
         crowded = [target for target in targets if len(sources_of[target]) > FEW]
-        found = {target: [sources[one] for one in sources_of[target]] for target in targets}
+        result = {target: [sources[one] for one in sources_of[target]] for target in targets}
         if len(crowded) < 2:
-            return found
+            return result
         size = isqrt(len(ids) - 1) + 1
         groups = [ids[first : first + size] for first in range(0, len(ids), size)]
         for group_targets in _groups(crowded, -(-len(crowded) // size)):
@@ -169,12 +169,12 @@ class TaskGraph:
                     )  # fmt: skip
                     bundles.append((key, members))
             for target in group_targets:
-                found[target] = [
+                result[target] = [
                     key
                     for key, members in bundles
                     if any(self._may_select(one, target, by_row) for one in members)
                 ]
-        return found
+        return result
 
     def _may_select(self, source: int, target: int, by_row: bool) -> bool:
         """Whether tuples of a chunk of indices may select from a chunk of data of its class."""
@@ -252,8 +252,8 @@ class TaskGraph:
                             parts.gather_rows, self.call_key, verdict, chunk, shape, row,
                             bundled[row],
                         )  # fmt: skip
-                    for at, found in self._exchange("rows", keys, group, True).items():
-                        bundles[number][at] += found
+                    for at, inputs in self._exchange("rows", keys, group, True).items():
+                        bundles[number][at] += inputs
         for number, ((lane, _, lanes), (slice_at, _, sizes)) in enumerate(self.inner):
             for at, (position, _, _) in enumerate(self.chunks):
                 split = self._tuples(at)
@@ -276,10 +276,10 @@ class TaskGraph:
             bundles: dict[int, list[Any]] = {row: [] for row in self.reached_by}
             for ats, rows in self._classes():
                 bundles |= self._exchange("updates", {at: bundled[at] for at in ats}, rows, False)
-            for row, found in bundles.items():
+            for row, inputs in bundles.items():
                 key, shape = self._chunk(row, lane, slice_at)
                 self.tasks[(self.name, *key[1:])] = (
-                    parts.apply_updates, self.call_key, verdict, key, shape, row, found
+                    parts.apply_updates, self.call_key, verdict, key, shape, row, inputs
                 )  # fmt: skip
 
 

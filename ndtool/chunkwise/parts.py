@@ -170,7 +170,7 @@ def apply_updates(
 
 
 def _updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
-    """Return the updates of some tuples, from those of pieces, as (lanes, tuples, slice)."""
+    """Return the updates of some tuples, from those of all splits, as (lanes, tuples, slice)."""
     n = len(tuples.local)
     order = np.argsort(tuples.sources, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(tuples.sources[order])) + 1).tolist(), n]

@@ -201,7 +201,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
 def repeated(
     call: ChunkedCall, verdict: None, row: int, bundles: Sequence[Bundle]
 ) -> tuple[int, int] | None:
-    """Return the first tuple that selects a row of a chunk of data again, and the earliest such.
+    """Return the first tuple that repeats an earlier one, and the earliest that it repeats.
 
     None if all rows differ.
     """

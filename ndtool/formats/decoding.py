@@ -17,9 +17,9 @@ def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
     """Return the first bytes of decoded blocks; the last block may have padding."""
     from ndtool.storage import tempfiles
 
-    buffer, at = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
+    buffer, position = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
     for block in decoded:
-        wanted = block[: nbytes - at]
-        buffer[at : at + len(wanted)] = wanted
-        at += len(wanted)
+        elements = block[: nbytes - position]
+        buffer[position : position + len(elements)] = elements
+        position += len(elements)
     return ByteRange(buffer.toreadonly())

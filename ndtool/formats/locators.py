@@ -153,7 +153,7 @@ def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) ->
 
 
 def text() -> Any:
-    """Return the module of text, imported at first use."""
+    """Return the module of the text format, imported at first use."""
     return table.TEXT.module
 
 

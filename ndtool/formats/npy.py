@@ -126,15 +126,15 @@ def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
         return None
     if head[:11] != "{'descr': '" or not code.isprintable() or "'" in code or "\\" in code:
         return None
-    parts = sizes.removesuffix(",").split(", ") if sizes else []
-    if (len(parts) == 1) != sizes.endswith(","):
+    sizes_text = sizes.removesuffix(",").split(", ") if sizes else []
+    if (len(sizes_text) == 1) != sizes.endswith(","):
         return None
-    for size in parts:
+    for size in sizes_text:
         if not (size.isascii() and size.isdecimal() and len(size) <= 19):
             return None
         if size[0] == "0" and size != "0":
             return None
-    shape = tuple(map(int, parts))
+    shape = tuple(map(int, sizes_text))
     return (code, order == "True", shape) if len(shape) <= RANK else None
 
 

@@ -40,9 +40,9 @@ class Output(NamedTuple):
         dtype = self.metadata.dtype
         if self.stored.name == dtype.name or self.encoding.as_void:
             return []
-        where = "standard output" if self.target is None else called(self.name)
+        destination = "standard output" if self.target is None else called(self.name)
         stored = self.stored.name
-        return [f"{where}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
+        return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
 
 
 def resolve(

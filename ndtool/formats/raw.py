@@ -54,11 +54,11 @@ def parse(argument: str) -> Raw:
             hint="for example raw:float32[1000,64]:dump.bin@4096",
         )
     path, offset = match[3], 0
-    where = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
-    if where is not None:
-        path, offset = where[1], int(where[2])
+    suffix = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
+    if suffix is not None:
+        path, offset = suffix[1], int(suffix[2])
     dtype, shape = typed(argument, match[1], match[2], offset)
-    return Raw(dtype, shape, path, offset, where is None)
+    return Raw(dtype, shape, path, offset, suffix is None)
 
 
 def typed(argument: str, name: str, sizes: str, offset: int = 0) -> tuple[Dtype, tuple[int, ...]]:

@@ -338,7 +338,7 @@ def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
 
 
 def team_of(threads: int | None) -> int:
-    """Return the number of threads that an argument means, or the default for None."""
+    """Return the number of threads for the argument `threads`; the default for None."""
     if threads is None:
         return _threads.default()
     return _threads.resolve(integer("threads", threads, UsageError))

@@ -37,7 +37,7 @@ class Call(NamedTuple):
     negatives: bool
 
     def compute(self, verb: str, *arrays: Tensor, **more: Any) -> Tensor:
-        """Compute the gather or the scatter, untracked."""
+        """Compute the gather or the scatter, without recording derivatives."""
         mode = self.mode
         if mode == ("drop" if verb == "gather" else "fill"):
             mode = _ADJOINT_MODES[mode]

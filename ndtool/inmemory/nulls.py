@@ -74,12 +74,12 @@ def require_unmasked(name: str, value: Any) -> None:
 def require_none(name: str, value: Any) -> None:
     """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
     what = described(name, value)
-    parts = [part for column in _columns(value) for part in _parts(column)]
-    if any(map(_has_nulls, parts)):
+    column_parts = [column_part for column in _columns(value) for column_part in _parts(column)]
+    if any(map(_has_nulls, column_parts)):
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
-        way = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
-        raise DtypeError(f"{what} with nulls: fill them first{way}")
-    kinds = [_kind(part) for part in parts if not _is_nested(part)]
+        example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
+        raise DtypeError(f"{what} with nulls: fill them first{example}")
+    kinds = [_kind(column_part) for column_part in column_parts if not _is_nested(column_part)]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
         words = list(dict.fromkeys(map(str, kinds)))
         raise DtypeError(f"{what} of {', '.join(words[:5])}: cast its columns to one type")
@@ -134,12 +134,12 @@ def _parts(column: Any) -> list[Any]:
         inner = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
         inner = column.struct.unnest().get_columns()
-    return [column, *(part for one in inner for part in _parts(one))]
+    return [column, *(column_part for one in inner for column_part in _parts(one))]
 
 
-def _is_nested(part: Any) -> bool:
+def _is_nested(column_part: Any) -> bool:
     """Return whether a polars column has elements that are arrays or structs."""
-    nested = getattr(_kind(part), "is_nested", None)
+    nested = getattr(_kind(column_part), "is_nested", None)
     return callable(nested) and bool(nested())
 
 

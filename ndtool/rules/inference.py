@@ -205,7 +205,7 @@ def is_literal(name: str) -> bool:
 
 
 def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
-    """Return the hint to swap inputs, "" unless exactly one smallest swap fits."""
+    """Return the hint to swap inputs, "" unless one permutation of the fewest inputs fits."""
     roles, fitting = tuple(inputs), []
     for order in list(permutations(roles))[1:]:
         types = {role: inputs[name].dtype for role, name in zip(roles, order, strict=True)}

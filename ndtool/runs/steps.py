@@ -151,35 +151,35 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     return Prepared(call, output, planned, None, execution, abandoned, troubles)
 
 
-def rehearse(ready: Prepared) -> Outcome:
+def rehearse(run: Prepared) -> Outcome:
     """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
 
     The same code creates the output and the temporary files and reserves their space, so that a
     lack of permissions or space raises the same errors.
     """
-    call, reports = ready.call, list[BoundsError]()
+    call, reports = run.call, list[BoundsError]()
     sink: Sink | None = None
     try:
-        if ready.output is not None:
-            sink = outputs.create(ready.output, dry=True)
+        if run.output is not None:
+            sink = outputs.create(run.output, dry=True)
             if call.inference.nbytes:
-                with closing(ready.execution(sink, silent, reports.append, True)) as phases:
+                with closing(run.execution(sink, silent, reports.append, True)) as phases:
                     next(phases)
     finally:
         if sink is not None:
             sink.abort()
-    if ready.validated is None:
+    if run.validated is None:
         from ndtool.runs.external import execution
 
-        assert ready.plan.partitioning is not None, "an external plan has a partitioning"
+        assert run.plan.partitioning is not None, "an external plan has a partitioning"
         with _naming_files(call.inference):
-            execution.check(call, ready.plan.partitioning, reports.append)
+            execution.check(call, run.plan.partitioning, reports.append)
     call.recheck()
-    return _outcome(ready, None if sink is None else sink.preserved, reports)
+    return _outcome(run, None if sink is None else sink.preserved, reports)
 
 
 def execute(
-    ready: Prepared,
+    run: Prepared,
     progress: ProgressCallback = silent,
     companions: Sequence[Sink] = (),
     phase: Callable[[str], object] = do_nothing,
@@ -191,13 +191,13 @@ def execute(
     published together with it. phase: takes the name of each phase before it begins. sink: used
     instead of a new one for the output.
     """
-    call, reports = ready.call, list[BoundsError]()
+    call, reports = run.call, list[BoundsError]()
     if sink is None:
-        assert ready.output is not None, "the run has no output"
-        sink = outputs.create(ready.output)
+        assert run.output is not None, "the run has no output"
+        sink = outputs.create(run.output)
     try:
         if call.inference.nbytes:
-            execution = ready.execution(sink, progress, reports.append, False)
+            execution = run.execution(sink, progress, reports.append, False)
             with _naming_files(call.inference), closing(execution) as phases:
                 for name in phases:
                     phase(name)
@@ -205,36 +205,36 @@ def execute(
         sinks.commit(sink, *companions)
     finally:
         sink.abort()
-    return _outcome(ready, sink.preserved, reports)
+    return _outcome(run, sink.preserved, reports)
 
 
-def unwritten(ready: Prepared) -> Outcome:
+def unwritten(run: Prepared) -> Outcome:
     """Return the outcome of a run whose output is shown, not written."""
-    return _outcome(ready, None, [])
+    return _outcome(run, None, [])
 
 
 def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
     """Run a call from beginning to end."""
-    with prepared(call, resolved(call)) as ready:
-        return execute(ready, progress)
+    with prepared(call, resolved(call)) as run:
+        return execute(run, progress)
 
 
 def _outcome(
-    ready: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
+    run: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
 ) -> Outcome:
     for report in reports:
-        inference.name_inputs(report, ready.call.inference.inputs)
-    outside = reports[0] if reports else ready.validated and ready.validated.outside
-    resumed = ready.resumed.taken if ready.resumed else {}
-    return Outcome(ready.plan, preserved, outside, resumed, warnings(ready, outside))
+        inference.name_inputs(report, run.call.inference.inputs)
+    outside = reports[0] if reports else run.validated and run.validated.outside
+    resumed = run.resumed.taken if run.resumed else {}
+    return Outcome(run.plan, preserved, outside, resumed, warnings(run, outside))
 
 
-def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
+def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
     outside: the bounds report; by default that of the validation.
     """
-    call, validated, messages = ready.call, ready.validated, list[str]()
+    call, validated, messages = run.call, run.validated, list[str]()
     report = outside or (validated and validated.outside)
     if report is not None:
         messages.append(_handled(call.inference, report))
@@ -242,9 +242,9 @@ def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
         messages += padding.suspected(info, indices, call.inference.plan, call.inference.attributes)
-    if ready.resumed is not None and ready.resumed.reason:
-        messages.append(f"nothing is resumed: {ready.resumed.reason}")
-    return messages + (ready.troubles.warnings() if ready.troubles else [])
+    if run.resumed is not None and run.resumed.reason:
+        messages.append(f"nothing is resumed: {run.resumed.reason}")
+    return messages + (run.troubles.warnings() if run.troubles else [])
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:

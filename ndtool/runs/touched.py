@@ -156,7 +156,7 @@ class Marks:
         self._merged = self._waiting = 0
 
     def add(self, numbers: Numbers) -> None:
-        """Mark numbers."""
+        """Add numbers to the set."""
         import numpy as np
 
         if self._count <= FLAGS:
@@ -170,7 +170,7 @@ class Marks:
             self._merge()
 
     def ascending(self) -> Iterator[list[int]]:
-        """Yield all marked numbers in batches."""
+        """Yield all numbers, ascending, in batches."""
         import numpy as np
 
         if self._flags is not None:

@@ -216,7 +216,7 @@ class _SparseFile:
             write_at(self.descriptor, start, block)
 
     def record(self, start: int, stop: int) -> None:
-        """Record that a range is present."""
+        """Record that a byte range is downloaded."""
         with self._lock:
             first = bisect_left(self._stops, start)
             last = bisect_right(self._starts, stop)

@@ -235,7 +235,7 @@ def _require_no_null(array: Any, label: str, row: int, rows: int) -> None:
 
 
 def _require_lengths(array: Any, size: int, label: str, row: int, rows: int) -> None:
-    """Raise InputError unless all lists have a length."""
+    """Raise InputError unless all lists have the length `size`."""
     import numpy as np
 
     lengths = np.asarray(array.value_lengths()) if hasattr(array, "value_lengths") else None

@@ -44,7 +44,7 @@ def arrays(storage: File, path: str) -> list[str]:
     """Return the names of all datasets."""
     file, _ = opened(storage, path)
     with converted_errors(path), file:
-        return [found.name for found in hierarchy.datasets(file)]
+        return [dataset.name for dataset in hierarchy.datasets(file)]
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Source:
@@ -53,8 +53,8 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     with ExitStack() as stack:
         stack.enter_context(file)
         with converted_errors(path):
-            found = _choose(file, path, member)
-        source = _source(storage, name, hierarchy.label(path, found.name), start, found.node)
+            chosen = _choose(file, path, member)
+        source = _source(storage, name, hierarchy.label(path, chosen.name), start, chosen.node)
         if isinstance(source, chunks.ChunkedSource):
             stack.pop_all()
             source.file = file
@@ -147,41 +147,41 @@ def _choose(file: Any, path: str, member: str | None) -> Dataset:
             places=_listing(all_datasets),
         )
     all_datasets = list(hierarchy.datasets(file))
-    found = members.only(path, all_datasets, "the file has {} datasets", _described)
-    if found.node is None:
-        raise InputError(f"{printable(path)}:{printable(found.name)}: {found.problem}")
-    return found
+    dataset = members.only(path, all_datasets, "the file has {} datasets", _described)
+    if dataset.node is None:
+        raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
+    return dataset
 
 
 def _listing(found: list[Dataset]) -> tuple[str, ...]:
     return members.listed(map(_described, found), len(found))
 
 
-def _described(found: Dataset) -> tuple[str, str]:
+def _described(dataset: Dataset) -> tuple[str, str]:
     """Return the name and the description of a dataset, for lists in errors."""
     try:
-        if found.node is None:
-            return found.name, printable(found.problem, 80)
+        if dataset.node is None:
+            return dataset.name, printable(dataset.problem, 80)
         with converted_errors(""):
-            layout = datasets.layout_of(found.node, "", 0)
-            return found.name, datasets.metadata_of(found.node, "", layout).described
+            layout = datasets.layout_of(dataset.node, "", 0)
+            return dataset.name, datasets.metadata_of(dataset.node, "", layout).described
     except NdtoolError as exc:
-        return found.name, exc.message.removeprefix(": ")
+        return dataset.name, exc.message.removeprefix(": ")
 
 
-def _entry(storage: File, path: str, start: int, found: Dataset) -> MemberInfo:
-    label = hierarchy.label(path, found.name)
-    if found.node is None:
-        problem = printable(found.problem)
-        return MemberInfo(label, found.name, None, None, storage.size, problem)
+def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo:
+    label = hierarchy.label(path, dataset.name)
+    if dataset.node is None:
+        problem = printable(dataset.problem)
+        return MemberInfo(label, dataset.name, None, None, storage.size, problem)
     try:
         with converted_errors(label):
-            layout = datasets.layout_of(found.node, label, start)
-            metadata = datasets.metadata_of(found.node, label, layout)
-            warning = datasets.not_applied(found.node, label)
+            layout = datasets.layout_of(dataset.node, label, start)
+            metadata = datasets.metadata_of(dataset.node, label, layout)
+            warning = datasets.not_applied(dataset.node, label)
             if (position := layout.position) is not None:
-                _require_within(storage, found.node, metadata, label, position)
+                _require_within(storage, dataset.node, metadata, label, position)
     except NdtoolError as exc:
-        return MemberInfo.invalid(label, found.name, storage.size, exc)
+        return MemberInfo.invalid(label, dataset.name, storage.size, exc)
     problem = layout.unmapped
-    return MemberInfo(label, found.name, metadata, position, storage.size, problem, warning)
+    return MemberInfo(label, dataset.name, metadata, position, storage.size, problem, warning)

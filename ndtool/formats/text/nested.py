@@ -39,44 +39,46 @@ def parse(
     """Parse a file; return its shape. selected: keys of objects, None if elements are none."""
     inner: tuple[int, ...] | None = None
     count, batches = 0, _of_lines if suffix == ".jsonl" else _of_list
-    for elements, where in batches(read, label):
+    for elements, locate in batches(read, label):
         if selected is not None:
-            elements = [_select(one, selected, where(n), label) for n, one in enumerate(elements)]
+            elements = [_select(one, selected, locate(n), label) for n, one in enumerate(elements)]
         if elements and inner is None:
-            inner = _shape(elements[0], where(0), label)
-        flat = _flattened(elements, inner or (), where, label)
-        _add(flat, len(flat) // (len(elements) or 1), values, where)
+            inner = _shape(elements[0], locate(0), label)
+        flat = _flattened(elements, inner or (), locate, label)
+        _add(flat, len(flat) // (len(elements) or 1), values, locate)
         count += len(elements)
     if inner is None:
         inner = (len(selected),) if selected is not None and len(selected) > 1 else ()
     return (count, *inner)
 
 
-def _select(element: Any, keys: tuple[str, ...], where: str, label: str) -> Any:
+def _select(element: Any, keys: tuple[str, ...], location: str, label: str) -> Any:
     if type(element) is not dict:
         _refuse(
-            label, f"{where}: {_describe(element)}: expected an object with {printable(keys[0])}"
+            label, f"{location}: {_describe(element)}: expected an object with {printable(keys[0])}"
         )
     for key in keys:
         if key not in element:
             keys_text = ", ".join(list(element)[:10])
-            _refuse(label, f"{where}: no key {printable(repr(key))}: expected one of {keys_text}")
+            _refuse(
+                label, f"{location}: no key {printable(repr(key))}: expected one of {keys_text}"
+            )
     values = [element[key] for key in keys]
     return values[0] if len(keys) == 1 else values
 
 
-def _shape(element: Any, where: str, label: str) -> tuple[int, ...]:
+def _shape(element: Any, location: str, label: str) -> tuple[int, ...]:
     shape: list[int] = []
     while type(element) is list:
         shape.append(len(element))
         if len(shape) >= shapes.MOST_RANK:
-            _refuse(label, f"{where}: rank above {shapes.MOST_RANK}")
+            _refuse(label, f"{location}: rank above {shapes.MOST_RANK}")
         element = element[0] if element else None
     return tuple(shape)
 
 
 def _flattened(
-    level: list[Any], shape: tuple[int, ...], where: Callable[[int], str], label: str
+    level: list[Any], shape: tuple[int, ...], locate: Callable[[int], str], label: str
 ) -> list[Any]:
     """Return the numbers of nested lists in row-major order, without recursion."""
     count = 1  # of the values in `level` for each element
@@ -84,13 +86,13 @@ def _flattened(
         for i, value in enumerate(level):
             if type(value) is not list or len(value) != size:
                 expected = f"expected a list of {size}, as before"
-                _refuse(label, f"{where(i // count)}: {_describe(value)}: {expected}")
+                _refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
         level = [entry for values in level for entry in values]
         count *= size
     for i, value in enumerate(level):
         if type(value) not in (int, _Text, bool):
             hint = "name a key, as in ids.json:KEY" if type(value) is dict else ""
-            _refuse(label, f"{where(i // count)}: {_describe(value)}: expected a number", hint)
+            _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 
 
@@ -101,10 +103,10 @@ def _describe(value: Any) -> str:
     return "an object" if type(value) is dict else printable(json.dumps(value), 60)
 
 
-def _add(flat: list[Any], count: int, values: Values, where: Callable[[int], str]) -> None:
+def _add(flat: list[Any], count: int, values: Values, locate: Callable[[int], str]) -> None:
     import numpy as np
 
-    if values.reads == "q" and all(type(element) is int for element in flat):
+    if values.fast_type == "q" and all(type(element) is int for element in flat):
         try:
             if values.add_array(np.array(flat, np.int64)):
                 return
@@ -113,7 +115,7 @@ def _add(flat: list[Any], count: int, values: Values, where: Callable[[int], str
     texts = [str(element).lower() if type(element) is bool else element for element in flat]
 
     def location(i: int) -> str:
-        return where(i // count) + (f", number {i % count}" if count > 1 else "")
+        return locate(i // count) + (f", number {i % count}" if count > 1 else "")
 
     values.add(texts, location)
 

@@ -39,7 +39,7 @@ def is_number(field: str) -> bool:
 class Values:
     """The elements of a text file, in a buffer or, if it is large, an unnamed file.
 
-    count: the number of elements. reads: the type that a faster parser should read, "q" for
+    count: the number of elements. fast_type: the type that a faster parser should read, "q" for
     integers and "d" for floats; "" if it has none.
     """
 
@@ -55,7 +55,7 @@ class Values:
             )
         self._is_untyped = options.dtype is None
         plain = dtype.kind in "iu" or dtype.name in ("float16", "float32", "float64")
-        self.reads = ("d" if dtype.kind == "f" else "q") if plain else ""
+        self.fast_type = ("d" if dtype.kind == "f" else "q") if plain else ""
 
     def add_array(self, array: Any) -> bool:
         """Append int64, uint64 or float64 elements; False, without an effect, if one is unfit."""
@@ -80,30 +80,30 @@ class Values:
             lowest <= smallest and largest <= highest and self._put(array.astype(self._dtype.descr))
         )
 
-    def add(self, fields: Sequence[Any], where: Callable[[int], str]) -> None:
+    def add(self, fields: Sequence[Any], locate: Callable[[int], str]) -> None:
         """Append fields, which are text or int; InputError if one is no element of the type.
 
-        where: the location of a field, by its number.
+        locate: the location of a field, by its number.
         """
         import numpy as np
 
-        convert = {"q": self._integer, "d": self._float}.get(self.reads, self._element)
+        convert = {"q": self._integer, "d": self._float}.get(self.fast_type, self._element)
         elements = list[Any]()
         try:
             for field in fields:
                 elements.append(convert(field.strip(" \t") if isinstance(field, str) else field))
-            if self.reads == "q":
+            if self.fast_type == "q":
                 code = "u8" if self._unsigned else "i8"
                 self._put(np.array(elements, code if self._is_untyped else self._dtype.descr))
                 return
-            if self.reads == "d" and self.add_array(np.array(elements, np.float64)):
+            if self.fast_type == "d" and self.add_array(np.array(elements, np.float64)):
                 return
-            if self.reads == "d":
+            if self.fast_type == "d":
                 elements = []
                 for field in fields:
                     elements.append(self._rounded(str(field).strip(" \t")))
         except _FieldError as exc:
-            raise InputError(f"{printable(self._label)}: {where(len(elements))}: {exc}") from None
+            raise InputError(f"{printable(self._label)}: {locate(len(elements))}: {exc}") from None
         self._put(np.frombuffer(b"".join(elements), np.uint8), len(elements))
 
     def finish(self) -> tuple[Dtype, memoryview]:

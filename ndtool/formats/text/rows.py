@@ -51,7 +51,7 @@ def parse(
             columns = _columns(table, selected, label)
             number, block = number + block.count(b"\n", 0, skip), block[skip:]
         delimiter, arrow = table.delimiter.encode(), count >= LARGE
-        numbers = quick.parse(block, delimiter, table.width, columns, values.reads, arrow)
+        numbers = quick.parse(block, delimiter, table.width, columns, values.fast_type, arrow)
         if numbers is None or not values.add_array(numbers):
             _add_exactly(number, block, table, columns, values, label)
     if table is None and selected is not None:
@@ -132,7 +132,7 @@ def _add_exactly(
     fields: list[str] = []
     numbers: list[int] = []
 
-    def where(field: int) -> str:
+    def locate(field: int) -> str:
         row, column = divmod(field, len(columns))
         return f"line {numbers[row]}, column {table.column(columns[column])}"
 
@@ -143,14 +143,14 @@ def _add_exactly(
                 has = f"line {line_number} has {counted(len(row), 'field')}"
                 _refuse(label, f"{has}: expected {table.width}, as line {table.first} has")
         except InputError:
-            values.add(fields, where)  # an earlier error is reported first
+            values.add(fields, locate)  # an earlier error is reported first
             raise
         fields += [row[column] for column in columns]
         numbers.append(line_number)
         if len(numbers) == _FEW:
-            values.add(fields, where)
+            values.add(fields, locate)
             fields, numbers = [], []
-    values.add(fields, where)
+    values.add(fields, locate)
 
 
 def _rows(number: int, block: bytes) -> Iterator[tuple[int, str]]:

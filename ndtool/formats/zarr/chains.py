@@ -68,8 +68,8 @@ def allow(document: dict[str, Any], label: str) -> None:
 
 def _element_nbytes(spec: object) -> int:
     """Return the element size in bytes that a type declares, 0 if it declares none."""
-    if isinstance(spec, str) and (found := _SIZED.fullmatch(spec)):
-        _, text, raw, digits = found.groups()
+    if isinstance(spec, str) and (match := _SIZED.fullmatch(spec)):
+        _, text, raw, digits = match.groups()
         return int(digits) * (4 if text else 1) // (8 if raw else 1)
     if isinstance(spec, dict):
         length = spec.get("length_bytes")
@@ -193,14 +193,14 @@ class Sharding(NamedTuple):
         sizes = tuple(n // count for n, count in zip(shard.shape, self.per_shard, strict=True))
         shard_index = np.empty((*self.per_shard, 2), "<u8")
         offset = self.codecs.max_nbytes if self.at_start else 0
-        parts = []
+        encoded = []
         for at in product(*map(range, self.per_shard)):
             box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, sizes, strict=True))
-            parts.append(chain.encode(shard[box]))
-            shard_index[at] = offset, len(parts[-1])
-            offset += len(parts[-1])
-        parts.insert(0 if self.at_start else len(parts), self.codecs.encode(shard_index))
-        return b"".join(parts)
+            encoded.append(chain.encode(shard[box]))
+            shard_index[at] = offset, len(encoded[-1])
+            offset += len(encoded[-1])
+        encoded.insert(0 if self.at_start else len(encoded), self.codecs.encode(shard_index))
+        return b"".join(encoded)
 
 
 class Layout(NamedTuple):
@@ -255,7 +255,10 @@ def _chain(codecs: Iterable[dict[str, Any]], shape: Shape, dtype: np.dtype[Any])
         elif name == "bytes":
             # Axes and byte order would apply to a filter's output, which has another type.
             if steps and (axes != sorted(axes) or settings.get("endian") == "big"):
-                raise ValueError(f"codec {steps[0].name} with transpose or big-endian bytes")
+                name = steps[0].name
+                raise ValueError(
+                    f"codec {name} is not supported with transpose or big-endian bytes"
+                )
         else:
             steps.append(_step(_as_version_2(name, settings)))
     return Chain(shape, dtype, axes, steps)

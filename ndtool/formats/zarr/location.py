@@ -56,14 +56,14 @@ def resolve(target: Target) -> ZarrTarget:
 
 def _local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
-    root, parts = _split(target)
+    root, names = _split(target)
     if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
-    if target.old is None and parts and not os.path.lexists(root):
-        return ZarrTarget(root, "/".join(parts), (), False, None, None)
-    if not parts or target.only:
-        return _root(target, root, parts)
-    path, above, rest = root, [], list(parts)
+    if target.old is None and names and not os.path.lexists(root):
+        return ZarrTarget(root, "/".join(names), (), False, None, None)
+    if not names or target.only:
+        return _root(target, root, names)
+    path, above, rest = root, [], list(names)
     while rest:
         if _kind_at(path) != "group":
             raise OutputError(f"{printable(path)} is not a group: no array can be in it")
@@ -91,11 +91,11 @@ def _kind_at(path: str) -> str:
 
 def _preserved(target: Target) -> tuple[str, ...]:
     """Return the preserved arrays of a local store."""
-    root, parts = _split(target)
-    return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(parts))
+    root, names = _split(target)
+    return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(names))
 
 
-def _root(target: Target, root: str, parts: list[str]) -> ZarrTarget:
+def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
     target.require_replaceable()
     may_have_arrays = target.old is not None and not target.only
     arrays = hierarchy.arrays_in(LocalFolder(root)) if may_have_arrays else []
@@ -106,7 +106,7 @@ def _root(target: Target, root: str, parts: list[str]) -> ZarrTarget:
             hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
-    return ZarrTarget(root, "/".join(parts), (), target.old is not None, None, None)
+    return ZarrTarget(root, "/".join(names), (), target.old is not None, None, None)
 
 
 def _remote_target(target: Target) -> ZarrTarget:
@@ -115,16 +115,16 @@ def _remote_target(target: Target) -> ZarrTarget:
     from ndtool.storage import upload
     from ndtool.storage.remotefolder import RemoteFolder
 
-    url, parts = target.path.rstrip("/"), _parts(target)
-    if claims.is_bucket(url) and not parts:
+    url, names = target.path.rstrip("/"), _member_path(target)
+    if claims.is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
     upload.writer(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.kind(RemoteFolder(parent), ""):
-        parts.insert(0, url.rpartition("/")[2])
+        names.insert(0, url.rpartition("/")[2])
         url = parent
-    storage, path = RemoteFolder(url), "/".join(parts)
-    groups = ["/".join(parts[:depth]) for depth in range(len(parts))]
-    store = hierarchy.kind(storage, "") if parts else ""
+    storage, path = RemoteFolder(url), "/".join(names)
+    groups = ["/".join(names[:depth]) for depth in range(len(names))]
+    store = hierarchy.kind(storage, "") if names else ""
     for group in groups if store else ():
         if hierarchy.kind(storage, group) not in ("group", ""):
             raise OutputError(
@@ -146,25 +146,25 @@ def _remote_target(target: Target) -> ZarrTarget:
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 
-def _parts(target: Target) -> list[str]:
+def _member_path(target: Target) -> list[str]:
     """Return the components of the member's path; UsageError if one is invalid."""
     member = target.member or ""
-    parts = [part for part in member.split("/") if part]
-    for part in parts:
+    names = [part for part in member.split("/") if part]
+    for part in names:
         if part in (".", "..", *ZARR_METADATA) or part.startswith("__") or "\0" in part:
             raise UsageError(f"{printable(member)}: no array of a store can be called {part!r}")
-    if target.member is not None and not parts:
+    if target.member is not None and not names:
         raise UsageError(f"{printable(target.path)}:{printable(member)}: the array has no name")
-    return parts
+    return names
 
 
 def _split(target: Target) -> tuple[str, list[str]]:
     """Return the root folder of the store, and the components of the array's path in it."""
-    root, parts = target.path.rstrip("/") or "/", _parts(target)
+    root, names = target.path.rstrip("/") or "/", _member_path(target)
     while is_store(os.path.dirname(absolute(root))):
         root, name = os.path.split(absolute(root))
-        parts.insert(0, name)
-    return root, parts
+        names.insert(0, name)
+    return root, names
 
 
 def _version(root: str) -> int:
