@@ -469,9 +469,9 @@ def test_updates_that_are_lost_are_counted() -> None:
     )
     assert report.result == "unstable"
     assert report.different == different
-    assert f"at worst {different} of 50 elements differ: " in report.message
+    assert f"at worst {different} of 50 elements differ; " in report.message
     assert (
-        f"off by exactly one update ({worst.lost} lost one, 0 applied one twice)" in report.message
+        f"off by exactly one update: {worst.lost} lost one, 0 applied one twice" in report.message
     )
     assert worst.lost >= 1
 

@@ -453,7 +453,7 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     assert element.value is not None
     assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
     if mode == "drop":
-        assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
+        assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 
 
 def test_a_report_shows_tuples_as_used(workdir: Path) -> None:
