@@ -216,10 +216,10 @@ def _field_name(name: Any, names_seen: set[str]) -> Any:
     title, name_text = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
     if not isinstance(name_text, str) or not isinstance(title, str | None):
         raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
-    for name in (name_text,) if title is None else (name_text, title):
-        if name in names_seen:
-            raise DtypeError(f"two fields have the name or title {name!r}: all must differ")
-        names_seen.add(name)
+    for text in (name_text,) if title is None else (name_text, title):
+        if text in names_seen:
+            raise DtypeError(f"two fields have the name or title {text!r}: all must differ")
+        names_seen.add(text)
     return name_text if title is None else (title, name_text)
 
 
@@ -229,9 +229,9 @@ def from_name(name: str) -> Dtype:
         return _void(name, EXTENDED[name])
     if name in _CODES:
         return from_code(NATIVE + _CODES[name])
-    for kind, name in (("m", "timedelta64"), ("M", "datetime64")):
-        if name.startswith(name):
-            return from_code(f"{NATIVE}{kind}8{name.removeprefix(name)}")
+    for kind, prefix in (("m", "timedelta64"), ("M", "datetime64")):
+        if name.startswith(prefix):
+            return from_code(f"{NATIVE}{kind}8{name.removeprefix(prefix)}")
     return from_code(name)
 
 

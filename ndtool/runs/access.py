@@ -32,14 +32,14 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
     size = len(data.buffer)
     buffer = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
     offsets = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
-    start = perf_counter()
+    started = perf_counter()
     for start in offsets if prefetches else ():
         data.advise("willneed", start, 1)
     for start in offsets:
         data.read(start, buffer[:1])
-    local_count = perf_counter()
+    finished = perf_counter()
     data.read(size // 4, buffer)
-    per_read, sequential = (local_count - start) / len(offsets), perf_counter() - local_count
+    per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
     return min(int(per_read / sequential * len(buffer)), tuning.RANDOM)
 
 

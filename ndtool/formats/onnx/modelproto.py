@@ -168,8 +168,8 @@ def _node(
         graphs = [field for field in attribute.fields() if field.number in (6, 11)]
         graph_path = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
         for number, field in enumerate(graphs):
-            graph_path = graph_path if field.number == 6 else f"{graph_path}{number}/"
-            yield from _graph(attribute.message_in(field), graph_path, versions, depth + 1)
+            inner_path = graph_path if field.number == 6 else f"{graph_path}{number}/"
+            yield from _graph(attribute.message_in(field), inner_path, versions, depth + 1)
 
 
 def _name_of(value: Value) -> str:
