@@ -362,7 +362,7 @@ def test_only_and_no_clobber() -> None:
     [
         ("x.zarr:a/b", "x.zarr/a is not a group"),
         ("x.zarr:g", "x.zarr/g is a group: only an array is replaced"),
-        ("x.zarr:other", "x.zarr/other is something else"),
+        ("x.zarr:other", "x.zarr/other is neither an array nor a group"),
         ("x.zarr:..", "can be called"),
         ("x.zarr:g/zarr.json", "can be called"),
         ("x.zarr:", "the member has no name"),

@@ -113,10 +113,7 @@ class TaskGraph:
         return list(map(int, numbers))
 
     def _split_now(self, indices: Array, original: object) -> Key | None:
-        """Split indices in memory; return the verdict's key, if any.
-
-        The only verdict is an error, raised when the result is computed.
-        """
+        """Split indices in memory; return the key of the verdict if it is an error, else None."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
             box = tuple(slice(o, o + size) for o, size in zip(origin, shape, strict=True))
@@ -135,11 +132,11 @@ class TaskGraph:
     def _exchange(
         self, what: str, sources: dict[int, Any], targets: Sequence[int], by_row: bool
     ) -> dict[int, list[Any]]:
-        """Return, for each target, the bundles that have parts for it, in the order of sources.
+        """Return, for each target, the bundles with entries for it, in the order of sources.
 
-        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others. If
-        a target has many sources, groups of sources are bundled for groups of targets, so that a
-        task depends on the square root of them and not on parts for all targets.
+        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others.
+        Groups of many sources are bundled for groups of targets, so that a task depends on the
+        square root of their number.
         """
         ids = list(sources)
         sources_of = dict.fromkeys(targets, ids)
@@ -211,10 +208,7 @@ class TaskGraph:
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield chunks of indices, and the chunks of data that all of these, no others, may reach.
-
-        Of indices in memory, all: each pair that meets is known.
-        """
+        """Yield chunks of indices with the chunks of data that all of these may select from."""
         if self.in_memory:
             yield list(range(len(self.splits))), [row for row, by in self.reached_by.items() if by]
             return

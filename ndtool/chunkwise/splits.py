@@ -118,10 +118,7 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
 
 
 def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
-    """Return one component of tuples as coordinates >= 0, and which of them select nothing.
-
-    skipped: a mask, in which components equal to the pad are set.
-    """
+    """Return a component of tuples as coordinates >= 0, and which are invalid; marks padding."""
     mode, pad, negatives = call.inference.handling
     values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
@@ -289,10 +286,7 @@ def _joined(call: ChunkedCall, splits: Sequence[Split], group: list[int], number
 
 
 def _groups(splits: Sequence[Split], shape: Shape) -> Iterator[list[int]]:
-    """Yield pieces by their positions, in row-major order of their chunks of indices.
-
-    Pieces whose tuples alternate in this order are yielded together.
-    """
+    """Yield splits in row-major order; those whose tuples alternate are yielded together."""
     group: list[int] = []
     end = -1
     for start, i in sorted((_number(split.origin, shape), i) for i, split in enumerate(splits)):

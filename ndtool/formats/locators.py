@@ -135,10 +135,10 @@ def open_source(
         return text().read_stream(stream, member, options) if path != argument else stream.read()
     storage, (path, member) = opened(argument)
     try:
-        file_format = _format(argument, storage, path)
-        label, path = redacted(argument), redacted(path)
-        more = (options,) if file_format.text else ()
         with os_errors(argument):
+            file_format = _format(argument, storage, path)
+            label, path = redacted(argument), redacted(path)
+            more = (options,) if file_format.text else ()
             source: Source = file_format.module.open_source(storage, label, path, member, *more)
             return source
     except BaseException:

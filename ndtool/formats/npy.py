@@ -113,11 +113,7 @@ def _prefix(
 
 
 def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
-    """Parse a header that is written as NumPy writes simple dtypes, None for any other header.
-
-    The result is that of `_parse_literal`, without the import of ast, a tenth of a small run's
-    time.
-    """
+    """Parse a header of a simple dtype as NumPy writes it, without ast; None for others."""
     head, _, rest = text.partition("', 'fortran_order': ")
     order, _, rest = rest.partition(", 'shape': (")
     sizes, closed, tail = rest.partition("), }")

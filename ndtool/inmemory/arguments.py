@@ -101,10 +101,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _require_unchanged(name: str, nested_list: Any, classes: set[type], converted: Array) -> None:
-    """Refuse lists whose values NumPy changed to give them one dtype.
-
-    NumPy makes integers floats beside floats, and where no integer dtype holds all of them.
-    """
+    """Refuse lists whose values NumPy changed to give them one dtype, as integers to floats."""
     if converted.dtype.hasobject or not converted.size:
         return
     if len(classes) == 1 and classes <= _SIZED:
@@ -203,10 +200,7 @@ def name_exactly(error: BoundsError, value: object, data: str = "data") -> None:
 
 
 def _whole_numbers(value: object) -> Array | None:
-    """Return indices as Python integers in an object array, if some do not fit in 64 bits.
-
-    None if all fit, or if not all are integers.
-    """
+    """Return indices as Python integers if all are integers and some exceed 64 bits, else None."""
     may_be_large = type(value) in (list, tuple) or (
         type(value) is np.ndarray and value.dtype.hasobject
     )

@@ -231,10 +231,7 @@ def _scattered(
 
 
 def _is_direct(out: Array) -> bool:
-    """Whether to scatter directly into the caller's array, after a check of all indices.
-
-    Small arrays go through a temporary one instead, so that the indices are read once.
-    """
+    """Whether to scatter into the caller's array; small results are copied to it instead."""
     return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.ASIDE
 
 

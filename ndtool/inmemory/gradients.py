@@ -287,10 +287,7 @@ class _Rows:
 
 
 def _products_of_others(factors: Tensor, groups: Tensor) -> Tensor:
-    """Return for each row of factors the product of the other rows of its group.
-
-    Without division, which zeros forbid. groups: the group of each row, -1 for none.
-    """
+    """Return for each row the product of the others in its group (-1: none), without division."""
     order = torch.argsort(groups, stable=True)
     ordered, number = groups[order], torch.arange(len(groups))
     begins = torch.ones(len(groups), dtype=torch.bool)

@@ -79,10 +79,7 @@ def tensor_scatter(
 
 
 def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None:
-    """Write the update of each batch, in one slice, or in two if it wraps around.
-
-    4,096 rows of 512 bytes in 64 slices: 0.1 ms, by their indices 20 ms.
-    """
+    """Write the update of each batch in one or two slices, 200 times as fast as by indices."""
     out, update = (np.moveaxis(one, lowering.axis, 1) for one in (out, update))
     for batch, first in enumerate(firsts.tolist()):
         fits = min(lowering.size - first, lowering.length)

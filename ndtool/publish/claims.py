@@ -228,10 +228,7 @@ def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
 
 
 def _replace(lock: LockObject, old: bytes | None, version: Version | None) -> bool:
-    """Replace a lock object by compare-and-set; False if it was replaced since it was read.
-
-    A folder may be cleared only after this, as two runs may find the same abandoned folder.
-    """
+    """Replace a lock object by compare-and-set; False if it was replaced since it was read."""
     try:
         lock.put({"IfMatch": version.etag} if version and version.etag else {})
     except NdtoolError:

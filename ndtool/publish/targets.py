@@ -155,10 +155,7 @@ def unsupported(path: str, suffix: str) -> UsageError:
 
 
 def _require_one_array(target: Target) -> None:
-    """Raise OutputError if a file has several arrays, as writing one would drop the others.
-
-    With a member, also if its one array has another name.
-    """
+    """Raise OutputError if a file has arrays that would be lost."""
     path, label = target.path, redacted(target.path)
     try:
         with os_errors(path, OutputError):

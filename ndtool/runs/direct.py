@@ -103,10 +103,7 @@ def _gather_items(
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
-    """Gather in work items, each written when complete.
-
-    With --memory, pages of a mapped file are released after each work item.
-    """
+    """Gather in work items, each written when complete."""
     inference, indices = validated.call.inference, validated.bound
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else team(threads, nbytes)

@@ -101,10 +101,7 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
-    """Return the bytes of memory that direct execution takes in addition to the arrays.
-
-    at_once: the number of output chunks to write concurrently; None if no array has chunks.
-    """
+    """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
@@ -166,10 +163,7 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 def _partition_chunked(
     call: OpenCall, limit: int | None, out: ArrayMetadata, at_once: int
 ) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run with chunked arrays, None for direct, and the reason.
-
-    Direct execution holds all chunks that it reads and writes in memory.
-    """
+    """Return the partitioning of a run with chunked arrays, None for direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
@@ -229,10 +223,7 @@ def _partition_chunked(
 def _for_chunks(
     call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
 ) -> Partitioning | None:
-    """Partition a run with chunked arrays for this process.
-
-    limits: bytes of the buffers that write a chunk, chunks to write at once, bytes of memory.
-    """
+    """Partition for this process; limits: buffers that write a chunk, chunks at once, memory."""
     written, at_once, allowed = limits
     partitioning = partition_chunks(call, out, at_once, budget, levels)
     if partitioning is None:

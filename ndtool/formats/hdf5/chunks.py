@@ -108,10 +108,7 @@ class ChunkedSource(StoredSource):
             download(self._ranges(touched))
 
     def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
-        """Return the byte ranges of the chunks with touched elements, ascending.
-
-        A list, as its table of chunks may have to be downloaded before the chunks are.
-        """
+        """Return the byte ranges of the chunks with touched elements, ascending."""
         shape, step = self.metadata.shape, self.metadata.grid
         numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
         with converted_errors(self.name):

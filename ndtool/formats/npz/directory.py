@@ -100,10 +100,7 @@ def _exactly(read: Read, start: int, count: int, name: str) -> bytes:
 
 
 def _end_record(read: Read, size: int) -> int | None:
-    """Return the offset of the end of central directory record, None if there is none.
-
-    Only its comment may follow, else the end record of a nested archive would be accepted.
-    """
+    """Return the offset of the end record, None if there is none; only a comment may follow it."""
     tail = read(max(size - _END.size - 0xFFFF, 0), _END.size + 0xFFFF)
     at = len(tail)
     while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:

@@ -153,10 +153,7 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
 
 
 def _bounds(read: Read, old: directory.Directory, path: str) -> list[int]:
-    """Return the offsets of the members, ascending, and that of the central directory.
-
-    Raises InputError if members overlap: removal of one would damage the other.
-    """
+    """Return the offsets of members and central directory; InputError if members overlap."""
     bounds = [*sorted({member.header for member in old.members}), old.start]
     following = dict(pairwise(bounds))
     for member in old.members:
@@ -205,10 +202,7 @@ def _layout(
 
 
 def _filler(length: int) -> bytes:
-    """Return a local file header of `length` bytes, with which NumPy recognises an archive.
-
-    It is at the start of the file, and no central directory entry refers to it.
-    """
+    """Return a local file header of `length` bytes to begin a file; no entry refers to it."""
     if not length:
         return b""
     common = _common(b"", 0, 0, length - _LOCAL, False)

@@ -141,10 +141,7 @@ def _operator_node(node: Node, path: str) -> OperatorNode:
 
 
 def _attribute(message: Message) -> tuple[str, Any]:
-    """Return name and value of an attribute; None as the value if it is no number or string.
-
-    NaN and infinities are returned as strings, as JSON lacks them.
-    """
+    """Return name and value of an attribute: a number, a string (also for NaN, inf) or None."""
     name, value = "", None
     for field in message.fields():
         if field.number == 1:

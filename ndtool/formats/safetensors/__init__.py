@@ -79,7 +79,7 @@ def choose(header: Header, path: str, name: str | None) -> Tensor:
 
 def choose_name(path: str, name: str | None, tensors: dict[str, str]) -> str:
     """Return the name, or the only one; tensors: the description of each for the error."""
-    if name is None:
+    if name is None or not tensors:
         return members.only(path, list(tensors.items()), "the file has {} tensors", lambda t: t)[0]
     if name not in tensors:
         raise InputError(

@@ -97,7 +97,7 @@ def _weights(storage: LocalFile, path: str) -> dict[str, str]:
     except UnicodeDecodeError:
         _refuse(path, "it is not UTF-8")
     weights: dict[str, str] = {}
-    for key in text.keys("entry"):
+    for key in text.keys("field"):
         if key != _MAP:
             text.pass_value()
             continue
@@ -126,10 +126,7 @@ def _refuse(path: str, text: str) -> NoReturn:
 
 
 def _shard(storage: File, path: str, file: str) -> File:
-    """Open a file of an index; InputError if a link leads out of the index's folder.
-
-    If the index itself is a link, as in Hugging Face's cache, the folder of its target is valid.
-    """
+    """Open a file of an index; InputError if a link leads out of the folder of the index."""
     location = locations.sibling(storage, path, file)
     if location is None:
         raise InputError(f"{printable(path)}: {printable(file)} is not in the index's folder")

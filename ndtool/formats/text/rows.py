@@ -100,10 +100,7 @@ def first_row(
 
 
 def _is_header(fields: tuple[str, ...], selected: tuple[str, ...]) -> bool:
-    """Whether a row has names: those of chosen columns, or none that begins as a number does.
-
-    Otherwise a mistake in the first row, such as 5x, would make its numbers names.
-    """
+    """Whether a row has names: selected ones, or none that begins as a number (such as 5x)."""
     if not any(field and not is_number(field) for field in fields):
         return False
     return any(name in fields for name in selected) or not any(map(_NUMERIC.match, fields))

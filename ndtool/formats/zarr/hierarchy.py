@@ -143,10 +143,7 @@ def _consolidated(storage: Folder) -> list[str]:
 
 
 def _json(storage: Folder, key: str, new: Mapping[str, bytes] = NO_METADATA) -> dict[str, Any]:
-    """Parse metadata; {} if they are damaged, as `array_of` reports the error.
-
-    Numbers become strings with the prefix _NUMBER, which `_bytes` writes as the same digits.
-    """
+    """Parse metadata, {} if they are damaged; numbers become strings that `_bytes` restores."""
     try:
         raw = new[key] if key in new else metadata(storage.read, key, storage.path)
         document = json.loads(raw or b"{}", parse_float=_number, parse_int=_number)
