@@ -33,9 +33,9 @@ class Split:
     """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
 
     number: of the chunk of indices. origin, shape: of it among all tuples. ids: the chunks of data,
-    in rows, ascending; the last may be that of skipped tuples. offsets: where the tuples of each
-    begin. order: the position of each tuple in its chunk of indices. local: the row of each in its
-    chunk of data.
+    in rows, ascending; the last may be that of skipped tuples. offsets: of the first tuple of each.
+    order: the position of each tuple in its chunk of indices. local: the row of each in its chunk
+    of data.
     """
 
     number: int

@@ -1,10 +1,24 @@
 """Arrays that are decoded on opening, to a contiguous buffer in memory or in an unnamed file."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from ndtool.errors import printable
+from ndtool.errors import InputError, NdtoolError, ResourceError, printable, words
 from ndtool.storage.descriptors import CHUNK
 from ndtool.storage.local import ByteRange
+
+
+@contextmanager
+def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Raise a library's exceptions about a file as NdtoolErrors; damage may raise any type."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: not enough memory") from None
+    except Exception as exc:
+        raise kind(f"{printable(label)}: {words(exc)}") from None
 
 
 def blocks_of(buffer: memoryview) -> Iterator[bytes]:

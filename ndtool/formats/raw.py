@@ -31,11 +31,6 @@ class Raw(NamedTuple):
     ends: bool
 
     @property
-    def nbytes(self) -> int:
-        """Size of the data in bytes."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    @property
     def metadata(self) -> ArrayMetadata:
         """The array metadata that the argument declares."""
         return ArrayMetadata(self.dtype, self.shape, "C", self.shape, {"offset": self.offset})
@@ -90,7 +85,7 @@ def open_source(argument: str) -> Flat:
     storage = locations.open_storage(raw.path)
     try:
         warning = _checked(storage, argument, raw)
-        byte_range = storage.byte_range(raw.offset, raw.nbytes, argument)
+        byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
         return Flat(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
@@ -99,10 +94,10 @@ def open_source(argument: str) -> Flat:
 
 def _checked(storage: File, argument: str, raw: Raw) -> str | None:
     """Raise InputError if the file is too short; return a warning if it is too long."""
-    surplus_bytes = storage.size - raw.offset - raw.nbytes
+    surplus_bytes = storage.size - raw.offset - raw.metadata.nbytes
     if surplus_bytes < 0:
         raise InputError(
-            f"{printable(argument)}: expected {raw.nbytes} bytes at offset {raw.offset},"
+            f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
     return surplus(argument, surplus_bytes) if raw.ends else None

@@ -7,23 +7,15 @@ columns `a,b` are pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, StoredSource, Touched
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    ResourceError,
-    UsageError,
-    called,
-    printable,
-    words,
-)
+from ndtool.errors import InputError, NdtoolError, UsageError, called, printable
 from ndtool.formats import members
+from ndtool.formats.decoding import library_errors
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import tempfiles
@@ -63,19 +55,6 @@ def library() -> Any:
             "a Parquet or Arrow file needs the pyarrow package", hint="pip install 'ndtool[arrow]'"
         ) from None
     return pyarrow
-
-
-@contextmanager
-def converted_errors(label: str) -> Iterator[None]:
-    """Raise InputError for what pyarrow raises about a file."""
-    try:
-        yield
-    except NdtoolError:
-        raise
-    except MemoryError:
-        raise ResourceError(f"{printable(label)}: not enough memory") from None
-    except (library().ArrowException, OSError, ValueError, RuntimeError, OverflowError) as exc:
-        raise InputError(f"{printable(label)}: {words(exc)}") from None
 
 
 def entries(table: Table, path: str, member: str | None, size: int) -> list[MemberInfo]:
@@ -184,7 +163,7 @@ class ColumnsSource(StoredSource):
 
         row, end = self._offsets[group : group + 2]
         count, several = end - row, len(self._names) > 1
-        with converted_errors(self._label):
+        with library_errors(self._label):
             for batch in self._table.read(group, self._names, max(1, BATCH // (self._row or 1))):
                 if batch.num_columns != len(self._names) or batch.num_rows > end - row:
                     break
@@ -317,7 +296,7 @@ def _length(table: Table, name: str, label: str) -> int:
     for group, rows in enumerate(table.lengths):
         if not rows:
             continue
-        with converted_errors(label):
+        with library_errors(label):
             for batch in table.read(group, [name], 1):
                 if batch.num_rows:
                     column = _plain(batch.column(0))

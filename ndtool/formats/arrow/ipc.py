@@ -10,6 +10,7 @@ from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource, parquet
+from ndtool.formats.decoding import library_errors
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage.local import File
@@ -27,7 +28,7 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         entries = arrow.entries(table, path, member, storage.size)
         for number, entry in enumerate(entries):
             if entry.metadata is not None and entry.member is not None:
@@ -41,7 +42,7 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
 def open_source(storage: File, name: str, path: str, member: str | None) -> Flat | ColumnsSource:
     """Open columns, the only one if none is named; closing the source closes the file."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         member = arrow.chosen(table, path, member)
         metadata = arrow.metadata_of(table, path, member)
         position = table.position(member, metadata)
@@ -59,7 +60,7 @@ class Table:
             raise InputError(f"{printable(path)}: a Feather file of version 1: expected version 2")
         pa = arrow.library()
         self._path, self._size = path, storage.size
-        with arrow.converted_errors(path):
+        with library_errors(path):
             self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).all())
             self._file = pa.ipc.open_file(pa.BufferReader(self._buffer))
             self.schema = self._file.schema

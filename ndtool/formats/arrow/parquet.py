@@ -10,6 +10,7 @@ from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import InputError, RuleError, UsageError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource
+from ndtool.formats.decoding import library_errors
 from ndtool.publish.encoded import EncodedSink, Write, step_of
 from ndtool.publish.targets import Target
 from ndtool.storage.local import File
@@ -30,14 +31,14 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones; reads only the footer."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         return arrow.entries(table, path, member, storage.size)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> ColumnsSource:
     """Open columns, the only one if none is named; closing the source closes the file."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         return ColumnsSource(name, path, arrow.chosen(table, path, member), table, storage)
 
 
@@ -75,7 +76,7 @@ class Table:
         if storage.peek(0, 4) == ENCRYPTED:
             raise InputError(f"{printable(path)}: the file is encrypted")
         pa = arrow.library()
-        with arrow.converted_errors(path):
+        with library_errors(path):
             self._file = pa.parquet.ParquetFile(
                 _Bytes(storage, path), pre_buffer=False, buffer_size=BUFFER
             )

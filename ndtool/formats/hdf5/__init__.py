@@ -13,9 +13,10 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import chunks, datasets, hierarchy
 from ndtool.formats.hdf5.hierarchy import Dataset
-from ndtool.formats.hdf5.library import converted_errors, library, opened, signature_at
+from ndtool.formats.hdf5.library import library, opened, signature_at
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File
 
@@ -35,7 +36,7 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all datasets, or of one; an unsupported one has no metadata."""
     file, start = opened(storage, path)
-    with converted_errors(path), file:
+    with library_errors(path), file:
         chosen = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
         return [_entry(storage, path, start, one) for one in chosen]
 
@@ -43,7 +44,7 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
 def arrays(storage: File, path: str) -> list[str]:
     """Return the names of all datasets."""
     file, _ = opened(storage, path)
-    with converted_errors(path), file:
+    with library_errors(path), file:
         return [dataset.name for dataset in hierarchy.datasets(file)]
 
 
@@ -52,7 +53,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     file, start = opened(storage, path)
     with ExitStack() as stack:
         stack.enter_context(file)
-        with converted_errors(path):
+        with library_errors(path):
             chosen = _choose(file, path, member)
         source = _source(storage, name, hierarchy.label(path, chosen.name), start, chosen.node)
         if isinstance(source, chunks.ChunkedSource):
@@ -88,7 +89,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
 
 def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
-    with converted_errors(label):
+    with library_errors(label):
         layout = datasets.layout_of(dataset, label, start)
         metadata = datasets.metadata_of(dataset, label, layout)
         datasets.require_filters(layout, label)
@@ -162,7 +163,7 @@ def _described(dataset: Dataset) -> tuple[str, str]:
     try:
         if dataset.node is None:
             return dataset.name, printable(dataset.problem, 80)
-        with converted_errors(""):
+        with library_errors(""):
             layout = datasets.layout_of(dataset.node, "", 0)
             return dataset.name, datasets.metadata_of(dataset.node, "", layout).described
     except NdtoolError as exc:
@@ -175,7 +176,7 @@ def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo
         problem = printable(dataset.problem)
         return MemberInfo(label, dataset.name, None, None, storage.size, problem)
     try:
-        with converted_errors(label):
+        with library_errors(label):
             layout = datasets.layout_of(dataset.node, label, start)
             metadata = datasets.metadata_of(dataset.node, label, layout)
             warning = datasets.not_applied(dataset.node, label)

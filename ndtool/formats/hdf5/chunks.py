@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, StoredSource, Touched
 from ndtool.engine import layouts
 from ndtool.formats import numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5.datasets import DEFLATE, SHUFFLE, StorageLayout, fill_element
-from ndtool.formats.hdf5.library import converted_errors, library
+from ndtool.formats.hdf5.library import library
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
@@ -111,7 +112,7 @@ class ChunkedSource(StoredSource):
         """Return the byte ranges of the chunks with touched elements, ascending."""
         shape, step = self.metadata.shape, self.metadata.grid
         numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
-        with converted_errors(self.name):
+        with library_errors(self.name):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
         return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
 
@@ -122,7 +123,7 @@ class ChunkedSource(StoredSource):
 
         box = grid.box(self.metadata.shape, self.metadata.grid, number)
         sizes = grid.sizes(box)
-        with converted_errors(self.name):
+        with library_errors(self.name):
             chunk = self._find(number)
             if chunk is None:
                 return memoryview(self._fill_element() * prod(sizes))

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats import numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StorageLayout
-from ndtool.formats.hdf5.library import converted_errors, library, opened
+from ndtool.formats.hdf5.library import library, opened
 from ndtool.publish.preserved import OldFile
 from ndtool.publish.targets import Encoding, Target, exists
 from ndtool.rules.plans import Shape
@@ -66,7 +67,7 @@ def _content(file: File, target: Target, metadata: ArrayMetadata) -> OldContent:
     name = name_of(target)
     label = hierarchy.label(target.path, name)
     h5file, start = opened(file, target.path)
-    with converted_errors(target.path), h5file:
+    with library_errors(target.path), h5file:
         if file.peek(start + 8, 1) >= b"\3" and file.peek(start + 11, 1) != b"\0":
             raise InputError(
                 f"{printable(target.path)} is open for writing in another process, or was not"

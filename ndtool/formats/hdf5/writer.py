@@ -10,8 +10,9 @@ from ndtool.arrays.sink import PartialBlocks
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
-from ndtool.formats.hdf5.library import OutputFile, converted_errors, library
+from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.formats.numpytypes import padded
 from ndtool.publish.preserved import OldFile
 from ndtool.publish.sinks import FileSink, Frame
@@ -71,7 +72,7 @@ class DatasetFrame(Frame):
         self._output = OutputFile(fd, path, content.start, content.size - content.start)
         mode = "r+" if content.size else "w"
         try:
-            with converted_errors(path, OutputError):
+            with library_errors(path, OutputError):
                 self._file = library().File(
                     self._output, mode, rdcc_nbytes=0,
                     alignment_threshold=_SMALL, alignment_interval=_ALIGNMENT,
@@ -134,7 +135,7 @@ class DatasetFrame(Frame):
 
     def finish(self, fd: int, name: str) -> None:
         self.dataset = None
-        with converted_errors(name, OutputError):
+        with library_errors(name, OutputError):
             self._close()
         self.require()
 
@@ -153,7 +154,7 @@ class DatasetFrame(Frame):
         if self._output is not None:
             self._output.drop()
         self.dataset = None
-        with converted_errors(self._target.path, OutputError):
+        with library_errors(self._target.path, OutputError):
             self._close()
 
 
@@ -196,7 +197,7 @@ class ChunkSink(FileSink):
         metadata, sizes = self.metadata, grid.sizes(box)
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
         origin, dataset = tuple(first for first, _ in box), self._frame.dataset
-        with converted_errors(self.name, OutputError):
+        with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
             if names in _NATIVE:
