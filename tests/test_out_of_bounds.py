@@ -205,7 +205,8 @@ def test_the_rules_on_extremes(dtype: str) -> None:
     assert (10 + normalized_indices(indices, 3, Handling("clip"))).tolist() == clipped
     assert (10 + normalized_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
     beyond_all = [
-        -7 if i == 13 else i for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
+        -7 if i == 13 else i
+        for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
     ]
     assert beyond_all == filled
 
