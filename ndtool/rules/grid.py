@@ -54,7 +54,7 @@ def sizes(bounds: Box) -> Shape:
 def byte_ranges(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
     """Yield (offset in the array, offset in the block, bytes) of each contiguous byte range.
 
-    >>> list(runs((5, 4), ((4, 5), (1, 3)), 8))
+    >>> list(byte_ranges((5, 4), ((4, 5), (1, 3)), 8))
     [(136, 0, 16)]
     """
     length, axis, step = itemsize, len(shape), itemsize

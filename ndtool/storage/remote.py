@@ -175,7 +175,7 @@ def join(url: str, key: str, sibling: bool = False) -> str:
 
     sibling: whether `url` is that of a file in the folder, not of the folder.
 
-    >>> inside("https://host/x.zarr?k=v", "a/zarr.json"), inside("s3://b/x/", "c")
+    >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
     """
     if not key and not sibling:
