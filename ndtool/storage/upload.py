@@ -284,7 +284,7 @@ class S3Writer:
                 raise FileExistsError from None
             if not condition or status != 501:
                 raise
-            await self._object.call(name, **arguments)  # no conditions; `take_name` has compared
+            await self._object.call(name, **arguments)  # no conditions; `publish` has compared
         return True
 
     async def _has(self, etag: Callable[[], str]) -> bool:
