@@ -136,12 +136,13 @@ DTYPE = _option(
 )
 TEXT = _flag(
     "--text",
-    "Read INDICES and UPDATES as text if neither content nor suffix shows a format, as for -.",
+    "Read INDICES and UPDATES as text if neither content nor suffix shows a format: numbers on"
+    " standard input, for example.",
 )
 OUTPUT = _option(
     "--output",
     "Output: a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt; FILE:NAME"
-    " adds or replaces one array of those with several; - is standard output. Default: -, on a"
+    " adds or replaces an array in a file of several; - is standard output. Default: -, on a"
     " terminal a preview.",
     "-o",
     type=FILE,
@@ -186,7 +187,7 @@ WORKERS = _option(
     type=integer(1, 1024),
     metavar="N",
 )
-RESUME = _flag("--resume", "Resume a run on a cluster that was killed, from its files in --spill.")
+RESUME = _flag("--resume", "Resume a killed run on a cluster, from its files in --spill.")
 DRY_RUN = _flag("--dry-run", "Check inputs and indices, show the plan, write nothing.")
 NO_CLOBBER = _flag("--no-clobber", "Do not replace an existing output.")
 FORCE = _flag(
@@ -294,7 +295,9 @@ TRACE = _reporter_flag(
     "Show all shape rules, or none. Default: on a terminal, a summary.",
     default=None,
 )
-VERBOSE = _reporter_flag("--verbose", "Explain what is done and why: access, plan, threads.", "-v")
+VERBOSE = _reporter_flag(
+    "--verbose", "Explain the run: access to inputs, plan with its reason, threads.", "-v"
+)
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)

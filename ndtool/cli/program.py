@@ -65,7 +65,7 @@ def program() -> click.Group:
                 _of_all("infer", questions.infer, "Infer dtype and shape of an output."),
                 _of_all("explain", questions.explain, "Explain elements of an output."),
                 _of_all("stats", questions.stats, "Print statistics of the indices."),
-                _of_all("verify", questions.verify, "Check an output, and other engines."),
+                _of_all("verify", questions.verify, "Check an output, or compare other engines."),
             ],
             "Files and models": [
                 commands.convert(),
@@ -75,9 +75,10 @@ def program() -> click.Group:
                 questions.spec(),
             ],
         },
-        "Run ONNX's gather and scatter operators on arrays in files.\n\n"
-        "An input is a path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
-        " .parquet, .arrow, .csv, .txt or .json, with :NAME if it has several arrays, or - for a"
+        "Run ONNX's gather and scatter operators on arrays in files. A gather reads elements at"
+        " indices, as data[indices] does in NumPy; a scatter writes to them in a copy.\n\n"
+        "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
+        " .parquet, .arrow, .csv, .txt or .json; FILE:NAME is one of several arrays in a file, - a"
         " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'.",
         options.VERSION,
         example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
