@@ -236,8 +236,8 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
         return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
     itemsize = call.inference.dtype.itemsize
     width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
-    held = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _divided(call.plan.positions, width, max(held, LEAST))
+    chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
+    return _divided(call.plan.positions, width, max(chunk_bytes, LEAST))
 
 
 def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
@@ -246,12 +246,12 @@ def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
     width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
-    most = max(1, limit // max(width, 8))
+    tuples_left = max(1, limit // max(width, 8))
     steps = [1 for _ in positions]
     for d in reversed(range(len(positions))):
-        steps[d] = max(1, min(positions[d], most))
+        steps[d] = max(1, min(positions[d], tuples_left))
         if steps[d] < positions[d]:
             break
-        most = max(1, most // steps[d])
+        tuples_left = max(1, tuples_left // steps[d])
     chunks: Chunks = normalize_chunks(tuple(steps), positions)
     return chunks

@@ -109,8 +109,8 @@ def path(name: str, value: Any) -> str:
 
 
 def _directories(name: str, value: Any) -> tuple[str, ...]:
-    many = isinstance(value, list | tuple)
-    return tuple(path(name, directory) for directory in (value if many else [value]))
+    is_list = isinstance(value, list | tuple)
+    return tuple(path(name, directory) for directory in (value if is_list else [value]))
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
@@ -190,11 +190,11 @@ def request_of(
 
 def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
+    valid = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in attributes:
-        if name not in has_all:
-            has = ", ".join(has_all)
-            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
+        if name not in valid:
+            listed = ", ".join(valid)
+            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {listed}")
     return attributes_of(operator, attributes.items())
 
 

@@ -100,10 +100,10 @@ def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _pattern(shortest: int) -> re.Pattern[str] | None:
     with _lock:
         if shortest not in _patterns:
-            pieces = {piece for spans in _known for piece in _pieces(spans)}
-            long_enough = [piece for piece in pieces if len(piece) >= shortest]
-            spelled = map(_spelled, sorted(long_enough, key=len, reverse=True))
-            _patterns[shortest] = re.compile("|".join(spelled), re.I) if long_enough else None
+            pieces = {secret for spans in _known for secret in _pieces(spans)}
+            long_enough = [secret for secret in pieces if len(secret) >= shortest]
+            spellings = map(_spelled, sorted(long_enough, key=len, reverse=True))
+            _patterns[shortest] = re.compile("|".join(spellings), re.I) if long_enough else None
         return _patterns[shortest]
 
 
@@ -122,18 +122,20 @@ def _pieces(spans: tuple[str, ...]) -> Iterator[str]:
 
     for span in spans:
         if span.startswith("?"):
-            values = (part.partition("=")[2] or part for part in re.split("[&;]", span[1:]))
-            parts, least = list(values), _LEAST
+            values = (
+                parameter.partition("=")[2] or parameter for parameter in re.split("[&;]", span[1:])
+            )
+            secrets, least = list(values), _LEAST
         else:
             login = span.removeprefix("://")[:-1]
-            parts, least = [login, *login.split(":", 1)], 1
+            secrets, least = [login, *login.split(":", 1)], 1
             encoded = base64.b64encode(_decoded(login).encode("utf-8", "replace"))
-            parts.append(encoded.decode())  # as in an Authorization header
-        for part in map(_decoded, parts):
-            words = [word for word in re.split(f"[{_SEPARATORS}]+", part) if len(word) >= least]
+            secrets.append(encoded.decode())  # as in an Authorization header
+        for secret in map(_decoded, secrets):
+            words = [word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= least]
             yield from words
-            if len(part) <= _SPELLED and (words or len(part) >= _LEAST):
-                yield part
+            if len(secret) <= _SPELLED and (words or len(secret) >= _LEAST):
+                yield secret
 
 
 def _decoded(text: str) -> str:

@@ -67,8 +67,8 @@ def _gives(
         np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
         limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
         limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
-        near = np.abs(result - actual) <= limit
-    return bool((same | near).all())
+        close = np.abs(result - actual) <= limit
+    return bool((same | close).all())
 
 
 def _assigned(combining: Combining) -> str:

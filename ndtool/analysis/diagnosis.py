@@ -85,15 +85,15 @@ def _updates_of_each(
     plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
     """Return linear indices, ascending, and the updates of each; fewer if updates are too many."""
-    few = min(len(wrong), EXAMINED)
-    examined, chosen = np.sort(wrong[:few]), np.ones(few, np.bool_)
+    limit = min(len(wrong), EXAMINED)
+    examined, chosen = np.sort(wrong[:limit]), np.ones(limit, np.bool_)
     owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
     for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
         owners = np.concatenate([owners, elements[chosen[elements]]])
         ids = np.concatenate([ids, updates[chosen[elements]]])
-        while len(owners) > _MOST and few > 1:
-            few //= 2
-            chosen = np.isin(examined, wrong[:few])
+        while len(owners) > _MOST and limit > 1:
+            limit //= 2
+            chosen = np.isin(examined, wrong[:limit])
             ids, owners = ids[chosen[owners]], owners[chosen[owners]]
     order = np.argsort(owners, kind="stable")
     taken, owners = _taken(arrays["updates"], ids[order]), owners[order]
@@ -136,18 +136,19 @@ def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
     """
     if chain.dtype.kind in "biu":
         return False
-    nans, parts = np.isnan(chain), [chain]
+    nans, operand_choices = np.isnan(chain), [chain]
     if nans.any():
         if np.isnan(actual).any():
             return True  # a NaN of other bits
         first, last = nans.argmax(), len(chain) - nans[::-1].argmax()
-        parts = [chain[~nans], chain[:first], chain[last:]]
+        operand_choices = [chain[~nans], chain[:first], chain[last:]]
     if not (bits(chain) == bits(actual)).all(axis=1).any():
         return False
     ufunc = REDUCTIONS[reduction].ufunc  # for which signed zeros are equal
     assert ufunc is not None, "they are max and min"
     return any(
-        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all()) for operands in parts
+        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all())
+        for operands in operand_choices
     )
 
 

@@ -195,8 +195,8 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
     """Return the coordinates around the first index out of bounds, or None if too many."""
     plan, indices = call.inference.plan, tuples.of(call)
     for window in _WINDOWS:
-        near = _axes_around(plan.positions, [error.position], window)
-        axes = {"indices": (*near, *complete(plan.indices[len(plan.positions) :]))}
+        axes_near = _axes_around(plan.positions, [error.position], window)
+        axes = {"indices": (*axes_near, *complete(plan.indices[len(plan.positions) :]))}
         if prod(plan.indices) <= _SMALL >= prod(plan.positions):
             axes["indices"] = complete(plan.indices)
         pairs = [
@@ -216,8 +216,8 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
 
 def _selected(call: Tuples, at: Position) -> Iterator[Position]:
     """Yield the first elements of data that the tuple at a position selects."""
-    front = call.normalized(components_at(call, cells_of(call.plan, at)))
-    return iter(()) if front is None else _slice(call.plan, at, front)
+    index_tuple = call.normalized(components_at(call, cells_of(call.plan, at)))
+    return iter(()) if index_tuple is None else _slice(call.plan, at, index_tuple)
 
 
 def cells_of(plan: Plan, at: Position) -> list[Position]:
@@ -232,21 +232,21 @@ def components_at(call: Tuples, cells: Sequence[Position]) -> Position:
     return tuple(int(call.indices[cell]) for cell in cells)
 
 
-def _slice(plan: Plan, at: Position, front: Position) -> Iterator[Position]:
+def _slice(plan: Plan, at: Position, index_tuple: Position) -> Iterator[Position]:
     """Yield the first elements of the slice that a tuple selects."""
     if isinstance(plan, ElementsPlan):
-        yield (*at[: plan.axis], *front, *at[plan.axis + 1 :])
+        yield (*at[: plan.axis], *index_tuple, *at[plan.axis + 1 :])
         return
     groups, run = len(plan.groups), plan.run
-    start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *front)
+    start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
     lengths = [min(size, 1) for size in run[:-1]] + [min(size, _SLICE) for size in run[-1:]]
     for along in product(*map(range, lengths)):
         yield (*start, *along)
 
 
-def selects(plan: Plan, at: Position, front: Position, target: Position) -> bool:
-    """Whether a tuple selects an element of data; front: the tuple without negative components."""
-    if mapping.index_tuple_of(plan, target) != front:
+def selects(plan: Plan, at: Position, index_tuple: Position, target: Position) -> bool:
+    """Whether a tuple at a position selects an element of data; it has no negative components."""
+    if mapping.index_tuple_of(plan, target) != index_tuple:
         return False
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *at[plan.axis + 1 :]) == (

@@ -215,14 +215,14 @@ class _Call:
         finders = [_ElementFinder(self, *arguments, updates) for arguments in requested]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
-        gone = zip(elements[len(at) :], old[len(at) :], strict=True)
-        return elements[: len(at)], [self._scattered_origin(*pair) for pair in gone]
+        stayed = zip(elements[len(at) :], old[len(at) :], strict=True)
+        return elements[: len(at)], [self._scattered_origin(*pair) for pair in stayed]
 
     def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
         """Explain an element of data in a scatter: its only copy is at the same position."""
         combining = Combining.of(self.call.inference.attributes)
-        gone = element.updates and (combining.reduction == "none" or combining.copies_first)
-        outputs = [] if gone else [Copy(element.at, None, ())]
+        replaced = element.updates and (combining.reduction == "none" or combining.copies_first)
+        outputs = [] if replaced else [Copy(element.at, None, ())]
         return Origin(element.at, old, outputs, len(outputs), element)
 
     def steps(
@@ -323,9 +323,9 @@ class _ElementFinder:
             self._running.apply(np.zeros(len(block), np.int64), self._taken(block))
 
     def _list_steps(self, numbers: Array) -> None:
-        for step, now in self._update_steps(numbers, self._running):
+        for step, running in self._update_steps(numbers, self._running):
             self._steps.append(step)
-            self._running = now
+            self._running = running
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the current value and for every update, in order."""
@@ -334,16 +334,16 @@ class _ElementFinder:
             yield step
 
     def _update_steps(
-        self, numbers: Array, now: RunningValues | None
+        self, numbers: Array, running: RunningValues | None
     ) -> Iterator[tuple[Step, RunningValues | None]]:
-        """Yield the steps of updates, and the element after each, starting from `now`."""
+        """Yield the steps of updates, and the element after each, starting from `running`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(block)
-            results, after = values, [now] * len(block)
-            if now is not None:
+            results, after = values, [running] * len(block)
+            if running is not None:
                 updates = self._taken(block)
-                updated = self._after_each(now, updates)
+                updated = self._after_each(running, updates)
                 values, results = (
                     [elements[n, ...] for n in range(len(block))]
                     for elements in (updates, updated.values())
@@ -351,12 +351,12 @@ class _ElementFinder:
                 after = [updated.one(n) for n in range(len(block))]
             steps = self._call.steps(self.search.target, block, values, results)
             yield from zip(steps, after, strict=True)
-            now = after[-1]
+            running = after[-1]
 
-    def _after_each(self, now: RunningValues, updates: Array) -> RunningValues:
+    def _after_each(self, running: RunningValues, updates: Array) -> RunningValues:
         """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
-        each = now.repeated(len(updates))
+        each = running.repeated(len(updates))
         each.apply(result, values.opaque(updates)[update].view(updates.dtype))
         return each
 

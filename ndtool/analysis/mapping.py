@@ -22,11 +22,11 @@ def tuple_of(plan: Plan, at: Position) -> Position:
 
 def source_of(plan: Plan, at: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
-    front = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
+    normalized = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
     if isinstance(plan, ElementsPlan):
-        return (*at[: plan.axis], *front, *at[plan.axis + 1 :])
+        return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
-    return (*at[:b], *front, *at[b + q - len(plan.groups) :])
+    return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
 
 
 def sizes(plan: Plan) -> Shape:

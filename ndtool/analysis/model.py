@@ -309,11 +309,12 @@ class _Running:
         request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
-        done, name = number / len(self.nodes), printable(model_node.node.node, 40)
+        progress_before, name = number / len(self.nodes), printable(model_node.node.node, 40)
 
         def report_progress(share: float, engine_name: str) -> None:
             self._progress(
-                done + share / len(self.nodes), f"{name}: {engine_name}" if engine_name else name
+                progress_before + share / len(self.nodes),
+                f"{name}: {engine_name}" if engine_name else name,
             )
 
         return tuple(engine_call.reports(self._against, report_progress))

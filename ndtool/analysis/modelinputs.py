@@ -98,6 +98,8 @@ def _require_as_declared(argument: str, actual: Known, name: str, declared: Know
     if declared.shape is None or actual.shape is None:
         return
     sizes = zip(actual.shape, declared.shape, strict=False)
-    fixed = (isinstance(size, int) and size >= 0 and have != size for have, size in sizes)
+    fixed = (
+        isinstance(size, int) and size >= 0 and actual_size != size for actual_size, size in sizes
+    )
     if len(actual.shape) != len(declared.shape) or any(fixed):
         raise RuleError(f"{prefix} {declared.described}")

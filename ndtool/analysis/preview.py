@@ -146,16 +146,16 @@ def _updates_of(
 ) -> ElementUpdates:
     """Yield linear indices in the window and their updates, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
-    off = [
+    coordinates = [
         [p for p in shown if p < n]
         for shown, n in zip(visible.positions, plan.indices, strict=True)
     ]
-    lines = int(np.prod([len(p) for d, p in enumerate(off) if d != a]))
+    lines = int(np.prod([len(p) for d, p in enumerate(coordinates) if d != a]))
     step = max(1, _BLOCK // max(1, lines))
     for first in range(0, plan.indices[a], step):
-        off[a] = list(range(first, min(first + step, plan.indices[a])))
-        at = _open(off)
-        shown = tuple(map(len, off))
+        coordinates[a] = list(range(first, min(first + step, plan.indices[a])))
+        at = _open(coordinates)
+        shown = tuple(map(len, coordinates))
         picked = pick(arrays["indices"], at, shown)
         values = within(picked, size, rule)
         if rule.pad is not None:

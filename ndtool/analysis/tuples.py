@@ -154,8 +154,8 @@ class Tuples(NamedTuple):
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the indices that can select an element: its line along the axis."""
         a = plan.axis
-        off = (*target[:a], 0, *target[a + 1 :])
-        if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
+        line_start = (*target[:a], 0, *target[a + 1 :])
+        if any(i >= size for i, size in zip(line_start, plan.indices, strict=True)):
             return
         along: Any = (*target[:a], slice(None), *target[a + 1 :])
         line = self.indices[along]

@@ -71,8 +71,8 @@ class Comparison(NamedTuple):
     @property
     def findings(self) -> list[str]:
         """The diagnosis in sentences, without full stops."""
-        few = self.examined < self.different
-        examined = f"the {self.examined} furthest apart" if few else str(self.examined)
+        is_sample = self.examined < self.different
+        examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
         sentences = []
         if off := (self.lost or 0) + (self.doubled or 0):
             sentences.append(
@@ -311,10 +311,10 @@ class _ComparisonPass:
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
             self.counts[name] += count
         self._first = self._first if self._first >= 0 else int(numbers[0])
-        beyond = ulps > self._within
-        if not self.beyond and beyond.any():
-            self._first_beyond = int(numbers[beyond.argmax()])
-        self.beyond += int(beyond.sum())
+        exceeding = ulps > self._within
+        if not self.beyond and exceeding.any():
+            self._first_beyond = int(numbers[exceeding.argmax()])
+        self.beyond += int(exceeding.sum())
         if len(self._apart) == diagnosis.EXAMINED:
             further = ulps > self._apart[-1]
             numbers, ulps = numbers[further], ulps[further]

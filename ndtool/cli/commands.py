@@ -43,10 +43,10 @@ FILES = {
 }  # fmt: skip
 
 
-def flags(operator: Operator, without: str = "") -> list[str]:
-    """Return the options of an operator's example, except the one called `without`."""
+def flags(operator: Operator, excluded: str = "") -> list[str]:
+    """Return the options of an operator's example, except the one called `excluded`."""
     attributes = operator.example.attributes.items()
-    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != without]
+    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != excluded]
 
 
 @click.pass_obj

@@ -68,17 +68,21 @@ class Progress:
 
         The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
         """
-        most = began = first = 0.0  # the largest fraction; the time and fraction of the first call
+        largest = began = first = (
+            0.0  # the largest fraction; the time and fraction of the first call
+        )
 
         def progress(share: float) -> None:
-            nonlocal most, began, first
+            nonlocal largest, began, first
             now = time.perf_counter()
             if not share or not began:
-                most, began, first = share, now, share
-            most = max(most, share)
+                largest, began, first = share, now, share
+            largest = max(largest, share)
             if now >= self._next:
                 self._next = now + 0.1
-                self._draw(most, nbytes, (most - first) / (now - began) if now > began else 0.0)
+                self._draw(
+                    largest, nbytes, (largest - first) / (now - began) if now > began else 0.0
+                )
 
         return progress
 

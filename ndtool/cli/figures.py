@@ -27,10 +27,12 @@ COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "
 def metadata(call: OpenCall, stats: Stats) -> list[str]:
     """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
-    parts = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
-    parts += [f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)]
-    parts += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
-    return parts + _duplicates(call, names, stats)
+    statistics = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
+    statistics += [
+        f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)
+    ]
+    statistics += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
+    return statistics + _duplicates(call, names, stats)
 
 
 def component_cells(stats: Stats) -> list[tuple[str, ...]]:
@@ -119,13 +121,13 @@ def histogram(stats: Stats) -> list[str]:
 def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) -> list[str]:
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
-    most = max(1, *(count for _, count in counts))
+    largest = max(1, *(count for _, count in counts))
     heads = notebook.aligned([titles, *rows]).splitlines()
     wide = max(map(len, heads)) + 2
     length = max(1, min(_LONGEST, columns(fd) - wide))
     bar = _bar(fd)
     return heads[:1] + [
-        f"{head:{wide}}{bar * -(-count * length // most)}".rstrip()
+        f"{head:{wide}}{bar * -(-count * length // largest)}".rstrip()
         for head, (_, count) in zip(heads[1:], counts, strict=True)
     ]
 

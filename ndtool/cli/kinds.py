@@ -38,8 +38,8 @@ class Kind(click.ParamType):  # type: ignore[type-arg]
         from ndtool.cli import completion
 
         function, *settings = self._offer
-        offered: list[Any] = getattr(completion, function)(incomplete, *settings)
-        return offered
+        completions: list[Any] = getattr(completion, function)(incomplete, *settings)
+        return completions
 
 
 class Directories(Kind):

@@ -101,11 +101,11 @@ def svg(shown: Picture) -> Element:
 
 
 def _density(shown: Picture) -> list[Element]:
-    most, count = max(shown.density, default=0), len(shown.density)
+    largest, count = max(shown.density, default=0), len(shown.density)
     top, span = 44, WIDTH - LEFT - RIGHT
     parts = [
         _text(LEFT, 20, shown.title, "title"),
-        _text(LEFT - 8, top + 10, str(most), "faint", "end"),
+        _text(LEFT - 8, top + 10, str(largest), "faint", "end"),
         _text(LEFT - 8, top + TALL, "0", "faint", "end"),
         _text(LEFT, top + TALL + 18, "0", "faint"),
         _text(LEFT + span / 2, top + TALL + 18, shown.unit, "faint", "middle"),
@@ -115,7 +115,7 @@ def _density(shown: Picture) -> list[Element]:
         first, last = number * shown.width, min((number + 1) * shown.width, shown.runs) - 1
         begin, end = (span * edge / count for edge in (number, number + 1))
         if tuples:
-            tall = TALL * tuples / most
+            tall = TALL * tuples / largest
             label = f"{_through(first, last)}: {tuples} tuples"
             parts.append(_bar(LEFT + begin, top + TALL - tall, end - begin, tall, label))
     parts.append(_rule(LEFT, top + TALL, span))
@@ -123,18 +123,18 @@ def _density(shown: Picture) -> list[Element]:
 
 
 def _repeats(shown: Picture, top: float) -> list[Element]:
-    most, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
+    largest, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
     span = WIDTH - LEFT - RIGHT - wide - 80
     parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
     for number, (often, count) in enumerate(shown.repeats):
         y = top + 10 + ROW * number
-        bar = _bar(LEFT + wide, y, span * count / most, ROW - 6, f"{often}: {count} slices")
+        bar = _bar(LEFT + wide, y, span * count / largest, ROW - 6, f"{often}: {count} slices")
         if often == "never":
             bar.set("class", "never")
         parts += [
             _text(LEFT + wide - 8, y + 14, often, "", "end"),
             bar,
-            _text(LEFT + wide + span * count / most + 6, y + 14, str(count), "faint"),
+            _text(LEFT + wide + span * count / largest + 6, y + 14, str(count), "faint"),
         ]
     return parts
 

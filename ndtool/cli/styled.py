@@ -110,13 +110,15 @@ def progress(share: float, label: str) -> bytes:
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
 
 
-def _rendered(fd: int, *parts: RenderableType) -> bytes:
+def _rendered(fd: int, *renderables: RenderableType) -> bytes:
     console = _console(fd)
-    for part in parts:
-        if isinstance(part, Table):
+    for renderable in renderables:
+        if isinstance(renderable, Table):
             unlimited = console.options.update(max_width=_UNLIMITED)
-            console.width = max(console.width, console.measure(part, options=unlimited).minimum)
-        console.print(part, soft_wrap=isinstance(part, Text))
+            console.width = max(
+                console.width, console.measure(renderable, options=unlimited).minimum
+            )
+        console.print(renderable, soft_wrap=isinstance(renderable, Text))
     text = console.file
     assert isinstance(text, io.TextIOWrapper)
     text.flush()

@@ -186,12 +186,12 @@ class EngineCall:
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
-        most = (
+        most_threads = (
             max(2, threads.default()) if self._settings.threads is None else self._settings.threads
         )
         cases: list[tuple[str, int | None]] = []
         for name in names:
-            several = (1, most) if ENGINES[name].parallel else (1,)
+            several = (1, most_threads) if ENGINES[name].parallel else (1,)
             cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
             cases += [(name, None)] if lacking(name) else []
         reports = []

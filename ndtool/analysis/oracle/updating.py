@@ -64,7 +64,7 @@ def _reduce(
     output: Array, updates: Array, combination: Combination, blocks: Blocks, m: int
 ) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width, reduce = (
+    leading, width, reduce = (
         output.shape[:m],
         prod(output.shape[m:]),
         REDUCTIONS[combination.reduction],
@@ -74,7 +74,7 @@ def _reduce(
     counts = np.zeros(len(runs) if counted else 0, np.int64)
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
-        rows = _row_numbers([selected[n] or () for n in applied], lead)
+        rows = _row_numbers([selected[n] or () for n in applied], leading)
         for columns in slices(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             new = flat[first : first + prod(shape)].reshape(shape)[applied]

@@ -88,8 +88,8 @@ def comparison(compared: Comparison) -> list[Element]:
     lines = [f"{equal} of {compared.total} elements have the same bits"]
     parts = [element("p", line) for line in lines + figures.differences(compared)]
     if rows := figures.distances(compared):
-        most = max(count for _, count in rows)
-        cells = [(name, str(count), _bar(count / most)) for name, count in rows]
+        largest = max(count for _, count in rows)
+        cells = [(name, str(count), _bar(count / largest)) for name, count in rows]
         parts.append(wide(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
     return parts
 
@@ -120,6 +120,6 @@ def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
     return parts
 
 
-def wide(part: Element | None) -> Element:
+def wide(content: Element | None) -> Element:
     """Return an element that scrolls if it is wider than the page."""
-    return element("div", part, class_="wide")
+    return element("div", content, class_="wide")

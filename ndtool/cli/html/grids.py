@@ -243,8 +243,8 @@ class _Panels:
         if len(axes) < 2:
             yield element("tr", *self._spaced([self._cell(first + n) for n in range(self.columns)]))
             return
-        for n, before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
-            if before:
+        for n, gap_before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
+            if gap_before:
                 omitted = element("td", "⋮", role="presentation", class_="gap")
                 yield element("tr", omitted, role="presentation")
             if n < len(axes[-2]):
@@ -257,8 +257,8 @@ class _Panels:
         if not self._grid.shape:
             return cells
         spaced: list[Element] = []
-        for n, before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
-            spaced += [element("td", "…", role="presentation", class_="gap")] * before
+        for n, gap_before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
+            spaced += [element("td", "…", role="presentation", class_="gap")] * gap_before
             spaced += cells[n : n + 1]
         return spaced
 

@@ -75,13 +75,13 @@ class Sentences:
         if not changes:
             return f"{element} from {name_of('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
-            after = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
+            ignored = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
-            return f"{element} from {first}, which overwrites {old}{after}"
+            return f"{element} from {first}, which overwrites {old}{ignored}"
         if self._reduction == "none":
-            before = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
+            overwritten = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
-            return f"{element} from {last}, which overwrites {old}{before}"
+            return f"{element} from {last}, which overwrites {old}{overwritten}"
         listed = changes if count > len(links) - 1 else self._shortened(changes)
         return f"{element}: {'; '.join([old, *listed])}"
 
