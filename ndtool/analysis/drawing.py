@@ -131,7 +131,7 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
     drawn = [
         _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
     ]
-    number_of = {drawn_tuple.at: number for number, drawn_tuple in enumerate(drawn)}
+    number_of = {tuple_.at: number for number, tuple_ in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
         grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
@@ -211,11 +211,11 @@ def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Gr
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
-        for number, drawn_tuple in enumerate(drawn):
-            if drawn_tuple.normalized is not None and excerpts.selects(
-                plan, drawn_tuple.at, drawn_tuple.normalized, target
+        for number, tuple_ in enumerate(drawn):
+            if tuple_.normalized is not None and excerpts.selects(
+                plan, tuple_.at, tuple_.normalized, target
             ):
-                update = _update(plan, grids, target, drawn_tuple.at)
+                update = _update(plan, grids, target, tuple_.at)
                 links.append(Link(None, target, number, update, None))
     return links
 

@@ -150,21 +150,17 @@ class _Call:
         plan = self.plan
         searches = [Search(target, self.every) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
-        tuple_positions = [mapping.tuple_of(plan, target) for target in at]
-        normalized = [
-            self.tuples.normalized(self._index(position)) or () for position in tuple_positions
-        ]
+        tuples_at = [mapping.tuple_of(plan, target) for target in at]
+        normalized = [self.tuples.normalized(self._index(position)) or () for position in tuples_at]
         sources_at = [
             mapping.source_of(plan, *pair) for pair in zip(at, normalized, strict=True) if pair[1]
         ]
         data = self._elements("data", sources_at + origins)
         read = zip(sources_at, data, strict=False)
         elements = []
-        for target, tuple_position, index in zip(at, tuple_positions, normalized, strict=True):
+        for target, tuple_at, index in zip(at, tuples_at, normalized, strict=True):
             role, (origin, value) = ("data", next(read)) if index else ("fill", self._filling())
-            step = Step(
-                role, origin, value, tuple_position, self._index(tuple_position), index, value
-            )
+            step = Step(role, origin, value, tuple_at, self._index(tuple_at), index, value)
             elements.append(Element(target, value, [step], 0))
         return elements, [
             Origin(search.target, value, self._copies(search), search.count, None)

@@ -48,17 +48,17 @@ def index_tuple_of(plan: Plan, target: Position) -> Position:
     return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, target: Position, tuple_position: Position) -> Position:
+def copied_to(plan: Plan, target: Position, tuple_at: Position) -> Position:
     """Return the position in a gather's output of the copy that a tuple makes of an element."""
     if isinstance(plan, ElementsPlan):
-        return tuple_position
+        return tuple_at
     b = len(plan.batch)
-    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_at[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, target: Position, tuple_position: Position) -> Position:
+def update_for(plan: Plan, target: Position, tuple_at: Position) -> Position:
     """Return the position of the update of an element of data: where a gather would copy it to."""
-    return copied_to(plan, target, tuple_position)
+    return copied_to(plan, target, tuple_at)
 
 
 class Positions:

@@ -39,10 +39,7 @@ def links_of(drawing: Drawing) -> Links:
             listed, count = counts[link.output], drawing.updates[link.output]
             row[4] += (count - listed) * (row[4] > listed // 2)
     return {
-        "tuples": [
-            [number("indices", cell) for cell in drawn_tuple.cells]
-            for drawn_tuple in drawing.tuples
-        ],
+        "tuples": [[number("indices", cell) for cell in drawn.cells] for drawn in drawing.tuples],
         "links": links,
     }
 

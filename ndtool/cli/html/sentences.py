@@ -39,8 +39,8 @@ class Sentences:
                 self._links[role, getattr(link, role)].append(link)
         self._of_cell = {
             cell: (number, j)
-            for number, drawn_tuple in enumerate(drawing.tuples)
-            for j, cell in enumerate(drawn_tuple.cells)
+            for number, drawn in enumerate(drawing.tuples)
+            for j, cell in enumerate(drawn.cells)
         }
 
     def of(self, role: str, position: Position) -> str:
@@ -104,20 +104,20 @@ class Sentences:
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]
-        drawn_tuple, element = self._drawing.tuples[number], self._element("indices", cell)
-        if j in drawn_tuple.out_of_bounds:
+        drawn, element = self._drawing.tuples[number], self._element("indices", cell)
+        if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
             element += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
-            if drawn_tuple.normalized is None:
+            if drawn.normalized is None:
                 return element
-            return f"{element}; replaced by {self._names.tuple_text(drawn_tuple.normalized)}"
-        if len(drawn_tuple.cells) > 1:
+            return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
+        if len(drawn.cells) > 1:
             element += f", in {self._tuple(number)}"
-        elif drawn_tuple.normalized != drawn_tuple.stored and drawn_tuple.normalized is not None:
-            element += f", which is {self._names.tuple_text(drawn_tuple.normalized)}"
-        if drawn_tuple.normalized is None:
+        elif drawn.normalized != drawn.stored and drawn.normalized is not None:
+            element += f", which is {self._names.tuple_text(drawn.normalized)}"
+        if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
         links = self._links["number", number]
         if "output" not in self._drawing.grids:
@@ -171,13 +171,11 @@ class Sentences:
 
     def _tuple(self, number: int | None) -> str:
         assert number is not None
-        drawn_tuple = self._drawing.tuples[number]
-        text = (
-            f"{name_of('indices', drawn_tuple.at)} = {self._names.tuple_text(drawn_tuple.stored)}"
-        )
-        if drawn_tuple.normalized in (None, drawn_tuple.stored):
+        drawn = self._drawing.tuples[number]
+        text = f"{name_of('indices', drawn.at)} = {self._names.tuple_text(drawn.stored)}"
+        if drawn.normalized in (None, drawn.stored):
             return text
-        return f"{text}, which is {self._names.tuple_text(drawn_tuple.normalized or ())}"
+        return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
 
     def _update(self, link: Link) -> str:
         return self._element("updates", link.updates or ())
