@@ -1,8 +1,8 @@
 """The operators on dask arrays: lazily, a chunk at a time.
 
 Each function takes dask arrays or arrays in memory and returns a dask array. The number of tasks is
-of the order of the chunks of data, indices and output. Shapes and types are checked at once,
-indices when the result is computed.
+proportional to that of chunks. Shapes and types are checked at once, indices when the result is
+computed.
 
 >>> import dask.array as da
 >>> from ndtool.dask import gather_nd

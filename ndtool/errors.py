@@ -285,7 +285,7 @@ class OutputError(NdtoolError, OSError):
 class DifferenceError(NdtoolError):
     """Output that differs from the operator's result, found by `verify`.
 
-    comparison: the differences, if dtype and shape are equal.
+    comparison: the comparison, None if dtype or shape differ.
     """
 
     status = Status.DIFFERENCE

@@ -56,7 +56,8 @@ def _gives(
     combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
-    running = RunningValues(old.copy(), combining._replace(duplicates=_assigned(combining)))
+    duplicates = "first" if combining.duplicates == "first" else "last"  # not "error"
+    running = RunningValues(old.copy(), combining._replace(duplicates=duplicates))
     running.apply(owners, updates)
     result = running.values()
     same = (bits(result) == bits(actual)).all(axis=1)
@@ -69,11 +70,6 @@ def _gives(
         limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
         close = np.abs(result - actual) <= limit
     return bool((same | close).all())
-
-
-def _assigned(combining: Combining) -> str:
-    """Return which duplicate to assign; "error" becomes "last", as there are duplicates."""
-    return "first" if combining.duplicates == "first" else "last"
 
 
 def _options(combining: Combining, other: Combining) -> str:

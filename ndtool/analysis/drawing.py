@@ -11,17 +11,13 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis import excerpts, explain, mapping, tuples, values
+from ndtool.analysis import excerpts, explain, mapping, tuples
 from ndtool.analysis.excerpts import Axes, Excerpt, Focus, complete
 from ndtool.analysis.explain import Element, Step
-from ndtool.analysis.mapping import Position, Positions
-from ndtool.analysis.preview import element_at
+from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.arrays import source
-from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Plan, Shape
 from ndtool.runs.calls import OpenCall
 
@@ -113,7 +109,7 @@ _NO_FOCUS = Focus()
 
 
 def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
-    """Return the drawing of an open call; None if too many elements belong together.
+    """Return the drawing of an open call; None if too many elements are linked.
 
     Of large arrays it has the elements around those in focus, or the first index out of bounds.
     """
@@ -166,17 +162,8 @@ def _input_axes(call: OpenCall) -> dict[str, Axes]:
 def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
     has_values = not isinstance(origin, TypeSource)
-    return Grid(shape, axes, elements(origin, dtype, axes) if has_values else None)
-
-
-def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
-    """Return copies of elements as 0-d arrays, in row-major order; dtype: the actual type."""
-    metadata, at = origin.metadata, list(product(*axes))
-    if not at:
-        return []
-    buffer = source.whole(origin, Positions(metadata.shape, at)).buffer
-    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    return [element_at(values.opaque(array), position).copy().view(array.dtype) for position in at]
+    at = list(product(*axes))
+    return Grid(shape, axes, explain.elements_at(origin, dtype, at) if has_values else None)
 
 
 def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:

@@ -13,6 +13,7 @@ from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW, Tuples
 from ndtool.analysis.typed import TypeSource
+from ndtool.engine import layouts
 from ndtool.errors import BoundsError
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs.calls import OpenCall
@@ -116,18 +117,10 @@ def _first_target(call: Tuples) -> Position | None:
     for first, block in tuples.blocks(call.plan, call.indices):
         valid, normalized = tuples.selecting(call.plan, block, call.handling)
         if len(valid):
-            at = _unraveled(first + int(valid[0]), call.plan.positions)
+            at = layouts.unravel(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
         break
     return None
-
-
-def _unraveled(number: int, shape: Shape) -> Position:
-    at = []
-    for size in reversed(shape):
-        number, i = divmod(number, size)
-        at.append(i)
-    return tuple(reversed(at))
 
 
 def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:

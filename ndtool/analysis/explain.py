@@ -21,8 +21,10 @@ from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
+from ndtool.arrays.source import Source
 from ndtool.engine.counting import Combining
 from ndtool.errors import UsageError
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.shapes import written
 from ndtool.runs import operands
@@ -247,13 +249,11 @@ class _Call:
         return index
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
-        """Return elements of an input, reading only these where its format allows."""
-        origin, (_, dtype, shape) = self.call.sources[role], self.call.inference.inputs[role]
-        if isinstance(origin, TypeSource) or not positions:
+        """Return elements of an input, None for those of a type."""
+        origin = self.call.sources[role]
+        if isinstance(origin, TypeSource):
             return [None] * len(positions)
-        byte_range = source.whole(origin, Positions(shape, positions))
-        array = values.as_array(byte_range.buffer, dtype, shape, origin.metadata.order == "F")
-        return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
+        return elements_at(origin, self.call.inference.inputs[role].dtype, positions)
 
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
@@ -261,6 +261,16 @@ class _Call:
         loaded = operands.load(self.call, "updates")
         _, dtype, shape = loaded.given
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
+
+
+def elements_at(origin: Source, dtype: Dtype, positions: list[Position]) -> list[Array]:
+    """Return copies of elements as 0-d arrays, reading only these if the format allows it."""
+    if not positions:
+        return []
+    metadata = origin.metadata
+    buffer = source.whole(origin, Positions(metadata.shape, positions)).buffer
+    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
+    return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
 
 
 class _ElementFinder:

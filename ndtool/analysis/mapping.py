@@ -1,4 +1,4 @@
-"""Positions in data, indices, updates and output that belong together; pure functions."""
+"""Positions of linked elements in data, indices, updates and output; pure functions."""
 
 from collections.abc import Iterator
 from operator import floordiv, mul

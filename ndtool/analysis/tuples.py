@@ -106,7 +106,7 @@ class Tuples(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to each index."""
+        """The out-of-bounds mode, the padding, and whether negative indices are valid."""
         return self.call.inference.handling
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool.cli import helppages, options, variables
-from ndtool.cli.console import put
+from ndtool.cli.console import is_open_as, put
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -242,8 +242,8 @@ def _is_stdout(output: str) -> bool:
     from ndtool.formats import locators
 
     try:
-        return os.path.samestat(os.stat(locators.parse(output).path), os.fstat(1))
-    except (NdtoolError, OSError, ValueError):
+        return is_open_as(locators.parse(output).path, 1)
+    except NdtoolError:
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -49,6 +50,14 @@ def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
     if isinstance(text, bytes):
         return text
     return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
+
+
+def is_open_as(path: str, fd: int) -> bool:
+    """Whether a path is the file at a descriptor."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (OSError, ValueError):
+        return False
 
 
 class Progress:

@@ -274,7 +274,7 @@ class Reporter:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     def warn(self, warnings: list[str]) -> None:
-        """Print warnings."""
+        """Print warnings, unless --quiet or --json is given."""
         if self.quiet or self.json:
             return
         for warning in warnings:

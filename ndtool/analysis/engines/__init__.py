@@ -17,7 +17,15 @@ from ndtool.analysis.engines.process import EngineProcess
 from ndtool.analysis.oracle.blocks import in_order, slices
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import native
-from ndtool.analysis.verify import Comparison, Opened, compare, difference, exactly, recomputed
+from ndtool.analysis.verify import (
+    Comparison,
+    compare,
+    difference,
+    exactly,
+    label_of,
+    opened_arrays,
+    recomputed,
+)
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
 from ndtool.machine import threads
@@ -143,7 +151,7 @@ def verify(
     require_any(names)
     compared, expected = None, None
     error: NdtoolError | None = None
-    with Opened(request, sources) as call:
+    with opened_arrays(request, sources) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:
@@ -161,8 +169,7 @@ def verify(
         )
         if result is not None and expected is not None:
             compared = compare(request, arrays, result, expected, within=engine_settings.within)
-            error = difference(compared, call.label, request.operator)
-        call.recheck()
+            error = difference(compared, label_of(request), request.operator)
     return Verdict(reports, compared, error or disagreement(request.operator, reports))
 
 

@@ -177,7 +177,7 @@ class Grids:
 
 
 class _Panels:
-    """An array as tables of its last two axes, or of the folded last axis."""
+    """An array as tables of its last two axes, or of its last axis folded into lines."""
 
     def __init__(self, grids: Grids, role: str, grid: Grid) -> None:
         self._grids, self._role, self._grid = grids, role, grid

@@ -14,10 +14,11 @@ from xml.etree.ElementTree import Element
 
 import click
 
-from ndtool.analysis import drawing, excerpts, stats
+from ndtool.analysis import drawing, excerpts, explain, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
+from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import section, wide
 from ndtool.cli.html.grids import Found, Grids, Spot
@@ -142,7 +143,7 @@ class Report:
         large = excerpts.has_large_updates(call)
         drawn = None if large else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: more than {excerpts.LIMIT} elements belong together."
+            text = f"Not drawn: more than {excerpts.LIMIT} elements of an array are linked."
             if large:
                 text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
@@ -165,7 +166,7 @@ class Report:
             typed = Given(source.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
             if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = drawing.elements(source, dtype, grid.axes)
+            elements = explain.elements_at(source, dtype, grid.positions)
         pairs = zip(elements, grid.elements, strict=True)
         return [(actual, actual.tobytes() != expected.tobytes()) for actual, expected in pairs]
 
@@ -210,15 +211,8 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
                 f"{option} {printable(path)} {relation} {called(other)}: expected another file"
             )
     for fd, stream in enumerate(("standard input", "standard output")):
-        if stat.S_ISREG(_mode(path)) and _is_open_as(path, fd):
+        if stat.S_ISREG(_mode(path)) and is_open_as(path, fd):
             raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
-
-
-def _is_open_as(path: str, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except OSError:
-        return False
 
 
 def call_to_verify(request: Request) -> OpenCall:
