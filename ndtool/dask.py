@@ -151,7 +151,7 @@ def _call(
     spec = word("spec", keywords.pop("spec", "ndtool"))
     parsed = attributes_of(operator, (attributes | keywords).items())
     arrays = {
-        role: _taken(role, value, parsed)
+        role: _argument(role, value, parsed)
         for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
     }
     try:
@@ -159,10 +159,10 @@ def _call(
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return _arranged(inferred, arrays, inputs[1])
+    return _lazy_array(inferred, arrays, inputs[1])
 
 
-def _taken(role: str, value: Any, attributes: Attributes) -> Any:
+def _argument(role: str, value: Any, attributes: Attributes) -> Any:
     """Return an argument as a dask array with known chunks, or as an ndarray."""
     if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
         value = value.data
@@ -191,10 +191,10 @@ def _inferred(
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
 
-def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
+def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
     """Give the arrays of a call chunks that fit together, and return its graph as an array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
-    data = _chunked(data)
+    data = _in_chunks(data)
     kinds = {role: array.dtype for role, array in arrays.items()}
     call = ChunkedCall(
         inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
@@ -204,7 +204,9 @@ def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) ->
     if isinstance(indices, da.Array):
         lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
     if updates is not None:
-        lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
+        lazy["updates"] = _in_chunks(
+            updates, call.axes.arranged(over, *call.axes.along(data.chunks))
+        )
     token = tokenize(inference.attributes, inference.spec, over, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
     graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, raw_indices, token)
@@ -216,7 +218,7 @@ def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) ->
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
 
 
-def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
+def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     """Return an array as a dask array, in the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
@@ -237,10 +239,10 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
     itemsize = call.inference.dtype.itemsize
     width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _divided(call.plan.positions, width, max(chunk_bytes, LEAST))
+    return _default_chunks(call.plan.positions, width, max(chunk_bytes, LEAST))
 
 
-def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
+def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
     """Return chunks of tuples whose rows have about `nbytes` bytes, at most dask's default.
 
     width: the bytes of a row.

@@ -35,9 +35,9 @@ from ndtool.options import (
     Options,
     ProgressReporter,
     array_source,
-    checked,
     file_names,
     path,
+    validated,
 )
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
@@ -302,7 +302,7 @@ def _run(
     options: Options,
 ) -> Result:
     started = time.perf_counter()
-    keywords = checked(options)
+    keywords = validated(options)
     bar = keywords.pop("progress", False)
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}

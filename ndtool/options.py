@@ -64,7 +64,7 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def checked(options: Options) -> dict[str, Any]:
+def validated(options: Options) -> dict[str, Any]:
     """Return validated options as a run takes them."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():

@@ -37,9 +37,9 @@ def register(text: str) -> None:
     """Register the secrets of a URL, or of an address such as `user:password@host:port`."""
     global _exact
     if "://" in text:
-        spans = tuple(_spanned(text))
+        spans = tuple(_secret_spans(text))
     else:
-        spans = tuple(span.removeprefix("://") for span in _spanned(f"://{text}"))
+        spans = tuple(span.removeprefix("://") for span in _secret_spans(f"://{text}"))
     with _lock:
         if not spans or next(reversed(_known), None) == spans:
             return
@@ -100,14 +100,14 @@ def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _pattern(shortest: int) -> re.Pattern[str] | None:
     with _lock:
         if shortest not in _patterns:
-            pieces = {secret for spans in _known for secret in _pieces(spans)}
+            pieces = {secret for spans in _known for secret in _secrets(spans)}
             long_enough = [secret for secret in pieces if len(secret) >= shortest]
-            spellings = map(_spelled, sorted(long_enough, key=len, reverse=True))
+            spellings = map(_spelling, sorted(long_enough, key=len, reverse=True))
             _patterns[shortest] = re.compile("|".join(spellings), re.I) if long_enough else None
         return _patterns[shortest]
 
 
-def _spanned(url: str) -> Iterator[str]:
+def _secret_spans(url: str) -> Iterator[str]:
     """Yield the secrets of a URL, still encoded, each with the delimiter before it."""
     user, query = _of_url()
     for match in user.finditer(url):
@@ -116,7 +116,7 @@ def _spanned(url: str) -> Iterator[str]:
         yield f"?{match[2]}"
 
 
-def _pieces(spans: tuple[str, ...]) -> Iterator[str]:
+def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
     """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
     import base64
 
@@ -145,7 +145,7 @@ def _decoded(text: str) -> str:
     return unquote(unquote(text, errors="surrogateescape"), errors="surrogateescape")
 
 
-def _spelled(secret: str) -> str:
+def _spelling(secret: str) -> str:
     """Return a pattern for a secret: each character literal, encoded or escaped."""
     pattern = "".join(map(_character, secret[:_SPELLED]))
     if len(secret) > _SPELLED:

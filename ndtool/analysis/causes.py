@@ -30,15 +30,15 @@ def cause(
     old, actual: elements before and after the updates, in native byte order. owners: the number of
     the element of each update, in order. A single element is not enough.
     """
-    if len(old) < 2 or _gives(combining, old, owners, updates, actual):
+    if len(old) < 2 or _produces(combining, old, owners, updates, actual):
         return None  # or equal up to rounding
-    for candidate in _others(combining, old.dtype):
-        if _gives(candidate, old, owners, updates, actual):
+    for candidate in _alternatives(combining, old.dtype):
+        if _produces(candidate, old, owners, updates, actual):
             return _options(combining, candidate)
     return None
 
 
-def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
+def _alternatives(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
     """Yield other combinations of updates, the closest first."""
     row, kind = REDUCTIONS[combining.reduction], from_numpy(dtype)
     if combining.reduction == "none":
@@ -52,7 +52,7 @@ def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
                 yield Combining(name, not combining.include_self)
 
 
-def _gives(
+def _produces(
     combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""

@@ -56,7 +56,9 @@ def diagnose(
     if not len(wrong):
         return Diagnosis()
     wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
-    old, actual, correct = (_taken(array, wrong) for array in (arrays["data"], output, expected))
+    old, actual, correct = (
+        _elements_at(array, wrong) for array in (arrays["data"], output, expected)
+    )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
     why = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
@@ -96,14 +98,14 @@ def _updates_of_each(
             chosen = np.isin(examined, wrong[:limit])
             ids, owners = ids[chosen[owners]], owners[chosen[owners]]
     order = np.argsort(owners, kind="stable")
-    taken, owners = _taken(arrays["updates"], ids[order]), owners[order]
+    taken, owners = _elements_at(arrays["updates"], ids[order]), owners[order]
     begin, end = (
         np.searchsorted(owners, np.flatnonzero(chosen), side) for side in ("left", "right")
     )
     return examined[chosen], [taken[a:b] for a, b in zip(begin, end, strict=True)]
 
 
-def _taken(array: Array, numbers: Numbers) -> Array:
+def _elements_at(array: Array, numbers: Numbers) -> Array:
     """Return elements by their linear indices, in native byte order."""
     return native(np.asarray(in_order(opaque(array))[numbers]))
 

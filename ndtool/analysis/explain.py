@@ -326,7 +326,7 @@ class _ElementFinder:
             return
         step = max(1, PIECE // self._old.itemsize)
         for block in _blocks(numbers, step):
-            self._running.apply(np.zeros(len(block), np.int64), self._taken(block))
+            self._running.apply(np.zeros(len(block), np.int64), self._updates_at(block))
 
     def _list_steps(self, numbers: Array) -> None:
         for step, running in self._update_steps(numbers, self._running):
@@ -348,7 +348,7 @@ class _ElementFinder:
             values: Sequence[Array | None] = [None] * len(block)
             results, after = values, [running] * len(block)
             if running is not None:
-                updates = self._taken(block)
+                updates = self._updates_at(block)
                 updated = self._after_each(running, updates)
                 values, results = (
                     [elements[n, ...] for n in range(len(block))]
@@ -366,7 +366,7 @@ class _ElementFinder:
         each.apply(result, values.opaque(updates)[update].view(updates.dtype))
         return each
 
-    def _taken(self, numbers: Array) -> Array:
+    def _updates_at(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
         assert self._updates is not None
         at = mapping.update_for(

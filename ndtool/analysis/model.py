@@ -223,7 +223,7 @@ class _Running:
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
         onnx: Any = import_module("onnx")
-        with modelcheck.calling(path):
+        with modelcheck.converted_errors(path):
             try:
                 model = onnx.load(path)
                 self._number(model)

@@ -108,11 +108,11 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
     if "updates" not in arrays:
         empty = np.frombuffer(inference.filling, opaque)
         return _gathered(plan, data, arrays["indices"], visible, rule, empty).view(dtype)
-    result = pick(data, _open(visible.positions), visible.shape).view(dtype)
+    result = pick(data, _index_arrays(visible.positions), visible.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
-        shown = _flat(_open(visible.positions), plan.data).reshape(-1)
+        shown = _linear_indices(_index_arrays(visible.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], rule, shown)
         updates_in_order = in_order(arrays["updates"])
         updated: ElementUpdates = (
@@ -154,27 +154,27 @@ def _updates_of(
     step = max(1, _BLOCK // max(1, lines))
     for first in range(0, plan.indices[a], step):
         coordinates[a] = list(range(first, min(first + step, plan.indices[a])))
-        at = _open(coordinates)
+        at = _index_arrays(coordinates)
         shown = tuple(map(len, coordinates))
         picked = pick(arrays["indices"], at, shown)
         values = within(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
-        ordinal, hits = _found(np.array(visible.positions[a]), values.reshape(-1))
+        ordinal, hits = _matches(np.array(visible.positions[a]), values.reshape(-1))
         if len(ordinal):
             ordinals = list(np.unravel_index(hits, values.shape))
             ordinals[a] = ordinal
             updates = pick(arrays["updates"], at, shown).reshape(-1)[hits]
-            yield _flat(ordinals, visible.shape), updates
+            yield _linear_indices(ordinals, visible.shape), updates
 
 
-def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
+def _linear_indices(components: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return linear indices of coordinates; np.ravel_multi_index stops at 63 axes."""
     steps = layouts.contiguous(sizes, 1)
     return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
 
 
-def _found(shown: Array, values: Array) -> tuple[Array, Array]:
+def _matches(shown: Array, values: Array) -> tuple[Array, Array]:
     """Return where values occur in `shown`, which ascends: the positions there, and in values."""
     ordinal = np.searchsorted(shown, values)
     ordinal[ordinal == len(shown)] = 0
@@ -199,6 +199,6 @@ def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
     return np.array(np.broadcast_to(picked, shape))
 
 
-def _open(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
+def _index_arrays(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
     """Return index arrays that select every combination of positions."""
     return np.ix_(*(np.array(along, np.int64) for along in positions))

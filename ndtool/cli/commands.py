@@ -71,7 +71,7 @@ def _run(
         _require_lasting(output)
         _require_no_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    variables.drop_idle(output or "-", kwargs)
+    variables.drop_inapplicable(output or "-", kwargs)
     attributes = attributes_of(operator, kwargs)
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
@@ -118,7 +118,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     endings.prepare(*reporter.final_messages())
-    variables.drop_idle(output, kwargs)
+    variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.warn(conversion.warnings)
@@ -215,7 +215,7 @@ def reporting_on(
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
-    variables.drop_idle_rule(operator_of(operator).scatters, kwargs)
+    variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
     names = (*operator_of(operator).attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)

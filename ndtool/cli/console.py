@@ -105,7 +105,7 @@ class Progress:
             words.append(f"{sized(round(share * nbytes))} of {sized(nbytes)}")
             words += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            words.append(f"{records.lasted(max(1, round((1 - share) / rate)))} left")
+            words.append(f"{records.duration(max(1, round((1 - share) / rate)))} left")
         say(styled.progress(share, ", ".join(filter(None, words))))
 
     def __enter__(self) -> Progress:

@@ -27,11 +27,11 @@ COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "
 def metadata(call: OpenCall, stats: Stats) -> list[str]:
     """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
-    statistics = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
+    statistics = [counted(stats.tuples, "index tuple"), *_out_of_bounds(names, stats)]
     statistics += [
         f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)
     ]
-    statistics += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
+    statistics += [f"sorted: {'yes' if stats.sorted else 'no'}", _selected(call, stats)]
     return statistics + _duplicates(call, names, stats)
 
 
@@ -51,7 +51,7 @@ def component_cells(stats: Stats) -> list[tuple[str, ...]]:
     ]
 
 
-def _beyond(names: Names, stats: Stats) -> list[str]:
+def _out_of_bounds(names: Names, stats: Stats) -> list[str]:
     if not stats.out_of_bounds:
         return []
     first = ", ".join(
@@ -64,7 +64,7 @@ def _beyond(names: Names, stats: Stats) -> list[str]:
     return [f"out of bounds: {counted(stats.out_of_bounds, 'tuple')}, first {first}"]
 
 
-def _touched(call: OpenCall, stats: Stats) -> str:
+def _selected(call: OpenCall, stats: Stats) -> str:
     runs, total = prod(stats.runs), bytes_of_data(call)
     pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
     share = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""

@@ -46,7 +46,7 @@ class Picture(NamedTuple):
     @property
     def summary(self) -> str:
         """The contents in two sentences, as alternative text."""
-        counts = ", ".join(f"{often} {count}" for often, count in self.repeats)
+        counts = ", ".join(f"{frequency} {count}" for frequency, count in self.repeats)
         return (
             f"{self.tuples} index tuples select {self.named} of {self.runs} slices of data."
             f" Slices by how often they are selected: {counts}."
@@ -56,7 +56,7 @@ class Picture(NamedTuple):
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
     runs, name = prod(stats.runs), called(call.inference.inputs["data"].name)
-    often = ["once", "2 times"] + [
+    frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
@@ -67,7 +67,7 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
         stats.tuples - stats.out_of_bounds,
         stats.fine_histogram,
         -(-runs // len(stats.fine_histogram)) if stats.fine_histogram else 1,
-        [("never", runs - stats.distinct), *zip(often, stats.repeats, strict=False)],
+        [("never", runs - stats.distinct), *zip(frequency, stats.repeats, strict=False)],
     )
 
 
@@ -126,13 +126,13 @@ def _repeats(shown: Picture, top: float) -> list[Element]:
     largest, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
     span = WIDTH - LEFT - RIGHT - wide - 80
     parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
-    for number, (often, count) in enumerate(shown.repeats):
+    for number, (frequency, count) in enumerate(shown.repeats):
         y = top + 10 + ROW * number
-        bar = _bar(LEFT + wide, y, span * count / largest, ROW - 6, f"{often}: {count} slices")
-        if often == "never":
+        bar = _bar(LEFT + wide, y, span * count / largest, ROW - 6, f"{frequency}: {count} slices")
+        if frequency == "never":
             bar.set("class", "never")
         parts += [
-            _text(LEFT + wide - 8, y + 14, often, "", "end"),
+            _text(LEFT + wide - 8, y + 14, frequency, "", "end"),
             bar,
             _text(LEFT + wide + span * count / largest + 6, y + 14, str(count), "faint"),
         ]

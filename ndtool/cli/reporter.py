@@ -17,7 +17,7 @@ from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
 from ndtool.cli.folding import columns, lines
-from ndtool.cli.records import lasted
+from ndtool.cli.records import duration
 from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
@@ -133,10 +133,10 @@ class Reporter:
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
-            for line in (records.planned(plan), *records.priced(plan)):
+            for line in (records.plan_text(plan), *records.cost_text(plan)):
                 _say_line(line)
         if outcome.resumed:
-            _say_line(records.resumed(outcome.resumed, plan.tasks))
+            _say_line(records.resumed_text(outcome.resumed, plan.tasks))
         if outcome.preserved and not dry_run:
             _say_line(_preserved(outcome.preserved))
 
@@ -157,7 +157,7 @@ class Reporter:
             self.put_json(json_records.inferred_record(inference))
             return
         put(_trace(inference.trace, records.title(inference), 1))
-        put(lines(records.concluded(inference), 1))
+        put(lines(records.conclusion(inference), 1))
 
     def answer(
         self, record: Callable[[], dict[str, Any]], words: Callable[[], Iterable[str]]
@@ -219,8 +219,10 @@ class Reporter:
             self._put_error({**exc.fields(), **steps, **record})
             return
         if trace is not None and self._shows_trace(False):
-            full = self.trace
-            say(_trace(trace, trace.operator, 2) if full else _summary([records.broken(trace)]))
+            if self.trace:
+                say(_trace(trace, trace.operator, 2))
+            else:
+                say(_summary([records.broken_rule(trace)]))
         exc.message = _message(exc.message)
         exc.places = tuple(map(_message, exc.places))
         exc.hint = _message(exc.hint)
@@ -349,7 +351,7 @@ def _output(inference: Inference) -> str:
 
 
 def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
-    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {lasted(seconds)}{suffix}"
+    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {duration(seconds)}{suffix}"
 
 
 def _preserved(names: tuple[str, ...]) -> str:

@@ -15,11 +15,11 @@ from ndtool.options import (
     Progress,
     ProgressReporter,
     array_source,
-    checked,
     engine_names,
     engine_settings,
     file_name,
     path,
+    validated,
 )
 from ndtool.questions.reports import Converted, Inspection, Model
 
@@ -147,7 +147,7 @@ def convert(
     from ndtool.runs import convert as converting
 
     encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
-    keywords = checked(
+    keywords = validated(
         {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
     )
     name = file_name("source", source)

@@ -113,7 +113,7 @@ def chosen(words: str) -> tuple[str, ...]:
     names: list[str] = []
     for word in words.replace(" ", "").split(","):
         if word in ("all", "auto"):
-            names += [name for name in ENGINES if word == "all" or not lacking(name)]
+            names += [name for name in ENGINES if word == "all" or not is_missing(name)]
         elif word in ENGINES:
             names.append(word)
         else:
@@ -122,14 +122,14 @@ def chosen(words: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def lacking(name: str) -> bool:
+def is_missing(name: str) -> bool:
     """Whether a module that an engine needs is not installed."""
     return any(find_spec(module) is None for module in ENGINES[name].modules)
 
 
 def require_any(names: tuple[str, ...]) -> None:
     """Raise UsageError if none of some engines is installed."""
-    if all(map(lacking, names)):
+    if all(map(is_missing, names)):
         packages = " ".join(ENGINES[name].packages for name in names)
         raise UsageError(
             f"no engine to compare with is installed: expected one of {', '.join(names)}",
@@ -199,8 +199,8 @@ class EngineCall:
         cases: list[tuple[str, int | None]] = []
         for name in names:
             several = (1, most_threads) if ENGINES[name].parallel else (1,)
-            cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
-            cases += [(name, None)] if lacking(name) else []
+            cases += [(name, n) for n in dict.fromkeys(several)] if not is_missing(name) else []
+            cases += [(name, None)] if is_missing(name) else []
         reports = []
         with ExitStack() as stack:
             job = self._job(stack)
@@ -208,7 +208,7 @@ class EngineCall:
                 words = f"{name}, {counted(team or 0, 'thread')}"
                 progress(done / len(cases), words)
                 if team is None:
-                    reports.append(missing(name))
+                    reports.append(missing_report(name))
                 else:
                     reports.append(self._report(name, team, job))
         progress(1, "")
@@ -278,10 +278,10 @@ class EngineCall:
                     result="refused", message=printable(record["refused"], _LONG)
                 )
             if "missing" in record:
-                return missing(name, record["missing"])
+                return missing_report(name, record["missing"])
             if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
-        return judged(report, list(comparisons.values()))
+        return with_verdict(report, list(comparisons.values()))
 
     def _type_difference(self, record: dict[str, Any]) -> str:
         """Describe a wrong type or shape of an engine's answer; "" if both are right."""
@@ -303,7 +303,7 @@ class EngineCall:
             release(view)
 
 
-def missing(name: str, reason: str = "") -> Report:
+def missing_report(name: str, reason: str = "") -> Report:
     """Return the report on an engine that is not installed, or not completely."""
     message = f"pip install {ENGINES[name].packages}"
     if reason:
@@ -311,7 +311,7 @@ def missing(name: str, reason: str = "") -> Report:
     return Report(name, None, None, "missing", message=message)
 
 
-def judged(report: Report, comparisons: list[Comparison]) -> Report:
+def with_verdict(report: Report, comparisons: list[Comparison]) -> Report:
     """Return the report with the verdict on all distinct answers."""
     worst = max(comparisons, key=lambda compared: (compared.beyond, compared.different))
     report = report._replace(different=worst.different, compared=worst)
