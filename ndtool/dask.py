@@ -199,20 +199,22 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     call = ChunkedCall(
         inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
     )
-    over = _chunks_of_tuples(call, indices, updates)
+    tuple_chunks = _chunks_of_tuples(call, indices, updates)
     lazy = {"data": data}
     if isinstance(indices, da.Array):
-        lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
+        lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
     if updates is not None:
         lazy["updates"] = _in_chunks(
-            updates, call.axes.arranged(over, *call.axes.along(data.chunks))
+            updates, call.axes.arranged(tuple_chunks, *call.axes.along(data.chunks))
         )
-    token = tokenize(inference.attributes, inference.spec, over, indices, *lazy.values())
+    token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
-    graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, raw_indices, token)
+    graph = TaskGraph(
+        call, tuple_chunks, names, None if "indices" in lazy else indices, raw_indices, token
+    )
     chunks = data.chunks
     if not inference.scatters:
-        chunks = call.axes.arranged(over, *call.axes.along(chunks))
+        chunks = call.axes.arranged(tuple_chunks, *call.axes.along(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)

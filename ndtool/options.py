@@ -140,9 +140,9 @@ class ProgressReporter:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def _show(self, share: float) -> None:
-        percent = int(100 * share)
-        if percent > self._shown or not share:
+    def _show(self, fraction: float) -> None:
+        percent = int(100 * fraction)
+        if percent > self._shown or not fraction:
             self._shown = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()

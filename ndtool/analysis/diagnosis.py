@@ -61,9 +61,9 @@ def diagnose(
     )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
-    why = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
+    find_cause = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
     if combining.copies_first:
-        return Diagnosis(len(wrong), cause=why())
+        return Diagnosis(len(wrong), cause=find_cause())
     reduction = combining.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
@@ -75,12 +75,12 @@ def diagnose(
                 otherwise += 1
                 continue
             without, twice = _candidates(chain, reduction, correct[element])
-            is_it = _comparer(chain, reduction, actual[element], correct[element])
-            if is_it(without):
+            equals_actual = _comparer(chain, reduction, actual[element], correct[element])
+            if equals_actual(without):
                 lost += 1
-            elif is_it(twice):
+            elif equals_actual(twice):
                 doubled += 1
-    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else why())
+    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else find_cause())
 
 
 def _updates_of_each(
@@ -98,11 +98,11 @@ def _updates_of_each(
             chosen = np.isin(examined, wrong[:limit])
             ids, owners = ids[chosen[owners]], owners[chosen[owners]]
     order = np.argsort(owners, kind="stable")
-    taken, owners = _elements_at(arrays["updates"], ids[order]), owners[order]
+    all_updates, owners = _elements_at(arrays["updates"], ids[order]), owners[order]
     begin, end = (
         np.searchsorted(owners, np.flatnonzero(chosen), side) for side in ("left", "right")
     )
-    return examined[chosen], [taken[a:b] for a, b in zip(begin, end, strict=True)]
+    return examined[chosen], [all_updates[a:b] for a, b in zip(begin, end, strict=True)]
 
 
 def _elements_at(array: Array, numbers: Numbers) -> Array:

@@ -135,8 +135,8 @@ def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> A
     """Return the coordinates of elements and of their neighbours in a window."""
     distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
-        sorted({j for i in along for j in range(max(i - reach, 0), min(i + reach + 1, size))})
-        for along, reach, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
+        sorted({j for i in along for j in range(max(i - distance, 0), min(i + distance + 1, size))})
+        for along, distance, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
     )
 
 

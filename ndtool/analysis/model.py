@@ -159,7 +159,7 @@ def run(
     inputs: str | Mapping[str, NDArray[Any]],
     against: tuple[str, ...],
     engine_settings: EngineSettings,
-    progress: EngineProgress = lambda share, engine_name: None,
+    progress: EngineProgress = lambda fraction, engine_name: None,
     save: str | None = None,
 ) -> Outcome:
     """Run a model on inputs, and compare engines with the outputs of our nodes.
@@ -311,9 +311,9 @@ class _Running:
         engine_call = EngineCall(request, arrays, expected, self._settings)
         progress_before, name = number / len(self.nodes), printable(model_node.node.node, 40)
 
-        def report_progress(share: float, engine_name: str) -> None:
+        def report_progress(fraction: float, engine_name: str) -> None:
             self._progress(
-                progress_before + share / len(self.nodes),
+                progress_before + fraction / len(self.nodes),
                 f"{name}: {engine_name}" if engine_name else name,
             )
 

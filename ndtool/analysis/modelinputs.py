@@ -45,14 +45,14 @@ def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
 
 
 def _require_names(
-    location: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
+    location: str, names: Mapping[str, Any], needed: list[str], model: KnownModel
 ) -> None:
     """Raise UsageError for a missing input, RuleError for a name that is no input."""
-    if missing := [name for name in needed if name not in given]:
+    if missing := [name for name in needed if name not in names]:
         raise UsageError(
             f"{printable(location)} has no input {_listed(missing)}: expected {_listed(needed)}"
         )
-    if unknown := [name for name in given if name not in model.inputs]:
+    if unknown := [name for name in names if name not in model.inputs]:
         raise RuleError(
             f"{printable(location)} has {_listed(unknown)}, which are not inputs of the model:"
             f" expected {_listed(list(model.inputs))}"

@@ -134,9 +134,9 @@ def _gathered(
     rows = np.array(
         [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
     )
-    valid, fronts = tuples.selecting(plan, rows, rule)
+    valid, normalized = tuples.selecting(plan, rows, rule)
     gathered = np.repeat(empty, len(shown))
-    for number, index in zip(valid.tolist(), fronts.tolist(), strict=True):
+    for number, index in zip(valid.tolist(), normalized.tolist(), strict=True):
         gathered[number] = element_at(data, mapping.source_of(plan, shown[number], index))
     return gathered.reshape(visible.shape)
 
@@ -193,9 +193,9 @@ def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
 
     Skips axes of size 1, as NumPy takes at most 63 index arrays.
     """
-    long = [d for d, size in enumerate(array.shape) if size != 1]
-    slim = array.reshape([array.shape[d] for d in long])
-    picked = np.asarray(slim[tuple(at[d] for d in long)])
+    long_axes = [d for d, size in enumerate(array.shape) if size != 1]
+    squeezed = array.reshape([array.shape[d] for d in long_axes])
+    picked = np.asarray(squeezed[tuple(at[d] for d in long_axes)])
     return np.array(np.broadcast_to(picked, shape))
 
 

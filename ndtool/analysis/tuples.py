@@ -144,11 +144,11 @@ class Tuples(NamedTuple):
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        wanted, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
+        index_tuple, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
         valid = None
         if self.handling.drops:
             valid, block = selecting(plan, block, self.handling)
-        hits = matches(block, wanted, sizes, self.negatives)
+        hits = matches(block, index_tuple, sizes, self.negatives)
         search.add(first + skipped + (hits if valid is None else valid[hits]))
 
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
@@ -234,9 +234,14 @@ def element_updates(
     targets: the elements' linear indices, ascending. Yields positions in `targets`, and the linear
     indices of the updates.
     """
-    width = repeats = sizes = per = 1
+    width = repeats = sizes = tuples_per_batch = 1
     if isinstance(plan, NdPlan):
-        width, repeats, sizes, per = plan.width, plan.repeats, prod(plan.sizes), plan.per_batch
+        width, repeats, sizes, tuples_per_batch = (
+            plan.width,
+            plan.repeats,
+            prod(plan.sizes),
+            plan.per_batch,
+        )
     # The linear index of each slice in one repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(sizes, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
@@ -255,7 +260,10 @@ def element_updates(
         if len(ordinals):
             numbers = first + valid[tuples]
             if repeats > 1:
-                numbers = numbers + (group[ordinals] * (repeats - 1) + repeat[ordinals]) * per
+                numbers = (
+                    numbers
+                    + (group[ordinals] * (repeats - 1) + repeat[ordinals]) * tuples_per_batch
+                )
             yield ordinals, numbers * width + targets[ordinals] % width
 
 

@@ -240,8 +240,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
     error = DifferenceError(
         f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
         places=(
-            f"{label}[{position}] = {exactly(first.output)}",
-            f"{operator} gives {exactly(first.expected)}",
+            f"{label}[{position}] = {with_bytes(first.output)}",
+            f"{operator} gives {with_bytes(first.expected)}",
         ),
     )
     error.comparison = compared
@@ -353,6 +353,6 @@ class _ComparisonPass:
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def exactly(array: NDArray[Any]) -> str:
+def with_bytes(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
     return f"{shown(array)} (bytes {printable(array.tobytes().hex(), 40)})"

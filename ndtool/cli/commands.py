@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool.cli import helppages, options, variables
-from ndtool.cli.console import is_open_as, put
+from ndtool.cli.console import is_open_as, write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -68,7 +68,7 @@ def _run(
     if output is None and not os.isatty(1):
         output = "-"
     elif output is not None:
-        _require_lasting(output)
+        _require_persistent(output)
         _require_no_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
     variables.drop_inapplicable(output or "-", kwargs)
@@ -105,7 +105,7 @@ def _run(
 
             shown = preview.text(ready.validated)
             call.recheck()
-            put(shown)
+            write_stdout(shown)
         reporter.end(ready.call, to, outcome, dry_run)
 
 
@@ -114,7 +114,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     from ndtool.machine import endings
     from ndtool.runs import convert
 
-    _require_lasting(output)
+    _require_persistent(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     endings.prepare(*reporter.final_messages())
@@ -159,7 +159,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         )
 
 
-def _require_lasting(output: str) -> None:
+def _require_persistent(output: str) -> None:
     """Raise UsageError for an output in the memory of this process."""
     from ndtool.formats import locators
     from ndtool.storage import locations
@@ -222,7 +222,7 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
 
 
-def asks_for_array(words: list[str]) -> bool:
+def writes_array_to_stdout(words: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
     if words[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
@@ -284,7 +284,7 @@ def argument(name: str, **settings: Any) -> click.Argument:
     return click.Argument([name], type=options.FILE, **settings)
 
 
-def unlowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
+def unless_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
     """Return parameters, none for an operator that another one computes."""
     return () if operator.name in LOWERED else parameters
 
@@ -312,7 +312,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.DRY_RUN,
             options.TRACE,
             options.VERBOSE,
-            *unlowered(operator, options.HTML),
+            *unless_lowered(operator, options.HTML),
             *options.REPORTING,
             *options.OUTPUT_FILES,
             *options.TYPES,

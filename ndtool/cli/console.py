@@ -15,7 +15,7 @@ _BLOCK = 1 << 16  # characters to write at a time
 _DELAY = 1.0  # seconds before the first progress bar
 
 
-def put(text: str | bytes) -> None:
+def write_stdout(text: str | bytes) -> None:
     """Write a result to standard output; raise OutputError on failure."""
     try:
         write_next(1, _encoded(text, sys.stdout))
@@ -25,20 +25,20 @@ def put(text: str | bytes) -> None:
         raise OutputError(f"standard output: {exc.strerror}") from None
 
 
-def put_all(parts: Iterable[str]) -> None:
+def write_stdout_blocks(parts: Iterable[str]) -> None:
     """Write a result of any length, in large blocks."""
     texts, size = list[str](), 0
     for part in parts:
         texts.append(part)
         size += len(part)
         if size >= _BLOCK:
-            put("".join(texts))
+            write_stdout("".join(texts))
             texts, size = [], 0
     if texts:
-        put("".join(texts))
+        write_stdout("".join(texts))
 
 
-def say(text: str | bytes) -> None:
+def write_stderr(text: str | bytes) -> None:
     """Write a message to standard error; ignore failures, which cannot be reported."""
     try:
         write_next(2, _encoded(text, sys.stderr))
@@ -81,12 +81,12 @@ class Progress:
             0.0  # the largest fraction; the time and fraction of the first call
         )
 
-        def progress(share: float) -> None:
+        def progress(fraction: float) -> None:
             nonlocal largest, began, first
             now = time.perf_counter()
-            if not share or not began:
-                largest, began, first = share, now, share
-            largest = max(largest, share)
+            if not fraction or not began:
+                largest, began, first = fraction, now, fraction
+            largest = max(largest, fraction)
             if now >= self._next:
                 self._next = now + 0.1
                 self._draw(
@@ -95,22 +95,22 @@ class Progress:
 
         return progress
 
-    def _draw(self, share: float, nbytes: int, rate: float) -> None:
+    def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
         """Draw the bar; rate: the fraction done per second."""
         from ndtool.cli import records, styled
 
         self._drawn = True
         words = [self._phase]
         if nbytes:
-            words.append(f"{sized(round(share * nbytes))} of {sized(nbytes)}")
+            words.append(f"{sized(round(fraction * nbytes))} of {sized(nbytes)}")
             words += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            words.append(f"{records.duration(max(1, round((1 - share) / rate)))} left")
-        say(styled.progress(share, ", ".join(filter(None, words))))
+            words.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
+        write_stderr(styled.progress(fraction, ", ".join(filter(None, words))))
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._drawn:
-            say(b"\r\x1b[K")
+            write_stderr(b"\r\x1b[K")

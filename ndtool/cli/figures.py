@@ -67,8 +67,8 @@ def _out_of_bounds(names: Names, stats: Stats) -> list[str]:
 def _selected(call: OpenCall, stats: Stats) -> str:
     runs, total = prod(stats.runs), bytes_of_data(call)
     pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
-    share = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
-    selected = f"{stats.distinct} of {counted(runs, 'slice')}{share}"
+    fraction = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
+    selected = f"{stats.distinct} of {counted(runs, 'slice')}{fraction}"
     return f"selected: {selected}; {sized(stats.bytes_touched)} of {sized(total)}{pages}"
 
 
@@ -122,13 +122,13 @@ def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) ->
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
     largest = max(1, *(count for _, count in counts))
-    heads = notebook.aligned([titles, *rows]).splitlines()
-    wide = max(map(len, heads)) + 2
+    table_lines = notebook.aligned([titles, *rows]).splitlines()
+    wide = max(map(len, table_lines)) + 2
     length = max(1, min(_LONGEST, columns(fd) - wide))
     bar = _bar(fd)
-    return heads[:1] + [
+    return table_lines[:1] + [
         f"{head:{wide}}{bar * -(-count * length // largest)}".rstrip()
-        for head, (_, count) in zip(heads[1:], counts, strict=True)
+        for head, (_, count) in zip(table_lines[1:], counts, strict=True)
     ]
 
 

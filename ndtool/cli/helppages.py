@@ -43,8 +43,8 @@ class Group(click.Group):
     """A group of commands. sections: the commands, by the titles of the help."""
 
     def __init__(self, sections: Mapping[str, list[click.Command]], **settings: object) -> None:
-        below = [command for commands in sections.values() for command in commands]
-        super().__init__(commands=below, **settings)  # type: ignore[arg-type]
+        subcommands = [command for commands in sections.values() for command in commands]
+        super().__init__(commands=subcommands, **settings)  # type: ignore[arg-type]
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:

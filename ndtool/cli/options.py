@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ndtool.cli import kinds
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.kinds import Kind, integer
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
@@ -43,7 +43,7 @@ def _exit_option(*flags: str, callback: Any, help: str) -> click.Option:  # noqa
 
 def _show_help(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        put(context.get_help() + "\n")
+        write_stdout(context.get_help() + "\n")
         context.exit()
 
 
@@ -51,7 +51,7 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
     if value and not context.resilient_parsing:
         from ndtool import __version__
 
-        put(f"ndtool {__version__}\n")
+        write_stdout(f"ndtool {__version__}\n")
         context.exit()
 
 

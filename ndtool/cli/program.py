@@ -7,7 +7,7 @@ import click
 
 from ndtool import redaction
 from ndtool.cli import commands, helppages, models, options, questions
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
@@ -26,9 +26,9 @@ class _Group(helppages.Group):
         """Find a command; for another name of an operator, the error suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
-        meant = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and meant in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {meant!r}?")
+        correct = titles.get(name, name.replace("_", "-"))
+        if name not in self.commands and correct in self.commands:
+            ctx.fail(f"no such command {name!r}: did you mean {correct!r}?")
         return super().resolve_command(ctx, args)
 
 
@@ -98,7 +98,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     reporter.json = (
         "--json" in arguments
     )  # this and the next: for errors before click parses options
-    reporter.data_on_stdout = commands.asks_for_array(arguments)
+    reporter.data_on_stdout = commands.writes_array_to_stdout(arguments)
     reporter.arguments = arguments
     try:
         with group.make_context(
@@ -124,7 +124,7 @@ def _complete(group: click.Group, request: str) -> None:
         )
     completion = kind(group, {}, "ndtool", _COMPLETE)
     if action == "source":
-        put(completion.source())
+        write_stdout(completion.source())
         return
     try:
         completion.get_completion_args()
@@ -133,7 +133,7 @@ def _complete(group: click.Group, request: str) -> None:
             f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
             " completion function sets them"
         ) from None
-    put(completion.complete() + "\n")
+    write_stdout(completion.complete() + "\n")
 
 
 def _width() -> int:

@@ -102,9 +102,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     return {**record, "estimates": [estimate._asdict() for estimate in plan.estimates]}
 
 
-def resumed_text(taken: dict[str, int], tasks: dict[str, int]) -> str:
+def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
     """Return the numbers of resumed tasks, and of all, as a line of text."""
-    counts = [f"{taken[phase]} of {tasks[phase]} {phase} tasks" for phase in taken]
+    counts = [f"{resumed[phase]} of {tasks[phase]} {phase} tasks" for phase in resumed]
     return f"resumed: {', '.join(counts)}"
 
 

@@ -96,17 +96,17 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: in
     return widths
 
 
-def progress(share: float, label: str) -> bytes:
+def progress(fraction: float, label: str) -> bytes:
     """Return a progress bar that overwrites the current line."""
     console = _console(2)
     available = console.width - cell_len(label) - 2 * _GAP - len("100%")
     line = Table.grid(padding=(0, 1))
     bar = (
-        [ProgressBar(total=1.0, completed=share, width=min(available, 40))]
+        [ProgressBar(total=1.0, completed=fraction, width=min(available, 40))]
         if available >= 5
         else []
     )
-    line.add_row(*bar, Text(f"{share:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
+    line.add_row(*bar, Text(f"{fraction:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
 
 

@@ -27,8 +27,8 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     if options.get("spill") and is_by_variable("spill"):
         for spill in options["spill"]:
             _require_directory(spill)
-    idle = list(filter(is_by_variable, STORING))
-    if not idle:
+    inapplicable_options = list(filter(is_by_variable, STORING))
+    if not inapplicable_options:
         return
     from ndtool.formats import locators, outputs
     from ndtool.storage import local
@@ -39,11 +39,11 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
         return
     if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
         codec = (options.get("codec") or "none").partition(":")[0]
-        idle = [
-            name for name in idle
+        inapplicable_options = [
+            name for name in inapplicable_options
             if name == "shards" or (name == "codec" and codec not in file_format.module.CODECS)
         ]  # fmt: skip
-    options.update(dict.fromkeys(idle))
+    options.update(dict.fromkeys(inapplicable_options))
 
 
 def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:

@@ -104,7 +104,7 @@ def model(
     engines = () if against is None else engine_names(against)
     with ProgressReporter("model", progress) as report:
         outcome = models.run(
-            model_path, feeds, engines, settings, lambda share, _: report(share), folder
+            model_path, feeds, engines, settings, lambda fraction, _: report(fraction), folder
         )
     record = records.model_record(outcome.nodes)
     if outcome.error is not None:

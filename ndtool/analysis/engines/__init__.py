@@ -21,10 +21,10 @@ from ndtool.analysis.verify import (
     Comparison,
     compare,
     difference,
-    exactly,
     label_of,
     opened_arrays,
     recomputed,
+    with_bytes,
 )
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
@@ -156,15 +156,15 @@ def verify(
         arrays.pop("output", None)
         try:
             expected = recomputed(
-                request, arrays, lambda share: progress(_RECOMPUTING * share, ""), result
+                request, arrays, lambda fraction: progress(_RECOMPUTING * fraction, ""), result
             )
         except BoundsError as exc:
             error = exc
         engine_call = EngineCall(request, arrays, expected, engine_settings, call.byte_ranges)
         reports = engine_call.reports(
             names,
-            lambda share, engine_name: progress(
-                _RECOMPUTING + (1 - _RECOMPUTING) * share, engine_name
+            lambda fraction, engine_name: progress(
+                _RECOMPUTING + (1 - _RECOMPUTING) * fraction, engine_name
             ),
         )
         if result is not None and expected is not None:
@@ -345,7 +345,7 @@ def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | 
         if report.compared is not None and report.compared.first is not None:
             first = report.compared.first
             position = ", ".join(map(str, first.position))
-            actual, expected = exactly(first.output), exactly(first.expected)
+            actual, expected = with_bytes(first.output), with_bytes(first.expected)
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])

@@ -102,7 +102,7 @@ def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> It
 
 def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCallback:
     """Return a callback for the portion `begin`..`end` of the work that `progress` is about."""
-    return lambda share: progress(begin + share * (end - begin))
+    return lambda fraction: progress(begin + fraction * (end - begin))
 
 
 class Bounds:

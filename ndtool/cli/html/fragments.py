@@ -90,13 +90,13 @@ def comparison(compared: Comparison) -> list[Element]:
     if rows := figures.distances(compared):
         largest = max(count for _, count in rows)
         cells = [(name, str(count), _bar(count / largest)) for name, count in rows]
-        parts.append(wide(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
+        parts.append(scrollable(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
     return parts
 
 
-def _bar(share: float) -> Element:
+def _bar(fraction: float) -> Element:
     """Return a bar, hidden from screen readers; a nonzero one is always visible."""
-    length = max(share, 0.01) if share else 0
+    length = max(fraction, 0.01) if fraction else 0
     bar = element("rect", width=f"{length:.2%}", height="100%")
     return element("svg", bar, width=240, height=14, aria_hidden="true", class_="share")
 
@@ -120,6 +120,6 @@ def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
     return parts
 
 
-def wide(content: Element | None) -> Element:
+def scrollable(content: Element | None) -> Element:
     """Return an element that scrolls if it is wider than the page."""
     return element("div", content, class_="wide")

@@ -24,8 +24,8 @@ FOLD = 10  # elements of a part of a folded line
 TALL = 20  # rows up to which a table is not split
 BRIEF = 8  # characters of an element in a cell; its sentence has all
 
-Found = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
-Spot = tuple[str, Position]  # an element: its array and position
+GivenElements = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
+Location = tuple[str, Position]  # an element: its array and position
 
 
 class Grids:
@@ -39,10 +39,10 @@ class Grids:
         self,
         call: OpenCall,
         drawing: Drawing,
-        selected: Sequence[Spot] = (),
-        actual: Found | None = None,
+        selected: Sequence[Location] = (),
+        actual: GivenElements | None = None,
     ) -> None:
-        self._call, self._drawing, self._found = call, drawing, actual
+        self._call, self._drawing, self._actual = call, drawing, actual
         self._sentences = Sentences(call, drawing)
         self._out_of_bounds = [
             drawn_tuple.cells[j]
@@ -61,7 +61,9 @@ class Grids:
         self._selected: list[tuple[str, int]] = [*drawn, *wrong]
         self._links = links_of(drawing)
         self._begin = self._first()
-        self._lit = linked_to(self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links)
+        self._highlighted = linked_to(
+            self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links
+        )
 
     def _first(self) -> tuple[str, int] | None:
         """Return the element to highlight first: a selected one, else one with links."""
@@ -151,27 +153,27 @@ class Grids:
         grid, name = self._grids[role], f"{role}-{number}"
         kinds = {
             "selected": (role, number) in self._selected,
-            "wrong": self._found is not None and role == "found" and self._found[number][1],
+            "wrong": self._actual is not None and role == "found" and self._actual[number][1],
             "beyond": role == "indices" and grid.positions[number] in self._out_of_bounds,
-            "lit": name in self._lit,
+            "lit": name in self._highlighted,
             "here": (role, number) == self._begin,
         }
         return element(
             "td",
             "" if grid.elements is None else _brief(grid.elements[number]),
             id=name,
-            class_=" ".join(kind for kind, it_is in kinds.items() if it_is) or None,
+            class_=" ".join(kind for kind, applies in kinds.items() if applies) or None,
             role="gridcell",
             tabindex=-1 if number else 0,
             aria_label=self._words(role, number),
-            data_order=self._lit.get(name),
+            data_order=self._highlighted.get(name),
         )
 
     def _words(self, role: str, number: int) -> str:
         at = self._grids[role].positions[number]
-        if role != "found" or self._found is None:
+        if role != "found" or self._actual is None:
             return self._sentences.of(role, at)
-        value, wrong = self._found[number]
+        value, wrong = self._actual[number]
         words = f"{name_of('output', at)} is {shown(value)}"
         return words + f", which differs from {self._sentences.of('output', at)}" * wrong
 
