@@ -224,8 +224,8 @@ def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return engines, which are a list or a str with commas, as a tuple."""
     from ndtool.analysis import engines
 
-    words = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    return engines.chosen(",".join(word("against", name) for name in words))
+    name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    return engines.chosen(",".join(word("against", name) for name in name_list))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:

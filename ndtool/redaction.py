@@ -63,8 +63,8 @@ def redacted(text: str) -> str:
     >>> redacted("https://me:word@host/a.npz?signature=1:x does not exist")
     'https://host/a.npz?...:x does not exist'
     """
-    for span, shown in _exact:
-        text = text.replace(span, shown)
+    for span, replacement in _exact:
+        text = text.replace(span, replacement)
     if "://" not in text:
         return text
     user, query = _of_url(r"\s")

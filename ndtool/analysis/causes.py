@@ -23,17 +23,17 @@ _ROUNDING = 4.0  # roundings of each update
 
 
 def cause(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
+    combining: Combining, current: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
     """Return the options that give the actual elements, None if no combination does.
 
-    old, actual: elements before and after the updates, in native byte order. owners: the number of
-    the element of each update, in order. A single element is not enough.
+    current, actual: elements before and after the updates, in native byte order. owners: the number
+    of the element of each update, in order. A single element is not enough.
     """
-    if len(old) < 2 or _produces(combining, old, owners, updates, actual):
+    if len(current) < 2 or _produces(combining, current, owners, updates, actual):
         return None  # or equal up to rounding
-    for candidate in _alternatives(combining, old.dtype):
-        if _produces(candidate, old, owners, updates, actual):
+    for candidate in _alternatives(combining, current.dtype):
+        if _produces(candidate, current, owners, updates, actual):
             return _options(combining, candidate)
     return None
 
@@ -53,21 +53,21 @@ def _alternatives(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combin
 
 
 def _produces(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
+    combining: Combining, current: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
     duplicates = "first" if combining.duplicates == "first" else "last"  # not "error"
-    running = RunningValues(old.copy(), combining._replace(duplicates=duplicates))
+    running = RunningValues(current.copy(), combining._replace(duplicates=duplicates))
     running.apply(owners, updates)
     result = running.values()
     same = (bits(result) == bits(actual)).all(axis=1)
     if result.dtype.kind not in "fc" or combining.reduction in ("none", "max", "min"):
         return bool(same.all())
     with np.errstate(all="ignore"):
-        sizes = np.abs(old).astype(np.float64)
+        sizes = np.abs(current).astype(np.float64)
         np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
         limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
-        limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
+        limit *= np.maximum(np.bincount(owners, minlength=len(current)), 1)
         close = np.abs(result - actual) <= limit
     return bool((same | close).all())
 

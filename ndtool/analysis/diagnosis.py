@@ -56,19 +56,19 @@ def diagnose(
     if not len(wrong):
         return Diagnosis()
     wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
-    old, actual, correct = (
+    current, actual, correct = (
         _elements_at(array, wrong) for array in (arrays["data"], output, expected)
     )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
-    find_cause = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
+    find_cause = partial(cause, combining, current, owners, np.concatenate(updates_of), actual)
     if combining.copies_first:
         return Diagnosis(len(wrong), cause=find_cause())
     reduction = combining.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
             element = slice(n, n + 1)
-            chain = np.concatenate([old[element], updates])
+            chain = np.concatenate([current[element], updates])
             if reduction in ("max", "min") and _compared_otherwise(
                 chain, reduction, actual[element]
             ):
@@ -122,12 +122,12 @@ def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, A
         ufunc, chain = np.add, np.concatenate([chain[:1], -chain[1:]])
     if ufunc is None:
         return none, none
-    extreme = reduction in ("max", "min")
-    wide = chain if extreme else _wide(chain)
+    is_extreme = reduction in ("max", "min")
+    wide = chain if is_extreme else _wide(chain)
     before = ufunc.accumulate(wide, dtype=wide.dtype)[:-1]
     after = ufunc.accumulate(wide[::-1], dtype=wide.dtype)[::-1]
     without = np.concatenate([ufunc(before[:-1], after[2:]), before[-1:]])
-    return without, none if extreme else ufunc(_wide(expected), wide[1:])
+    return without, none if is_extreme else ufunc(_wide(expected), wide[1:])
 
 
 def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:

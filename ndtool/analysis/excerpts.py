@@ -142,10 +142,10 @@ def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> A
 
 def _shortened(element: Element, ends: int) -> Element:
     """Return an explanation with the current value and the first and last few updates."""
-    old, *updates = element.steps
+    current, *updates = element.steps
     if len(updates) <= 2 * ends:
-        return element._replace(steps=[old, *updates])
-    return element._replace(steps=[old, *updates[:ends], *updates[-ends:]])
+        return element._replace(steps=[current, *updates])
+    return element._replace(steps=[current, *updates[:ends], *updates[-ends:]])
 
 
 def _linked_axes(

@@ -206,22 +206,22 @@ class _Call:
     def scattered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
-        old = self._elements("data", at + origins)
+        current = self._elements("data", at + origins)
         updates = self._updates()
         every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
-        requested = zip(at + origins, old, every, strict=True)
+        requested = zip(at + origins, current, every, strict=True)
         finders = [_ElementFinder(self, *arguments, updates) for arguments in requested]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
-        stayed = zip(elements[len(at) :], old[len(at) :], strict=True)
+        stayed = zip(elements[len(at) :], current[len(at) :], strict=True)
         return elements[: len(at)], [self._scattered_origin(*pair) for pair in stayed]
 
-    def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
+    def _scattered_origin(self, element: Element, current: Array | None) -> Origin:
         """Explain an element of data in a scatter: its only copy is at the same position."""
         combining = Combining.of(self.call.inference.attributes)
         replaced = element.updates and (combining.reduction == "none" or combining.copies_first)
         outputs = [] if replaced else [Copy(element.at, None, ())]
-        return Origin(element.at, old, outputs, len(outputs), element)
+        return Origin(element.at, current, outputs, len(outputs), element)
 
     def steps(
         self,
@@ -277,43 +277,48 @@ class _ElementFinder:
     """An element of a scatter's output, and the updates applied to it."""
 
     def __init__(
-        self, call: _Call, target: Position, old: Array | None, every: bool, updates: Array | None
+        self,
+        call: _Call,
+        target: Position,
+        current: Array | None,
+        every: bool,
+        updates: Array | None,
     ) -> None:
         self.search = Search(target, every, self._apply_between)
         self._call, self._every, self._updates = call, every, updates
         self._steps: list[Step] = []
-        self._current = old
+        self._read_current = current
         # Unknown updates make the result unknown, and with it the whole answer.
-        self._old = None if updates is None else old
+        self._known_current = None if updates is None else current
         self._running = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
         search = self.search
         if not search.count:
-            return Element(search.target, self._current, [self._first(self._current)], 0)
+            return Element(search.target, self._read_current, [self._first(self._read_current)], 0)
         if self._every:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
             return Element(search.target, self._result(), steps, search.count)
         self._list_steps(search.stored[len(self._steps) :])
-        listed = [self._first(self._old), *self._steps]
+        listed = [self._first(self._known_current), *self._steps]
         return Element(search.target, self._result(), listed, search.count)
 
     def _start(self) -> RunningValues | None:
         """Return the current value in data, None if it is unknown."""
-        if self._old is None or self._updates is None:
+        if self._known_current is None or self._updates is None:
             return None
         return RunningValues(
-            self._old.reshape(1), Combining.of(self._call.call.inference.attributes)
+            self._known_current.reshape(1), Combining.of(self._call.call.inference.attributes)
         )
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""
         return None if self._running is None else self._running.values()[0, ...]
 
-    def _first(self, old: Array | None) -> Step:
-        return Step("data", self.search.target, old, None, (), (), old)
+    def _first(self, current: Array | None) -> Step:
+        return Step("data", self.search.target, current, None, (), (), current)
 
     def _apply_between(self, numbers: Array) -> None:
         """Apply updates that the answer does not list."""
@@ -322,9 +327,9 @@ class _ElementFinder:
 
     def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._running is None or self._old is None:
+        if self._running is None or self._known_current is None:
             return
-        step = max(1, PIECE // self._old.itemsize)
+        step = max(1, PIECE // self._known_current.itemsize)
         for block in _blocks(numbers, step):
             self._running.apply(np.zeros(len(block), np.int64), self._updates_at(block))
 
@@ -335,7 +340,7 @@ class _ElementFinder:
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the current value and for every update, in order."""
-        yield self._first(self._old)
+        yield self._first(self._known_current)
         for step, _ in self._update_steps(self.search.stored, self._start()):
             yield step
 
@@ -362,9 +367,9 @@ class _ElementFinder:
     def _after_each(self, running: RunningValues, updates: Array) -> RunningValues:
         """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
-        each = running.repeated(len(updates))
-        each.apply(result, values.opaque(updates)[update].view(updates.dtype))
-        return each
+        after_each = running.repeated(len(updates))
+        after_each.apply(result, values.opaque(updates)[update].view(updates.dtype))
+        return after_each
 
     def _updates_at(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""

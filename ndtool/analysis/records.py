@@ -146,8 +146,8 @@ def notes_of(metadata: ArrayMetadata) -> dict[str, Any]:
     if metadata.layout is None:
         return metadata.notes
     chunks, shards, codecs, _ = metadata.layout
-    listed = {"chunks": list(chunks), "shards": shards and list(shards)}
-    return {**metadata.notes, **listed, "codecs": ", ".join(codecs) or "none"}
+    layout_record = {"chunks": list(chunks), "shards": shards and list(shards)}
+    return {**metadata.notes, **layout_record, "codecs": ", ".join(codecs) or "none"}
 
 
 def explained_record(

@@ -248,8 +248,8 @@ def element_updates(
     target_slices = group * sizes + row
     order = np.argsort(target_slices, kind="stable")
     target_slices = target_slices[order]
-    _, each = np.unique(target_slices, return_counts=True)
-    for first, block in blocks(plan, indices, int(each.max(initial=1))):
+    _, target_counts = np.unique(target_slices, return_counts=True)
+    for first, block in blocks(plan, indices, int(target_counts.max(initial=1))):
         valid, normalized = selecting(plan, block, handling)
         rows = slice_numbers(plan, first, normalized, valid)
         begin, end = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))

@@ -63,7 +63,7 @@ def element(array: NDArray[Any]) -> str:
         return str(opaque(array)[()])
 
 
-def shown(array: NDArray[Any]) -> str:
+def short_text(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text of at most 80 characters."""
     return printable(element(array), 80)
 

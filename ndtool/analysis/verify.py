@@ -13,7 +13,7 @@ from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
-from ndtool.analysis.values import as_array, shown
+from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
@@ -355,4 +355,4 @@ class _ComparisonPass:
 
 def with_bytes(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
-    return f"{shown(array)} (bytes {printable(array.tobytes().hex(), 40)})"
+    return f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"

@@ -162,7 +162,7 @@ def _value_suffix(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else values.shown(value)
+    return "" if value is None else values.short_text(value)
 
 
 def _row_lines(rows: Rows) -> Iterator[str]:

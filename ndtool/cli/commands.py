@@ -103,9 +103,9 @@ def _run(
         if ready.validated and to is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
-            shown = preview.text(ready.validated)
+            preview_text = preview.text(ready.validated)
             call.recheck()
-            write_stdout(shown)
+            write_stdout(preview_text)
         reporter.end(ready.call, to, outcome, dry_run)
 
 
@@ -222,17 +222,17 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
 
 
-def writes_array_to_stdout(words: list[str]) -> bool:
+def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if words[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
+    if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
-    output = words[-1] if words[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
-    for word, following in pairwise([*words, ""]):
+    output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
+    for word, following in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
             output = following
         elif word.startswith(("-o", "--output=")):
             output = word.removeprefix("--output=").removeprefix("-o")
-    return _is_stdout(output) if output else "--dry-run" not in words and not os.isatty(1)
+    return _is_stdout(output) if output else "--dry-run" not in command_line and not os.isatty(1)
 
 
 def _is_stdout(output: str) -> bool:
@@ -296,8 +296,8 @@ def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.A
     """
     for role in operator.inputs:
         required = every or role != "write_indices"
-        shown = role.upper() if required else f"[{role.upper()}]"
-        yield argument(LOWERED_INPUTS.get(role, role), metavar=shown, required=required)
+        metavar = role.upper() if required else f"[{role.upper()}]"
+        yield argument(LOWERED_INPUTS.get(role, role), metavar=metavar, required=required)
 
 
 def _run_command(operator: Operator) -> click.Command:

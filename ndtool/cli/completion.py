@@ -150,8 +150,8 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
     folder, prefix = os.path.split(typed)
     names = []
     try:
-        with os.scandir(os.path.expanduser(folder) or ".") as listed:
-            for entry in listed:
+        with os.scandir(os.path.expanduser(folder) or ".") as directory_entries:
+            for entry in directory_entries:
                 hidden = entry.name.startswith(".") and not prefix.startswith(".")
                 if not entry.name.startswith(prefix) or hidden:
                     continue
@@ -194,7 +194,7 @@ def engines(typed: str) -> list[CompletionItem]:
     from ndtool.analysis.engines import ENGINES
 
     listed_before, comma, last = typed.rpartition(",")
-    words = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
-    listed = listed_before.split(",")
-    remaining = [name for name in words if name.startswith(last) and name not in listed]
+    valid = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
+    chosen = listed_before.split(",")
+    remaining = [name for name in valid if name.startswith(last) and name not in chosen]
     return [CompletionItem(listed_before + comma + name) for name in remaining]

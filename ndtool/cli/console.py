@@ -63,9 +63,9 @@ def is_open_as(path: str, fd: int) -> bool:
 class Progress:
     """A progress bar on a terminal, after the first second; a context manager that erases it."""
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, enabled: bool) -> None:
         self._phase = ""
-        self._next = time.perf_counter() + _DELAY if shown else float("inf")
+        self._next = time.perf_counter() + _DELAY if enabled else float("inf")
         self._drawn = False
 
     def begin(self, phase: str) -> None:
@@ -100,13 +100,13 @@ class Progress:
         from ndtool.cli import records, styled
 
         self._drawn = True
-        words = [self._phase]
+        labels = [self._phase]
         if nbytes:
-            words.append(f"{sized(round(fraction * nbytes))} of {sized(nbytes)}")
-            words += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
+            labels.append(f"{sized(round(fraction * nbytes))} of {sized(nbytes)}")
+            labels += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            words.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
-        write_stderr(styled.progress(fraction, ", ".join(filter(None, words))))
+            labels.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
+        write_stderr(styled.progress(fraction, ", ".join(filter(None, labels))))
 
     def __enter__(self) -> Progress:
         return self

@@ -123,11 +123,11 @@ def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) ->
     rows = [(label, str(count)) for label, count in counts]
     largest = max(1, *(count for _, count in counts))
     table_lines = notebook.aligned([titles, *rows]).splitlines()
-    wide = max(map(len, table_lines)) + 2
-    length = max(1, min(_LONGEST, columns(fd) - wide))
+    label_width = max(map(len, table_lines)) + 2
+    length = max(1, min(_LONGEST, columns(fd) - label_width))
     bar = _bar(fd)
     return table_lines[:1] + [
-        f"{head:{wide}}{bar * -(-count * length // largest)}".rstrip()
+        f"{head:{label_width}}{bar * -(-count * length // largest)}".rstrip()
         for head, (_, count) in zip(table_lines[1:], counts, strict=True)
     ]
 
@@ -161,6 +161,6 @@ def differences(compared: Comparison) -> list[str]:
     if largest is not None and measurable(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
-        actual, expected = values.shown(largest.output), values.shown(largest.expected)
+        actual, expected = values.short_text(largest.output), values.short_text(largest.expected)
         lines.append(f"largest: {position} is {actual}, not {expected}: {distance} ulps apart")
     return lines + compared.findings

@@ -60,11 +60,11 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by sections."""
-        listed = {
+        commands_by_section = {
             title: [(str(command.name), command.get_short_help_str()) for command in commands]
             for title, commands in self._sections.items()
         }
-        _write(listed, formatter)
+        _write(commands_by_section, formatter)
 
 
 def _write(lists: dict[str, Rows], formatter: click.HelpFormatter) -> None:

@@ -64,8 +64,10 @@ def _print(reporter: Reporter, outcome: Outcome) -> None:
     """Print the nodes of a model; raise the error of the one that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
-        columns, shown = cells(outcome)
-        write_stdout(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
+        columns, node_rows = cells(outcome)
+        write_stdout(
+            table(columns, node_rows, columns[2:], 1) if node_rows else f"{records.NO_NODES}\n"
+        )
         write_stdout(lines(assumed(outcome), 1))
         rows = [
             (printable(node.node.node), *row)

@@ -16,8 +16,10 @@ from ndtool.rules.reductions import REDUCTIONS
 def _option(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return an option with its help; names: a short flag, and the parameter name."""
     variable = "NDTOOL_" + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    shown = settings.get("default") is not None
-    return click.Option([*names, flag], help=text, envvar=variable, show_default=shown, **settings)
+    show_default = settings.get("default") is not None
+    return click.Option(
+        [*names, flag], help=text, envvar=variable, show_default=show_default, **settings
+    )
 
 
 def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:

@@ -71,25 +71,25 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
     )
 
 
-def file(path: str, shown: Picture) -> bytes | None:
+def file(path: str, contents: Picture) -> bytes | None:
     """Return a picture as .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
-        root = svg(shown)
+        root = svg(contents)
         root.set("xmlns", "http://www.w3.org/2000/svg")
         root.insert(2, markup.verbatim("style", _STYLE))
         return markup.picture(root)
-    return _png(shown) if path.endswith(".png") else None
+    return _png(contents) if path.endswith(".png") else None
 
 
-def svg(shown: Picture) -> Element:
+def svg(contents: Picture) -> Element:
     """Return a picture as an SVG element."""
-    height = 64 + TALL + 60 + ROW * len(shown.repeats)
+    height = 64 + TALL + 60 + ROW * len(contents.repeats)
     return element(
         "svg",
-        element("title", shown.title, id="picture-title"),
-        element("desc", shown.summary, id="picture-desc"),
-        *_density(shown),
-        *_repeats(shown, 64 + TALL + 40),
+        element("title", contents.title, id="picture-title"),
+        element("desc", contents.summary, id="picture-desc"),
+        *_density(contents),
+        *_repeats(contents, 64 + TALL + 40),
         viewBox=f"0 0 {WIDTH} {height}",
         width=WIDTH,
         height=height,
@@ -100,41 +100,45 @@ def svg(shown: Picture) -> Element:
     )
 
 
-def _density(shown: Picture) -> list[Element]:
-    largest, count = max(shown.density, default=0), len(shown.density)
+def _density(contents: Picture) -> list[Element]:
+    largest, count = max(contents.density, default=0), len(contents.density)
     top, span = 44, WIDTH - LEFT - RIGHT
     parts = [
-        _text(LEFT, 20, shown.title, "title"),
+        _text(LEFT, 20, contents.title, "title"),
         _text(LEFT - 8, top + 10, str(largest), "faint", "end"),
         _text(LEFT - 8, top + TALL, "0", "faint", "end"),
         _text(LEFT, top + TALL + 18, "0", "faint"),
-        _text(LEFT + span / 2, top + TALL + 18, shown.unit, "faint", "middle"),
-        _text(LEFT + span, top + TALL + 18, str(max(shown.runs - 1, 0)), "faint", "end"),
+        _text(LEFT + span / 2, top + TALL + 18, contents.unit, "faint", "middle"),
+        _text(LEFT + span, top + TALL + 18, str(max(contents.runs - 1, 0)), "faint", "end"),
     ]
-    for number, tuples in enumerate(shown.density):
-        first, last = number * shown.width, min((number + 1) * shown.width, shown.runs) - 1
+    for number, tuples in enumerate(contents.density):
+        first, last = number * contents.width, min((number + 1) * contents.width, contents.runs) - 1
         begin, end = (span * edge / count for edge in (number, number + 1))
         if tuples:
-            tall = TALL * tuples / largest
+            bar_height = TALL * tuples / largest
             label = f"{_through(first, last)}: {tuples} tuples"
-            parts.append(_bar(LEFT + begin, top + TALL - tall, end - begin, tall, label))
+            parts.append(
+                _bar(LEFT + begin, top + TALL - bar_height, end - begin, bar_height, label)
+            )
     parts.append(_rule(LEFT, top + TALL, span))
     return parts
 
 
-def _repeats(shown: Picture, top: float) -> list[Element]:
-    largest, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
-    span = WIDTH - LEFT - RIGHT - wide - 80
+def _repeats(contents: Picture, top: float) -> list[Element]:
+    largest, label_width = max((count for _, count in contents.repeats), default=0) or 1, 120
+    span = WIDTH - LEFT - RIGHT - label_width - 80
     parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
-    for number, (frequency, count) in enumerate(shown.repeats):
+    for number, (frequency, count) in enumerate(contents.repeats):
         y = top + 10 + ROW * number
-        bar = _bar(LEFT + wide, y, span * count / largest, ROW - 6, f"{frequency}: {count} slices")
+        bar = _bar(
+            LEFT + label_width, y, span * count / largest, ROW - 6, f"{frequency}: {count} slices"
+        )
         if frequency == "never":
             bar.set("class", "never")
         parts += [
-            _text(LEFT + wide - 8, y + 14, frequency, "", "end"),
+            _text(LEFT + label_width - 8, y + 14, frequency, "", "end"),
             bar,
-            _text(LEFT + wide + span * count / largest + 6, y + 14, str(count), "faint"),
+            _text(LEFT + label_width + span * count / largest + 6, y + 14, str(count), "faint"),
         ]
     return parts
 
@@ -176,19 +180,25 @@ def require(path: str) -> None:
         ) from None
 
 
-def _png(shown: Picture) -> bytes:
+def _png(contents: Picture) -> bytes:
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
     density, repeats = figure.subplots(2)
-    edges = [min(number * shown.width, shown.runs) for number in range(len(shown.density) + 1)]
-    density.stairs(shown.density, edges, fill=True)
+    edges = [
+        min(number * contents.width, contents.runs) for number in range(len(contents.density) + 1)
+    ]
+    density.stairs(contents.density, edges, fill=True)
     density.yaxis.get_major_locator().set_params(integer=True)
-    density.set(title=shown.title.replace("$", r"\$"), xlabel=shown.unit, ylabel="index tuples")
-    bars = repeats.barh(*zip(*shown.repeats, strict=True))
+    density.set(
+        title=contents.title.replace("$", r"\$"), xlabel=contents.unit, ylabel="index tuples"
+    )
+    bars = repeats.barh(*zip(*contents.repeats, strict=True))
     repeats.bar_label(bars, padding=3)
     repeats.invert_yaxis()
     repeats.set(title="Slices by how often they are selected", xlabel="slices")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None, "Description": shown.summary})
+    figure.savefig(
+        buffer, format="png", metadata={"Software": None, "Description": contents.summary}
+    )
     return buffer.getvalue()

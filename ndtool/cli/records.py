@@ -89,11 +89,11 @@ def cost_text(plan: Plan) -> list[str]:
     if not plan.estimates:
         return []
     counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
-    each = [
+    estimates = [
         f"{workers} worker{'s' * (workers > 1)} {duration(seconds)}, ${dollars:.2f}"
         for workers, seconds, dollars in plan.estimates
     ]
-    return [f"requests: {counts}", f"estimates: {'; '.join(each)}"]
+    return [f"requests: {counts}", f"estimates: {'; '.join(estimates)}"]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -170,6 +170,6 @@ def spec_cells(row: Row) -> tuple[str, ...]:
 def _ranges(names: tuple[str, ...]) -> str:
     """Return types abbreviated: int8..64 for int8, int16, int32, int64."""
     text = ", ".join(names)
-    for listed, short in _RANGES:
-        text = text.replace(listed, short)
+    for names_listed, abbreviated in _RANGES:
+        text = text.replace(names_listed, abbreviated)
     return text

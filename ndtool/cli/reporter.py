@@ -160,13 +160,13 @@ class Reporter:
         write_stdout(lines(records.conclusion(inference), 1))
 
     def answer(
-        self, record: Callable[[], dict[str, Any]], words: Callable[[], Iterable[str]]
+        self, record: Callable[[], dict[str, Any]], text: Callable[[], Iterable[str]]
     ) -> None:
-        """Print a result; record, words: functions that return it as JSON and as text."""
+        """Print a result; record, text: functions that return it as JSON and as text."""
         if self.json:
             self.put_json(record())
         else:
-            write_stdout_blocks(words())
+            write_stdout_blocks(text())
 
     def verified(self, name: str, compared: Comparison) -> None:
         """Print that an output is verified, and how far elements differ within the tolerance."""
@@ -203,8 +203,8 @@ class Reporter:
     def specs(self, rows: list[Row]) -> None:
         """Print rows of the standards."""
         if self.json:
-            listed = [{"spec": row.spec, **row._asdict()} for row in rows]
-            self.put_json({"version": __version__, "specs": listed})
+            spec_records = [{"spec": row.spec, **row._asdict()} for row in rows]
+            self.put_json({"version": __version__, "specs": spec_records})
             return
         columns = records.SPEC_COLUMNS
         write_stdout(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))

@@ -50,9 +50,9 @@ def summary(lines: list[str]) -> bytes:
     return _rendered(2, *texts)
 
 
-def _headed(head: str, style: str, words: str) -> Text:
+def _headed(head: str, style: str, text: str) -> Text:
     """Return a line with a styled head, wrapped to the terminal."""
-    line = Text(fold(head + words, 2))
+    line = Text(fold(head + text, 2))
     line.stylize(style, 0, len(head))
     return line
 
@@ -84,14 +84,14 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: in
     cells: the cells of each column, its name first.
     """
     widths = [max(map(cell_len, column)) for column in cells]
-    words = [
+    longest_words = [
         max(cell_len(word) for cell in column for word in cell.split() or [""])
         if column[0] in folded
         else width
         for column, width in zip(cells, widths, strict=True)
     ]
-    while sum(widths) > available and widths != words:
-        widest = max((width, i) for i, width in enumerate(widths) if width > words[i])[1]
+    while sum(widths) > available and widths != longest_words:
+        widest = max((width, i) for i, width in enumerate(widths) if width > longest_words[i])[1]
         widths[widest] -= 1
     return widths
 

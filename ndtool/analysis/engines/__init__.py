@@ -108,10 +108,10 @@ class EngineSettings(NamedTuple):
     timeout: int = TIMEOUT
 
 
-def chosen(words: str) -> tuple[str, ...]:
+def chosen(names_text: str) -> tuple[str, ...]:
     """Return the engines in a comma-separated list; "auto" means all that are installed."""
     names: list[str] = []
-    for word in words.replace(" ", "").split(","):
+    for word in names_text.replace(" ", "").split(","):
         if word in ("all", "auto"):
             names += [name for name in ENGINES if word == "all" or not is_missing(name)]
         elif word in ENGINES:
@@ -205,8 +205,8 @@ class EngineCall:
         with ExitStack() as stack:
             job = self._job(stack)
             for done, (name, team) in enumerate(cases):
-                words = f"{name}, {counted(team or 0, 'thread')}"
-                progress(done / len(cases), words)
+                label = f"{name}, {counted(team or 0, 'thread')}"
+                progress(done / len(cases), label)
                 if team is None:
                     reports.append(missing_report(name))
                 else:

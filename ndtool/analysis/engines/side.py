@@ -360,8 +360,8 @@ def _call(job: dict[str, Any]) -> Call:
 def _refusal(exc: Exception) -> dict[str, str]:
     if isinstance(exc, NotOfferedError):
         return {"refused": f"not offered: {exc}"}
-    words = " ".join(str(exc).split()) or type(exc).__name__
-    return {"refused": words[:_WORDS]}
+    message = " ".join(str(exc).split()) or type(exc).__name__
+    return {"refused": message[:_WORDS]}
 
 
 def main() -> None:

@@ -77,16 +77,18 @@ def _reduce(
         rows = _row_numbers([selected[n] or () for n in applied], leading)
         for columns in slices(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
-            new = flat[first : first + prod(shape)].reshape(shape)[applied]
+            block_updates = flat[first : first + prod(shape)].reshape(shape)[applied]
             for span in _without_duplicates(rows):
                 if combination.include_self:
-                    _combine(runs, (rows[span], columns), reduce, new[span])
+                    _combine(runs, (rows[span], columns), reduce, block_updates[span])
                 else:
                     fresh = counts[rows[span]] == 0
                     as_bytes(runs)[rows[span][fresh], columns] = as_bytes(
-                        new[span][fresh].astype(runs.dtype)
+                        block_updates[span][fresh].astype(runs.dtype)
                     )
-                    _combine(runs, (rows[span][~fresh], columns), reduce, new[span][~fresh])
+                    _combine(
+                        runs, (rows[span][~fresh], columns), reduce, block_updates[span][~fresh]
+                    )
                 if counted and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
@@ -94,9 +96,9 @@ def _reduce(
         _divide(runs, counts, combination.include_self)
 
 
-def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
+def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, updates: Array) -> None:
     with np.errstate(all="ignore"):
-        runs[at] = reduce.apply(native(runs[at]), native(new))
+        runs[at] = reduce.apply(native(runs[at]), native(updates))
 
 
 def _divide(runs: Array, counts: Array, include_self: bool) -> None:

@@ -65,8 +65,8 @@ def _hash(text: str) -> str:
 
 def command(arguments: list[str]) -> Element:
     """Return the command line of a report."""
-    words = (printable(word, _LONGEST) for word in arguments)
-    return element("pre", f"$ ndtool {shlex.join(words)}", class_="command")
+    printed = (printable(word, _LONGEST) for word in arguments)
+    return element("pre", f"$ ndtool {shlex.join(printed)}", class_="command")
 
 
 def section(title: str, *parts: Element | None) -> Element:

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from ndtool.analysis.drawing import Drawing, Grid
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.values import shown
+from ndtool.analysis.values import short_text
 from ndtool.cli.html import markup
 from ndtool.cli.html.linked import linked_to, links_of
 from ndtool.cli.html.markup import element
@@ -116,7 +116,7 @@ class Grids:
         rows = []
         for number, at in enumerate(grid.positions):
             steps = [element("div", step) for step in self._sentences.sources(at)]
-            text = "" if grid.elements is None else shown(grid.elements[number])
+            text = "" if grid.elements is None else short_text(grid.elements[number])
             rows.append((name_of("output", at), text, element("div", *steps)))
         table = markup.table(("element", "value", "from"), rows, class_="sources")
         # A scrolling element must be reachable by keyboard, so it needs a name.
@@ -174,8 +174,8 @@ class Grids:
         if role != "found" or self._actual is None:
             return self._sentences.of(role, at)
         value, wrong = self._actual[number]
-        words = f"{name_of('output', at)} is {shown(value)}"
-        return words + f", which differs from {self._sentences.of('output', at)}" * wrong
+        sentence = f"{name_of('output', at)} is {short_text(value)}"
+        return sentence + f", which differs from {self._sentences.of('output', at)}" * wrong
 
 
 class _Panels:
@@ -198,10 +198,10 @@ class _Panels:
         if depth == self._lead:
             tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
-        below = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
-        for i, child in zip(self._grid.axes[depth], below, strict=True):
+        children = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
+        for i, child in zip(self._grid.axes[depth], children, strict=True):
             child.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
-        return element("div", *below, class_="nest")
+        return element("div", *children, class_="nest")
 
     def _tables(self, leading: Position) -> list[Element]:
         """Return the last axes at leading coordinates as a table, or as several if it is long."""
@@ -258,11 +258,11 @@ class _Panels:
         """Return the cells of a row, with a mark wherever columns are omitted."""
         if not self._grid.shape:
             return cells
-        spaced: list[Element] = []
+        row: list[Element] = []
         for n, gap_before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
-            spaced += [element("td", "…", role="presentation", class_="gap")] * gap_before
-            spaced += cells[n : n + 1]
-        return spaced
+            row += [element("td", "…", role="presentation", class_="gap")] * gap_before
+            row += cells[n : n + 1]
+        return row
 
     def _cell(self, number: int) -> Element:
         return self._grids.cell(self._role, number)
@@ -290,7 +290,7 @@ def _axes(grid: Grid) -> str:
 
 def _brief(value: Any) -> str:
     """Return an element's text in a cell."""
-    text = shown(value)
+    text = short_text(value)
     if len(text) <= BRIEF:
         return text
     if value.dtype.kind == "f":

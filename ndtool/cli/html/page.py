@@ -150,11 +150,11 @@ class Report:
         expected = drawn.grids.get("output")
         actual = self._given_output(drawn) if expected is not None else None
         grids = Grids(call, drawn, self._selected, actual)
-        listed = grids.sources()
+        source_table = grids.sources()
         text = "There is no output, because an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
         parts = [section("Drawing", missing, grids.figure())]
-        return parts + ([] if listed is None else [section("Sources", listed)])
+        return parts + ([] if source_table is None else [section("Sources", source_table)])
 
     def _given_output(self, drawn: drawing.Drawing) -> GivenElements | None:
         """Return the drawn elements of the output to verify; None if its type or shape differs."""
@@ -240,8 +240,8 @@ def _answer_rows(answer: answers.AnswerText) -> Element:
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
         rows.insert(len(rows) if omitted else answer.remark_row, row)
-    shown = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), scrollable(shown))
+    table = element("table", element("tbody", *rows), class_="steps") if rows else None
+    return element("div", element("h3", answer.title), scrollable(table))
 
 
 def _arrays(call: OpenCall) -> Element:
@@ -280,9 +280,9 @@ def check_model(path: str, model: str, inputs: str | None) -> None:
     require_apart("--html", path, model, inputs)
 
 
-def write_model(path: str, model: str, outcome: Outcome, shown: Table, reporter: Reporter) -> None:
-    """Write the report of a model; shown: columns and rows of its nodes, and assumptions."""
-    columns, rows, assumed = shown
+def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter: Reporter) -> None:
+    """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
+    columns, rows, assumed = table
     nodes = scrollable(markup.table(columns, rows, class_="nodes"))
     none = element("p", records.NO_NODES, class_="hint")
     root = fragments.document_of(
