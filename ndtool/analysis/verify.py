@@ -19,7 +19,7 @@ from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.rules import dtypes, filling, plans, shapes, specs
+from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.inference import Given, point_out
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import LOWERED, operator_of
@@ -217,16 +217,13 @@ def compare(
     comparing.run(progress)
     diagnosed = None
     if "updates" in arrays:
-        plan, combining = _plan(request, arrays), Combining.of(request.attributes)
-        wrong, attributes = comparing.wrong, request.attributes
+        attributes = request.attributes
+        sizes = {role: array.shape for role, array in arrays.items()}
+        plan = shapes.infer(request.operator, sizes, attributes)[1]
+        combining, wrong = Combining.of(attributes), comparing.wrong
         handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
         diagnosed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
     return comparing.comparison(diagnosed)
-
-
-def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
-    sizes = {role: array.shape for role, array in arrays.items()}
-    return shapes.infer(request.operator, sizes, request.attributes)[1]
 
 
 def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:

@@ -120,7 +120,8 @@ def _density(contents: Picture) -> list[Element]:
             parts.append(
                 _bar(LEFT + begin, top + TALL - bar_height, end - begin, bar_height, label)
             )
-    parts.append(_rule(LEFT, top + TALL, span))
+    base = _short(top + TALL)
+    parts.append(element("line", x1=LEFT, y1=base, x2=LEFT + span, y2=base, class_="line"))
     return parts
 
 
@@ -156,12 +157,6 @@ def _bar(x: float, y: float, width: float, height: float, label: str) -> Element
         zip(("x", "y", "width", "height"), map(_short, (x, y, width, height)), strict=True)
     )
     return element("rect", element("title", label), **sizes, class_="bar")
-
-
-def _rule(x: float, y: float, width: float) -> Element:
-    return element(
-        "line", x1=_short(x), y1=_short(y), x2=_short(x + width), y2=_short(y), class_="line"
-    )
 
 
 def _short(number: float) -> str:
