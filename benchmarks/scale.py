@@ -413,7 +413,7 @@ def on_a_disk(gibibytes: int = 1) -> None:
                 continue
             run = estimates.run_of(call, plan.partitioning, ready.output, None)
             disk = estimates.DISK._replace(bandwidth=nbytes / min(read))
-            guess = sum(estimates.seconds(one, disk, 1) for one in run.phases())
+            guess = estimates.run_seconds(run, run.phases(), disk, 1)
             took, guessed = min(times) / min(read), guess / min(read)
             print(
                 f"| {operator} | {memory >> 20} MiB | {nbytes / min(read):.2g} |"

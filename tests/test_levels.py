@@ -20,7 +20,7 @@ from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
-from ndtool.runs.external import choice, distributed
+from ndtool.runs.external import batches, choice, distributed, spillstore
 from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
@@ -214,21 +214,6 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) ->
     assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
 
 
-@pytest.fixture
-def leveled(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes all runs use a number of levels."""
-
-    def use(levels: int) -> None:
-        real = choice._levels
-
-        def chosen(partition: Any, budget: int) -> Any:
-            return [one for one in real(partition, budget) if one.levels == levels]
-
-        monkeypatch.setattr(choice, "_levels", chosen)
-
-    return use
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("levels", [2, 3])
 def test_levels_on_a_cluster_give_the_bits_of_the_reference(
@@ -247,6 +232,40 @@ def test_levels_on_a_cluster_give_the_bits_of_the_reference(
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
     assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_spilled_tuples_are_prefetched_a_group_at_a_time(
+    there: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the groups of partitions, not of all tuples, which may exceed the page cache."""
+    leveled(levels)
+    expected: list[tuple[str, int, int]] = []
+    prefetched: list[tuple[str, int, int]] = []
+    real, group = spillstore.Store.expect, batches.SpilledTuples.prefetch
+    monkeypatch.setattr(
+        spillstore.Store,
+        "expect",
+        lambda store, segment, at, nbytes: (
+            expected.append((segment.phase, segment.start + at, nbytes)),
+            real(store, segment, at, nbytes),
+        ),
+    )
+
+    def prefetch(tuples: batches.SpilledTuples) -> None:
+        before = len(expected)
+        group(tuples)
+        prefetched.extend(expected[before:])
+
+    monkeypatch.setattr(batches.SpilledTuples, "prefetch", prefetch)
+    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=1 << 20, spill=".", threads=1)
+    assert same(
+        np.load("out.npy"), ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
+    )
+    phase = f"split{levels}" if levels > 1 else "split"
+    assert {name for name, *_ in prefetched} == {phase}
+    ends = sorted({(start, start + nbytes) for _, start, nbytes in prefetched})
+    assert [a for a, _ in ends] == [0, *(b for _, b in ends[:-1])]  # all tuples, without gaps
 
 
 class Failing(Toy):

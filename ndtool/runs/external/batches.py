@@ -77,6 +77,13 @@ class SpilledTuples:
             wanted.append((segment, before + first * size, (stop - first) * size))
         spill.read_all(self._store, wanted, buffer)
 
+    def prefetch(self) -> None:
+        """Prefetch the tuples of all children of the parent, which are contiguous."""
+        parent = self._tuples.parent
+        for block in range(parent.blocks):
+            nbytes = parent.tuples_of(block) * self._pitch
+            self._store.expect(self.segment(block), 0, nbytes)
+
     def segment(self, block: int) -> spill.Segment:
         """Return the segment of a block of the parent."""
         parent = self._tuples.parent

@@ -7,6 +7,7 @@ throttles, a task is submitted again later, and fewer run at once meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -23,7 +24,7 @@ LATE = 5  # times the median duration of a phase from which a task is late
 LEAST_LATE = 5  # seconds that no task is late before
 KNOWN = 3  # tasks that have ended before one can be late
 RECENT = 999  # durations of which the median is
-WAITS = 5  # errors of a task that may pass, at most
+WAITS = 7  # errors of a task that may pass, at most
 BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
 
 
@@ -32,6 +33,7 @@ class Troubles:
 
     def __init__(self) -> None:
         self._late, self._waits = Counter[str](), Counter[str]()
+        self._examples: dict[str, str] = {}  # the first message of each reason
 
     def late(self, task: Task) -> None:
         """Count a task that was started again."""
@@ -39,7 +41,9 @@ class Troubles:
 
     def waited(self, error: NdtoolError) -> None:
         """Count an error after which a task was delayed."""
-        self._waits[error.message] += 1
+        reason = error.message.rpartition(": ")[2]  # without the file or object
+        self._examples.setdefault(reason, error.message)
+        self._waits[reason] += 1
 
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of trouble."""
@@ -49,8 +53,9 @@ class Troubles:
             for phase, count in self._late.items()
         ]
         waits = [
-            f"{message}: {counted(count, 'task')} waited and ran again, with fewer at once"
-            for message, count in self._waits.items()
+            f"{self._examples[reason]}: {counted(count, 'task')} waited and ran again, with fewer"
+            " at once"
+            for reason, count in self._waits.items()
         ]
         return late + waits
 
@@ -77,6 +82,19 @@ def complete(
                 run.submit_next()
     finally:
         executor.cancel(*run.unfinished)
+
+
+def patiently(action: Callable[[], object]) -> None:
+    """Run an action of the client, and again later after errors whose cause may pass."""
+    for waits in range(WAITS):
+        try:
+            action()
+            return
+        except NdtoolError as error:
+            if not error.passing:
+                raise
+        time.sleep(BACKOFF * 2.0**waits)
+    action()
 
 
 class _Run:

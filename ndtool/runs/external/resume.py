@@ -7,6 +7,7 @@ a task spills, so that a segment with the same manifest is as good as a new one.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from ndtool import __version__
@@ -15,7 +16,7 @@ from ndtool.errors import NdtoolError, called, redacted
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
-from ndtool.runs.external import spillfiles
+from ndtool.runs.external import policy, spillfiles
 from ndtool.runs.external.partitioning import Partitioning, Rows, phase
 from ndtool.runs.external.results import NOTE, TaskResult
 from ndtool.runs.external.spill import Segment, SpillFolder
@@ -86,7 +87,7 @@ def write_manifest(
         "made": fingerprint, "block": partitioning.block, "steps": partitioning.steps,
         "reach": partitioning.reach,
     }  # fmt: skip
-    store.note(_MANIFEST, json.dumps(manifest).encode())
+    policy.patiently(partial(store.note, _MANIFEST, json.dumps(manifest).encode()))
     return True
 
 

@@ -68,6 +68,8 @@ def run(
 class _MeteredStore:
     """A spill store that reports the requests of objects."""
 
+    prefetches = False
+
     def __init__(self, store: Store, meter: Meter) -> None:
         self.at_once, self.nbytes = store.at_once, 0
         self._store, self._meter = store, meter

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent import futures
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, prin
 from ndtool.machine import pool
 from ndtool.publish import leftovers
 from ndtool.publish.newfolder import NewFolder
+from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
 from ndtool.storage import descriptors, locations, remote
 
@@ -35,6 +37,7 @@ class FolderStore:
     """
 
     at_once = 1
+    prefetches = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -85,7 +88,7 @@ class FolderStore:
         os.unlink(self._file(segment) + _PART)
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self.note(table.name, numbers)
+        policy.patiently(partial(self.note, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory
@@ -144,6 +147,7 @@ class ObjectStore:
     """
 
     at_once = pool.MOST
+    prefetches = False
 
     def __init__(self, url: str) -> None:
         from ndtool.storage.remotefolder import RemoteFolder
@@ -192,7 +196,7 @@ class ObjectStore:
         """Do nothing: the claim of the folder proved that it is writable."""
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self.note(table.name, numbers)
+        policy.patiently(partial(self.note, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory

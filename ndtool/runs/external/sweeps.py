@@ -68,7 +68,24 @@ def _range(work: Work, group: Group, at: int) -> tuple[int, int]:
 def _spilled(work: Work, group: Group) -> SpilledTuples:
     """Return the spilled tuples of a partition."""
     tuples = work.tables.tuples(group.depth, group.number)
+    _prefetch(work, group)
     return SpilledTuples(work.partitioning, work.spills, tuples)
+
+
+def _prefetch(work: Work, group: Group) -> None:
+    """Prefetch the spilled tuples of the next partitions, as the first of its parent is swept.
+
+    They are contiguous; read one partition at a time, each would take a random read, because reads
+    of data evict them from the page cache.
+    """
+    partitioning, fan = work.partitioning, work.partitioning.fan(group.depth - 1)
+    if group.number % fan or not work.spills.prefetches:
+        return
+    for number in (group.number, group.number + fan):
+        if number < partitioning.groups(group.depth):
+            tuples = work.tables.tuples(group.depth, number)
+            if tuples.parent.tuples * partitioning.pitch(group.depth - 1) <= partitioning.memory:
+                SpilledTuples(partitioning, work.spills, tuples).prefetch()
 
 
 def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
