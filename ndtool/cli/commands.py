@@ -80,33 +80,36 @@ def _run(
     with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
-            to = steps.resolved(call)
-            reporter.warn([] if to is None else to.warnings)
+            target = steps.resolved(call)
+            reporter.warn([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = bar.of(source.metadata.nbytes)
-            with steps.prepared(call, to) as ready:
+            with steps.prepared(call, target) as ready:
                 reporter.prepared(ready)
                 if report:
-                    report.warnings += [*(to.warnings if to else ()), *steps.warnings(ready)]
+                    report.warnings += [
+                        *(target.warnings if target else ()),
+                        *steps.warnings(ready),
+                    ]
                 if dry_run:
                     outcome = steps.rehearse(ready)
-                elif to is None:
+                elif target is None:
                     outcome = steps.unwritten(ready)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = bar.of(ready.plan.moved)
                     outcome = steps.execute(ready, progress, companions, bar.begin)
             if report:
-                warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+                warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
                 report.warnings = warnings  # for a report that is published by itself
             reporter.warn(outcome.warnings)
-        if ready.validated and to is None and not (dry_run or reporter.json):
+        if ready.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
             preview_text = preview.text(ready.validated)
             call.recheck()
             write_stdout(preview_text)
-        reporter.end(ready.call, to, outcome, dry_run)
+        reporter.end(ready.call, target, outcome, dry_run)
 
 
 @click.pass_obj

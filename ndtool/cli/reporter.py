@@ -106,14 +106,14 @@ class Reporter:
             write_stderr(lines(details(ready), 2))
             self._reporting += time.perf_counter() - started
 
-    def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
+    def end(self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         from ndtool.cli import records
 
         seconds = time.perf_counter() - call.started - self._reporting
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
-            warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+            warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
             self.put_json(
                 {
                     **json_records.run_record(call, outcome),
