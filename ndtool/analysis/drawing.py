@@ -151,7 +151,7 @@ def _is_small(call: OpenCall) -> bool:
 
 def _everything(call: OpenCall) -> Excerpt:
     output = complete(call.inference.plan.output)
-    explained, _ = explain.explain(call, list(product(*output)), every=True)
+    explained, _ = explain.explain(call, list(product(*output)), list_all=True)
     return Excerpt({**_input_axes(call), "output": output}, explained)
 
 
@@ -173,14 +173,14 @@ def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
 
 def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
     cells = excerpts.cells_of(call.plan, at)
-    written = excerpts.components_at(call, cells)
+    stored = excerpts.components_at(call, cells)
     lengths = mapping.sizes(call.plan)
     beyond = [
         j
-        for j, (i, size) in enumerate(zip(written, lengths, strict=True))
+        for j, (i, size) in enumerate(zip(stored, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    return DrawnTuple(at, cells, written, call.normalized(written), beyond)
+    return DrawnTuple(at, cells, stored, call.normalized(stored), beyond)
 
 
 def _lowest(call: Tuples, size: int) -> int:

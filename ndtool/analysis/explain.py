@@ -102,22 +102,21 @@ def explain(
     call: OpenCall,
     at: Sequence[Position],
     origins: Sequence[Position] = (),
-    every: bool = False,
+    list_all: bool = False,
     progress: ProgressCallback = silent,
 ) -> tuple[list[Element], list[Origin]]:
     """Explain elements of the output (`at`) and of data (`origins`) of an open call.
 
-    every: whether to list all updates and copies, not only the first and last few. The answer reads
-    them from the inputs during iteration, so the call must be open then. Raises BoundsError for
-    any index out of bounds, DuplicatesError for duplicates that are an error, UsageError for an
-    invalid position.
+    list_all: whether to list all updates and copies, not only the first and last few. The call must
+    be open while the answer is iterated. Raises BoundsError for any index out of bounds,
+    DuplicatesError for duplicates that are an error, UsageError for an invalid position.
     """
     plan = call.inference.plan
     at = [_position("--at", position, plan.output, "the output") for position in at]
     origins = [_position("--from", position, plan.data, "data") for position in origins]
     if call.inference.requires_distinct:
         operands.validate(call)
-    requested = _Call(call, every)
+    requested = _Call(call, list_all)
     answer = requested.scattered if call.inference.scatters else requested.gathered
     explained = answer(at, origins, progress)
     call.recheck()
@@ -142,15 +141,15 @@ def _position(option: str, position: Position, shape: Shape, array: str) -> Posi
 class _Call:
     """A call of which elements are explained."""
 
-    def __init__(self, call: OpenCall, every: bool) -> None:
-        self.call, self.plan, self.every = call, call.inference.plan, every
+    def __init__(self, call: OpenCall, list_all: bool) -> None:
+        self.call, self.plan, self.list_all = call, call.inference.plan, list_all
         self.tuples: Tuples = tuples.of(call)
 
     def gathered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
         plan = self.plan
-        searches = [Search(target, self.every) for target in origins]
+        searches = [Search(target, self.list_all) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
         tuples_at = [mapping.tuple_of(plan, target) for target in at]
         normalized = [self.tuples.normalized(self._index(position)) or () for position in tuples_at]
@@ -208,8 +207,8 @@ class _Call:
     ) -> tuple[list[Element], list[Origin]]:
         current = self._elements("data", at + origins)
         updates = self._updates()
-        every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
-        requested = zip(at + origins, current, every, strict=True)
+        list_all = [self.list_all] * len(at) + [False] * len(origins)  # origins list no steps
+        requested = zip(at + origins, current, list_all, strict=True)
         finders = [_ElementFinder(self, *arguments, updates) for arguments in requested]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
@@ -281,11 +280,11 @@ class _ElementFinder:
         call: _Call,
         target: Position,
         current: Array | None,
-        every: bool,
+        list_all: bool,
         updates: Array | None,
     ) -> None:
-        self.search = Search(target, every, self._apply_between)
-        self._call, self._every, self._updates = call, every, updates
+        self.search = Search(target, list_all, self._apply_between)
+        self._call, self._list_all, self._updates = call, list_all, updates
         self._steps: list[Step] = []
         self._read_current = current
         # Unknown updates make the result unknown, and with it the whole answer.
@@ -297,7 +296,7 @@ class _ElementFinder:
         search = self.search
         if not search.count:
             return Element(search.target, self._read_current, [self._first(self._read_current)], 0)
-        if self._every:
+        if self._list_all:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
             return Element(search.target, self._result(), steps, search.count)

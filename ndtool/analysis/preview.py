@@ -66,10 +66,10 @@ def text(validated: Validated) -> str:
         _, dtype, shape = operand.given
         arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
     visible = window(inference.plan.output)
-    return written(title, elements(inference, arrays, visible), visible)
+    return window_text(title, elements(inference, arrays, visible), visible)
 
 
-def written(title: str, values_shown: Array, visible: Window) -> str:
+def window_text(title: str, values_shown: Array, visible: Window) -> str:
     """Return the text of a window's elements, under a title."""
     corner = "[" + "0, " * visible.corner + "...] of " if visible.corner else ""
     return (

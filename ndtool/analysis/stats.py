@@ -102,7 +102,7 @@ class Stats(NamedTuple):
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; updates are of the type and shape it requires.
 
-    sources: inputs that the caller has open, by role.
+    sources: open inputs of the caller, by role.
     """
     if request.operator in LOWERED:
         return opened(request, sources)

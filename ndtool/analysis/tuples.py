@@ -34,17 +34,17 @@ FEW = 5  # tuples to list at each end of a long list
 class Search:
     """A search for the tuples that select an element: the first few, the last few, and the count.
 
-    every: whether to store the linear indices of all, in a temporary file if they are many.
+    list_all: whether to store the linear indices of all, in a temporary file if they are many.
     between: a callback for the linear indices that are not stored.
     """
 
     def __init__(
-        self, target: Position, every: bool, between: Callable[[Array], None] = lambda _: None
+        self, target: Position, list_all: bool, between: Callable[[Array], None] = lambda _: None
     ) -> None:
         self.target, self.count = target, 0
         self.first: list[int] = []
         self.last = np.empty(0, np.int64)
-        self._all = Spool() if every else None
+        self._all = Spool() if list_all else None
         self._between = between
 
     def add(self, numbers: Array) -> None:

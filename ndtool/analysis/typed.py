@@ -74,7 +74,7 @@ def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
 
 
 def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call whose inputs may be types; sources: inputs that the caller has open, by role."""
+    """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
     from ndtool.runs import steps
 
     opened_sources, names = sources or {}, request.arguments.items()

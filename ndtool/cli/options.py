@@ -235,7 +235,9 @@ FROM = _option(
     multiple=True,
     metavar="I,J...",
 )
-ALL = _flag("--all", "List all updates or destinations, not only the first and last five.", "every")
+ALL = _flag(
+    "--all", "List all updates or destinations, not only the first and last five.", "list_all"
+)
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",

@@ -50,7 +50,7 @@ def _explain(
     operator: str,
     at: tuple[tuple[int, ...], ...],
     origins: tuple[tuple[int, ...], ...],
-    every: bool,
+    list_all: bool,
     html: str | None = None,
     **options: Any,
 ) -> None:
@@ -68,7 +68,7 @@ def _explain(
         with reporting(html, call, reporter) as report:
             with reporter.progress() as bar:
                 progress = bar.of(call.sources["indices"].metadata.nbytes)
-                explained = explain.explain(call, at, origins, every, progress)
+                explained = explain.explain(call, at, origins, list_all, progress)
             if report:
                 report.explained(*explained)
         single = len(at) + len(origins) == 1

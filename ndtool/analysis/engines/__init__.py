@@ -146,7 +146,7 @@ def verify(
 ) -> Verdict:
     """Compare engines, and `request.output` if there is one, with the operator's output.
 
-    sources: inputs, and the output, that the caller has open.
+    sources: open inputs and output of the caller.
     """
     require_any(names)
     compared, expected = None, None
