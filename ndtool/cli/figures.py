@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from math import prod
 
-from ndtool import notebook
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import measurable
 from ndtool.analysis.records import bytes_of_data
@@ -14,7 +13,7 @@ from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
-from ndtool.errors import counted, sized
+from ndtool.errors import aligned, counted, sized
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
@@ -122,7 +121,7 @@ def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) ->
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
     largest = max(1, *(count for _, count in counts))
-    table_lines = notebook.aligned([titles, *rows]).splitlines()
+    table_lines = aligned([titles, *rows]).splitlines()
     label_width = max(map(len, table_lines)) + 2
     length = max(1, min(_LONGEST, columns(fd) - label_width))
     bar = _bar(fd)

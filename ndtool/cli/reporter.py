@@ -12,13 +12,13 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__, notebook
+from ndtool import __version__
 from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, write_stderr, write_stdout, write_stdout_blocks
 from ndtool.cli.folding import columns, lines
 from ndtool.cli.records import duration
-from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
+from ndtool.errors import NdtoolError, OutputError, Status, aligned, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST
@@ -343,7 +343,7 @@ def table(
         from ndtool.cli import styled
 
         return styled.table(columns, rows, folded, fd, title)
-    return (title and title + "\n") + notebook.aligned([columns, *rows])
+    return (title and title + "\n") + aligned([columns, *rows])
 
 
 def _output(inference: Inference) -> str:
