@@ -297,7 +297,7 @@ def test_segments_of_a_killed_run_are_resumed(
 
 def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     position = spillfiles.create_folder(f"{ROOT}/tmp")
-    spillfiles.open_store(position.inside).note("manifest", b"{}")
+    spillfiles.open_store(position.inside).write_file("manifest", b"{}")
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
     assert spillfiles.reopen(position.inside) is None
     position.leave()
@@ -306,8 +306,8 @@ def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     taken = spillfiles.reopen(position.inside)
     assert taken is not None
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])
-    assert spillfiles.open_store(taken.inside).noted("manifest") == b"{}"
-    assert spillfiles.open_store(taken.inside).noted("starts") is None
+    assert spillfiles.open_store(taken.inside).read_file("manifest") == b"{}"
+    assert spillfiles.open_store(taken.inside).read_file("starts") is None
     taken.drop()
     assert s3.keys() == []
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))

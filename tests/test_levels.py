@@ -21,7 +21,8 @@ from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import batches, choice, distributed, spillstore
-from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
+from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, partitioning_for
+from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
 
@@ -46,20 +47,20 @@ def test_each_row_is_in_one_partition_of_one_group(
         number, box = part, cut.box(part)
         seen[tuple(slice(*ends) for ends in box)] += 1
         for depth in reversed(range(cut.levels)):
-            number, child = divmod(number, cut.fan(depth))
+            number, child = divmod(number, cut.fan_out(depth))
             outer = cut.box(number, depth)
-            assert child < cut.children(number, depth) <= cut.fan(depth)
+            assert child < cut.children(number, depth) <= cut.fan_out(depth)
             assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
     assert (seen == 1).all()
-    assert len(list(cut.used(cut.levels))) == cut.parts <= cut.groups(cut.levels)
+    assert len(list(cut.used(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
 
 
 def test_partitions_have_no_greatest_number() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     cut = partitioning_for(rows, True, 1 << 33, 2)
-    assert cut.parts > MOST_CHILDREN
-    assert max(map(cut.fan, range(cut.levels))) <= MOST_CHILDREN
+    assert cut.partitions > MOST_CHILDREN
+    assert max(map(cut.fan_out, range(cut.levels))) <= MOST_CHILDREN
     assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
 
 
@@ -113,11 +114,11 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     rows = Rows(10**11, 8, (25 * 10**12,), 4)
 
     def partition(budget: int, levels: int) -> Partitioning:
-        return partitioning_for(rows, True, budget, 1, None, levels)._replace(held=0)
+        return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._taken)
+    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._task_memory)
     assert cut is not None
-    spilled = sum(map(cut.pitch, range(cut.levels))) * rows.tuples
+    spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
     assert spilled / choice._segments(cut) > 1 << 20
 

@@ -160,13 +160,13 @@ def test_tables_are_written_again_while_a_disk_is_full(
     written, delays = list[bytes](), list[float]()
     error = spillfiles.failed(OSError(errno.ENOSPC, "full"))
 
-    def note(_: object, name: str, body: memoryview) -> None:
+    def write_file(_: object, name: str, body: memoryview) -> None:
         written.append(bytes(body))
         if len(written) < 4:
             raise error
 
     kind = spillfiles.FolderStore if store == "folder" else spillfiles.ObjectStore
-    monkeypatch.setattr(kind, "note", note)
+    monkeypatch.setattr(kind, "write_file", write_file)
     monkeypatch.setattr(policy.time, "sleep", delays.append)
     at = str(tmp_path) if store == "folder" else "memory://spill"
     spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))

@@ -17,7 +17,7 @@ from typing import Any
 from ndtool.errors import NdtoolError, ResourceError, counted
 from ndtool.runs.executors import Executor, Lost, Task
 
-Take = Callable[[int, Any], None]  # takes a task's number and its result
+ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
 AHEAD = 16  # tasks submitted at once for each slot
 LOSSES = 3  # losses of a task, at most
 LATE = 5  # times the median duration of a phase from which a task is late
@@ -63,7 +63,7 @@ class Troubles:
 def complete(
     executor: Executor,
     tasks: Iterable[Task],
-    take: Take,
+    add_result: ResultCallback,
     in_order: bool = False,
     troubles: Troubles | None = None,
 ) -> None:
@@ -72,7 +72,9 @@ def complete(
     The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
     end the run without it.
     """
-    run = _Run(executor, iter(tasks), take, 1 if in_order else AHEAD * executor.slots, troubles)
+    run = _Run(
+        executor, iter(tasks), add_result, 1 if in_order else AHEAD * executor.slots, troubles
+    )
     try:
         run.submit_next()
         while run.wait():
@@ -104,11 +106,11 @@ class _Run:
     """
 
     def __init__(
-        self, executor: Executor, waiting: Iterator[Task], take: Take, most: int,
+        self, executor: Executor, waiting: Iterator[Task], add_result: ResultCallback, most: int,
         troubles: Troubles | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
-        self._executor, self._waiting, self._take = executor, waiting, take
+        self._executor, self._waiting, self._add_result = executor, waiting, add_result
         self._most, self._limit, self._troubles = most, most, troubles
         self._losses, self._waits = Counter[Task](), Counter[Task]()
         self._failures = Counter[Task]()
@@ -163,7 +165,7 @@ class _Run:
         if began is not None:
             self._durations.append(self._executor.now() - began)
         self._limit = min(self._most, self._limit + 1)
-        self._take(task.number, outcome)
+        self._add_result(task.number, outcome)
 
     def _submit(self, task: Task) -> None:
         self.unfinished[task] = 1
@@ -172,7 +174,7 @@ class _Run:
         self._executor.submit(task)
 
     def _start(self) -> None:
-        """Note the tasks that begin when others have ended."""
+        """Record the tasks that begin when others have ended."""
         while self._queued and len(self._running) < self._executor.slots:
             task = next(iter(self._queued))
             del self._queued[task]
