@@ -194,9 +194,9 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
     url = serve(web, "x.zarr")
     assert same(load(f"{url}:g/a"), DATA)
     assert same(load(f"{url}/b"), DATA + 1)
-    with pytest.raises(InputError, match="lists nothing: name the array"):
+    with pytest.raises(InputError, match="cannot list it: name the array"):
         load(url)
-    with pytest.raises(InputError, match="lists nothing: name the array"):
+    with pytest.raises(InputError, match="cannot list it: name the array"):
         load(f"{url}:none")
     zarr.consolidate_metadata("x.zarr")
     url = serve(web, "x.zarr", "/y.zarr")
