@@ -26,6 +26,10 @@ def prepare(folder: str) -> str:
     directory = locations.local_path(folder)
     if locations.is_url(directory):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
+    if not directory:
+        raise UsageError("--save is empty: expected a directory for tensors")
+    if directory.startswith("-"):  # or a command would take the paths of files for options
+        directory = os.path.join(".", directory)
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:
@@ -63,9 +67,8 @@ def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of Python strings as fixed-length strings, which files can hold."""
     if not array.dtype.hasobject:
         return array
-    texts = [_text(value) for value in array.flat]
+    texts = [
+        value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        for value in array.flat
+    ]
     return np.array(texts, np.str_).reshape(array.shape)
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
