@@ -174,6 +174,8 @@ EQUIVALENT = {
         "runs = bind_runs(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of these runs is used",
+    ("engine/distinct.py", "            if at >= 0:", ">="): "the second of two is never at 0",
+    ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
     ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
     ("engine/destinations.py", "groups = min(most", "min"): "bounds memory",
     ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
