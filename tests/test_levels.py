@@ -237,7 +237,7 @@ def test_levels_on_a_cluster_give_the_bits_of_the_reference(
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_spilled_tuples_are_prefetched_a_group_at_a_time(
-    there: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the groups of partitions, not of all tuples, which may exceed the page cache."""
     leveled(levels)

@@ -176,6 +176,8 @@ EQUIVALENT = {
     ): "only the addressing of these runs is used",
     ("engine/distinct.py", "            if at >= 0:", ">="): "the second of two is never at 0",
     ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
+    ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not: one result",
+    ("engine/bind.py", "fits = scratch <= 2 * cached", "*"): "packed or not: one result",
     ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
     ("engine/destinations.py", "groups = min(most", "min"): "bounds memory",
     ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
