@@ -61,8 +61,8 @@ class Algorithm(NamedTuple):
 
 IN_ORDER = ("_in_order", "scatter")
 PARTS = ("by_destination", "apply_partitions")
-LINES = ("_by_lines", "scatter_lines")
-SHORT_LINES = ("_by_lines", "scatter")
+LINES = ("_by_batches", "scatter_batches")
+SHORT_LINES = ("_by_batches", "scatter")
 UNITS = ("_by_units", "scatter_units")
 WAYS = (
     Algorithm("columns", IN_ORDER, (5, 3000), (7, 1)),

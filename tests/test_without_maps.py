@@ -47,14 +47,14 @@ CASES = (
     Case("by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
     Case("by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
     Case("_in_order", "scatter_nd", (1 << 15, 24), (20_000, 1), reduction="max"),
-    Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1, "add"),
-    Case("_by_lines", "scatter_elements", (300, 400), (300, 200), 1),
+    Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1, "add"),
+    Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1),
     Case("_in_order", "scatter_nd", (400, 300), (50, 1), reduction="min"),
     Case("_in_order", "scatter_nd", (400, 300), (50, 1)),
     Case("_by_units", "scatter_elements", (400, 300), (200, 300), reduction="add"),
     Case("_by_units", "scatter_elements", (400, 300), (200, 200)),
     Case("copy", "scatter_nd", (100_000,), (0, 1)),
-    Case("gather_piece", "gather_nd", (400, 300), (5000, 1)),
+    Case("gather_item", "gather_nd", (400, 300), (5000, 1)),
     Case("gather_units", "gather_elements", (400, 300), (200, 300)),
 )
 WHERE = {
@@ -131,7 +131,7 @@ def test_a_run_gives_the_same_file(
                 patch.setattr(WHERE[case.algorithm], case.algorithm, algorithm)
                 assert run(case, name, threads) == wanted
                 assert algorithm.called
-                assert refused or (case.algorithm == "gather_piece" and not reading)
+                assert refused or (case.algorithm == "gather_item" and not reading)
 
 
 def test_a_large_input_is_read_within_the_memory_bound(

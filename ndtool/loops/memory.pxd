@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Memory: prefetches, non-temporal stores, byte swaps, and the SIMD variants that functions are
-# compiled for.
+# Memory: prefetches, non-temporal stores and byte swaps; macros that compile a function again for
+# other SIMD instruction sets.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -23,9 +23,8 @@ cdef extern from *:
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
-      /* Into L2: more lines are in flight than the L1 fill buffers hold. AMD's L1 has a dozen
-         misses in flight, its L2 three times as many. The asm keeps GCC from dropping calls of
-         functions that only prefetch */
+      /* Into L2, which can wait for more lines at a time than L1: on AMD three times as many. GCC
+         would remove calls of functions that only prefetch; the asm prevents that */
       #define ndtool_prefetch(address)                                                         \
           do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
@@ -93,7 +92,10 @@ cdef extern from *:
 
 
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
-    """Prefetch n bytes of a second stream: the hardware prefetches one stream, not two."""
+    """Prefetch n bytes of a stream that is read together with another one.
+
+    The hardware prefetches a single stream by itself, but not two that are read in turn.
+    """
     cdef Py_ssize_t i
     for i in range(0, n, 64):
         prefetch(source + i)
@@ -105,7 +107,7 @@ cdef inline void prefetch_slice(const uint8_t* slice, Py_ssize_t width) noexcept
 
 
 cdef inline void prefetch_span(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Do what `prefetch_slice` does, in a loop that a constant width unrolls."""
+    """Prefetch a slice like `prefetch_slice`; inlined where rows are reduced."""
     cdef Py_ssize_t prefetched = min(width, AHEAD // 8)
     prefetch_lines(slice, prefetched)
     prefetch(slice + prefetched - 1)

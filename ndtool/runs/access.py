@@ -63,10 +63,10 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
         if mapped is not None:
             mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
         piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
-        starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
+        starts = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, buffer, starts):
             continue  # out of bounds: the run reports it
-        wide = boxes.parts > MAX_BYTE_IDS
+        wide = boxes.partitions > MAX_BYTE_IDS
         parts = memoryview(marks).cast("H") if wide else marks
         numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)

@@ -122,7 +122,7 @@ def _gather_pieces(
             gathers.will_need(runs, data, indices, piece)
         buffer = buffers.take()
         to = buffer[: piece.tuples * piece.width]
-        if not gathers.gather_piece(runs, data, indices, piece, to, each):
+        if not gathers.gather_item(runs, data, indices, piece, to, each):
             raise operands.changed(inference)
         if releases:
             byte_range.advise("dontneed")
@@ -132,7 +132,7 @@ def _gather_pieces(
         progress(written.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(most, runs.itemsize)))
-    run_all(move, gathers.pieces(runs, most), writers)
+    run_all(move, gathers.work_items(runs, most), writers)
 
 
 def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:

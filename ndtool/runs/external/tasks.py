@@ -77,7 +77,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     box = partitioning.box(group.number, depth)
     sizes = grid.sizes(box)
     boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.steps[depth], sizes)))
-    starts = memoryview(bytearray(8 * (boxes.parts + _drops(work, depth) + 1))).cast("q")
+    starts = memoryview(bytearray(8 * (boxes.partitions + _drops(work, depth) + 1))).cast("q")
     with work.arena() as take:
         ids, local, permuted = (
             take(n * partitioning.id_bytes(depth)),
@@ -111,7 +111,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
             ordered = take(n * width)
             _permute(ids, starts[:-1], updates, ordered, n, back=False)
             spills.write(piece, n * size, ordered)
-        done = TaskResult(piece.attempt, bytes(starts[: boxes.parts + 1]), outside)
+        done = TaskResult(piece.attempt, bytes(starts[: boxes.partitions + 1]), outside)
         spills.finish(piece, done.end)
     return done
 
