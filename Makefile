@@ -38,19 +38,20 @@ test-slow: .venv/kernels .venv/test.txt $(OTHERS) ## the tests that take seconds
 	@$(IN_VENV) NDTOOL_TEST_EXAMPLES=600 pytest -q -n auto --dist worksteal \
 	  -m "hypothesis and not slow and not huge" $(ARGS)
 
-# Without any extra, with one version of NumPy, and on an interpreter without a GIL: each in an
-# environment of its own.
+# Without any extra, with one version of NumPy, and on an interpreter without a GIL: in an
+# environment of their own. The tests themselves need ml_dtypes and safetensors, for their arrays.
 NUMPY ?= numpy
 PLAIN := .venv-plain/bin
 .PHONY: test-plain test-free-threaded
 test-plain: .venv-plain/kernels ## the tests without any extra; NUMPY="numpy==2.0.*" for another version
-	@$(PLAIN)/python -m pip install -q "$(NUMPY)" pytest pytest-xdist hypothesis
+	@$(PLAIN)/python -m pip install -q "$(NUMPY)" ml_dtypes safetensors \
+	  pytest pytest-xdist hypothesis
 	@PATH="$(CURDIR)/$(PLAIN):$$PATH" pytest -q -n auto --dist worksteal $(ARGS)
 
 THREADED := tests/test_calls_at_once.py tests/test_small_calls.py tests/test_kernel_arguments.py \
   tests/test_determinism.py tests/test_arrays.py
 test-free-threaded: .venv-plain/kernels ## on a free-threaded PYTHON: operators from many threads at once
-	@$(PLAIN)/python -m pip install -q pytest hypothesis
+	@$(PLAIN)/python -m pip install -q pytest hypothesis ml_dtypes
 	@$(PLAIN)/python -c 'import sys; sys.exit(sys._is_gil_enabled() and "this Python has a GIL")'
 	@PYTHON_GIL=0 NDTOOL_TEST_REPEATS=20 $(PLAIN)/python -m pytest -q $(THREADED) $(ARGS)
 

@@ -14,17 +14,7 @@ if TYPE_CHECKING:
     from ndtool import files as files
     from ndtool import torch as torch
     from ndtool import xarray as xarray
-    from ndtool.errors import BoundsError as BoundsError
-    from ndtool.errors import DifferenceError as DifferenceError
-    from ndtool.errors import DtypeError as DtypeError
-    from ndtool.errors import DuplicatesError as DuplicatesError
-    from ndtool.errors import InputError as InputError
-    from ndtool.errors import NdtoolError as NdtoolError
-    from ndtool.errors import OutputError as OutputError
-    from ndtool.errors import ResourceError as ResourceError
-    from ndtool.errors import RuleError as RuleError
-    from ndtool.errors import Status as Status
-    from ndtool.errors import UsageError as UsageError
+    from ndtool.errors import *  # noqa: F403
     from ndtool.inmemory.ops import *  # noqa: F403 - the operators
     from ndtool.inmemory.tensorscatter import tensor_scatter as tensor_scatter
     from ndtool.questions.calls import *  # noqa: F403
@@ -39,20 +29,8 @@ del TYPE_CHECKING
 if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
-_ERRORS = (
-    "NdtoolError",
-    "BoundsError",
-    "DifferenceError",
-    "DtypeError",
-    "DuplicatesError",
-    "InputError",
-    "OutputError",
-    "ResourceError",
-    "RuleError",
-    "Status",
-    "UsageError",
-)
-_QUESTIONS = {  # functions by their modules
+_MODULES = {  # of functions that are not in inmemory/ops.py
+    "tensor_scatter": "ndtool.inmemory.tensorscatter",
     **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),
     **dict.fromkeys(("convert", "inspect", "model"), "ndtool.questions.files"),
 }
@@ -61,27 +39,19 @@ _INTEGRATIONS = ("dask", "torch", "xarray")  # modules that import other librari
 
 def __getattr__(name: str) -> object:
     """Load a public name at its first use: the command line starts without NumPy."""
-    if name in _ERRORS:
-        module = "ndtool.errors"
-    elif name == "__all__":
-        return [public for public in __dir__() if public not in _INTEGRATIONS]
-    elif name in _QUESTIONS:
-        module = _QUESTIONS[name]
-    elif name == "tensor_scatter":
-        module = "ndtool.inmemory.tensorscatter"
-    elif name in __dir__():
-        module = "ndtool.inmemory.ops"
-    else:
-        raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "files":
-        return import_module("ndtool.files")
-    if name in _INTEGRATIONS:
+    if name == "__all__":
+        return [public for public in __dir__() if public not in _INTEGRATIONS]
+    if name not in __dir__():
+        raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
+    if name == "files" or name in _INTEGRATIONS:
         try:
             return import_module(f"ndtool.{name}")
         except ImportError as error:  # `hasattr` and `dir` expect this one
             raise AttributeError(f"ndtool.{name} needs the package {name}: {error}") from error
+    errors = import_module("ndtool.errors").__all__
+    module = "ndtool.errors" if name in errors else _MODULES.get(name, "ndtool.inmemory.ops")
     value: object = getattr(import_module(module), name)
     globals()[name] = value
     return value
@@ -89,6 +59,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """List exactly the public names, loaded or not."""
-    from ndtool.rules.operators import LOWERED, OPERATORS
+    from ndtool.errors import __all__ as errors
+    from ndtool.rules.operators import OPERATORS
 
-    return [*OPERATORS, *LOWERED, *_QUESTIONS, *_ERRORS, "__version__", "files", *_INTEGRATIONS]
+    return [*OPERATORS, *_MODULES, *errors, "__version__", "files", *_INTEGRATIONS]

@@ -89,8 +89,8 @@ def _lacking(exc: Exception) -> "NdtoolError | None":
 def _listen() -> None:
     """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
-    A handler that raises would not do: some extension modules drop exceptions during import.
-    Outputs that need cleanup install handlers of their own: see endings.py.
+    Handlers do not raise, because some extension modules drop exceptions during import. Outputs
+    that need cleanup install other handlers (endings.py).
     """
     import signal
 

@@ -54,7 +54,7 @@ class ScatterOptions(LazyScatterOptions, total=False):
 
 
 def gather_nd(
-    data: Any, indices: Any, batch_dims: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: Any, indices: Any, batch_dims: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> da.Array:
     """Gather the slices of data that index tuples select, lazily; see ndtool.gather_nd.
 
@@ -62,7 +62,7 @@ def gather_nd(
     and of data along the axes of a slice. If indices are in memory, only chunks of data that they
     select from are read. Computing raises BoundsError; RuleError and DtypeError are raised at once.
     """
-    return _call("gather_nd", (data, indices), {"batch_dims": batch_dims}, how)
+    return _call("gather_nd", (data, indices), {"batch_dims": batch_dims}, options)
 
 
 def scatter_nd(
@@ -72,7 +72,7 @@ def scatter_nd(
     reduction: Reduction = "none",
     *,
     batch_dims: SupportsIndex = 0,
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> da.Array:
     """Copy data and update the slices that index tuples select, lazily; see ndtool.scatter_nd.
 
@@ -80,14 +80,14 @@ def scatter_nd(
     indices, whatever the chunks. Errors are those of gather_nd, and DuplicatesError.
     """
     attributes = {"reduction": reduction, "batch_dims": batch_dims}
-    return _call("scatter_nd", (data, indices, updates), attributes, how)
+    return _call("scatter_nd", (data, indices, updates), attributes, options)
 
 
 def gather_elements(
-    data: Any, indices: Any, axis: SupportsIndex = 0, **how: Unpack[GatherOptions]
+    data: Any, indices: Any, axis: SupportsIndex = 0, **options: Unpack[GatherOptions]
 ) -> da.Array:
     """Gather one element per index along an axis, lazily; see ndtool.gather_elements, gather_nd."""
-    return _call("gather_elements", (data, indices), {"axis": axis}, how)
+    return _call("gather_elements", (data, indices), {"axis": axis}, options)
 
 
 def scatter_elements(
@@ -96,14 +96,14 @@ def scatter_elements(
     updates: Any,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> da.Array:
     """Copy data and update one element per index along an axis, lazily.
 
     See ndtool.scatter_elements, and scatter_nd here.
     """
     attributes = {"axis": axis, "reduction": reduction}
-    return _call("scatter_elements", (data, indices, updates), attributes, how)
+    return _call("scatter_elements", (data, indices, updates), attributes, options)
 
 
 def gather(
@@ -112,13 +112,13 @@ def gather(
     axis: SupportsIndex | None = None,
     *,
     batch_dims: SupportsIndex = 0,
-    **how: Unpack[GatherOptions],
+    **options: Unpack[GatherOptions],
 ) -> da.Array:
     """Gather the slices of data that indices select along an axis, lazily.
 
     See ndtool.gather, and gather_nd here.
     """
-    return _call("gather", (data, indices), {"axis": axis, "batch_dims": batch_dims}, how)
+    return _call("gather", (data, indices), {"axis": axis, "batch_dims": batch_dims}, options)
 
 
 def scatter(
@@ -129,39 +129,41 @@ def scatter(
     reduction: Reduction = "none",
     *,
     batch_dims: SupportsIndex = 0,
-    **how: Unpack[ScatterOptions],
+    **options: Unpack[ScatterOptions],
 ) -> da.Array:
     """Copy data and update the slices that indices select along an axis, lazily.
 
     See ndtool.scatter, and scatter_nd here.
     """
     attributes = {"axis": axis, "reduction": reduction, "batch_dims": batch_dims}
-    return _call("scatter", (data, indices, updates), attributes, how)
+    return _call("scatter", (data, indices, updates), attributes, options)
 
 
-def _call(operator: str, given: tuple[Any, ...], attributes: dict[str, Any], how: Any) -> da.Array:
+def _call(
+    operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], keywords: Any
+) -> da.Array:
     """Infer a call, arrange its arrays in chunks, and return its graph as an array."""
-    options = GatherOptions if len(given) == 2 else ScatterOptions
-    for name in how:
+    options = GatherOptions if len(inputs) == 2 else ScatterOptions
+    for name in keywords:
         if name not in options.__annotations__:
             raise TypeError(f"{operator}() got an unexpected keyword argument {shown(name)}")
-    how = dict(how)
-    spec = word("spec", how.pop("spec", "ndtool"))
-    made = attributes_of(operator, (attributes | how).items())
+    keywords = dict(keywords)
+    spec = word("spec", keywords.pop("spec", "ndtool"))
+    parsed = attributes_of(operator, (attributes | keywords).items())
     arrays = {
-        role: _taken(role, value, made)
-        for role, value in zip(("data", "indices", "updates"), given, strict=False)
+        role: _taken(role, value, parsed)
+        for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
     }
     try:
-        found = _inferred(operator, arrays, made, spec)
+        inferred = _inferred(operator, arrays, parsed, spec)
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return _arranged(found, arrays, given[1])
+    return _arranged(inferred, arrays, inputs[1])
 
 
 def _taken(role: str, value: Any, attributes: Attributes) -> Any:
-    """Return an argument as a dask array of known chunks, or as an ndarray."""
+    """Return an argument as a dask array with known chunks, or as an ndarray."""
     if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
         value = value.data
     if not isinstance(value, da.Array):
@@ -180,32 +182,34 @@ def _inferred(
     operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str
 ) -> Inference:
     inputs = {
-        role: Given(role, type_of(role, one.dtype), tuple(map(int, one.shape)))
-        for role, one in arrays.items()
+        role: Given(role, type_of(role, array.dtype), tuple(map(int, array.shape)))
+        for role, array in arrays.items()
     }
-    types = {role: one.dtype for role, one in inputs.items()}
-    sizes = {role: one.shape for role, one in inputs.items()}
+    types = {role: argument.dtype for role, argument in inputs.items()}
+    sizes = {role: argument.shape for role, argument in inputs.items()}
     row, trace, plan = inference.check(operator, types, sizes, attributes, spec)
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
 
-def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
+def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
     """Give the arrays of a call chunks that fit together, and return its graph as an array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
     data = _chunked(data)
-    kinds = {role: one.dtype for role, one in arrays.items()}
-    call = ChunkedCall(found._replace(trace=Trace(found.operator, (), Sizes())), kinds, data.chunks)
+    kinds = {role: array.dtype for role, array in arrays.items()}
+    call = ChunkedCall(
+        inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
+    )
     over = _chunks_of_tuples(call, indices, updates)
     lazy = {"data": data}
     if isinstance(indices, da.Array):
         lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
     if updates is not None:
         lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
-    token = tokenize(found.attributes, found.spec, over, indices, *lazy.values())
-    names = {role: one.name for role, one in lazy.items()}
-    graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, given, token)
+    token = tokenize(inference.attributes, inference.spec, over, indices, *lazy.values())
+    names = {role: array.name for role, array in lazy.items()}
+    graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, raw_indices, token)
     chunks = data.chunks
-    if not found.scatters:
+    if not inference.scatters:
         chunks = call.axes.arranged(over, *call.axes.along(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
@@ -213,17 +217,17 @@ def _arranged(found: Inference, arrays: dict[str, Any], given: Any) -> da.Array:
 
 
 def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
-    """Return an array as a dask array, with the given chunks if any."""
+    """Return an array as a dask array, in the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
-    made = value if chunks == "auto" else value.rechunk(chunks)
-    if chunks not in ("auto", made.chunks):  # dask leaves arrays without elements as they are
+    rechunked = value if chunks == "auto" else value.rechunk(chunks)
+    if chunks not in ("auto", rechunked.chunks):  # dask leaves arrays without elements as they are
         return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
-    return made
+    return rechunked
 
 
 def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
-    """Return the chunks of index tuples: those of indices, or for indices in memory of updates."""
+    """Return the chunks of index tuples: those of indices, else of updates, else the default."""
     rank = len(call.plan.positions)
     if isinstance(indices, da.Array):
         return tuple(indices.chunks[:rank])
@@ -237,9 +241,9 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
 
 
 def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
-    """Return chunks of tuples in row-major order, each with rows of about so many bytes.
+    """Return chunks of tuples whose rows have about `nbytes` bytes, at most dask's default.
 
-    width: bytes of a row. A chunk also has at most the bytes of dask's default.
+    width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
     most = max(1, limit // max(width, 8))

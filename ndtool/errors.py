@@ -6,6 +6,20 @@ from enum import IntEnum
 from ndtool.redaction import foreign
 from ndtool.redaction import redacted as redacted
 
+__all__ = [  # what ndtool offers, too
+    "BoundsError",
+    "DifferenceError",
+    "DtypeError",
+    "DuplicatesError",
+    "InputError",
+    "NdtoolError",
+    "OutputError",
+    "ResourceError",
+    "RuleError",
+    "Status",
+    "UsageError",
+]  # fmt: skip
+
 
 class Status(IntEnum):
     """Exit statuses of the command line, which are stable across versions."""
@@ -50,7 +64,7 @@ def words(error: object, limit: int = 200) -> str:
 
 
 def called(argument: str) -> str:
-    """Return the display name of a file, member or stream argument."""
+    """Return the name of a file, member or stream argument in messages."""
     return "standard input" if argument == "-" else printable(argument)
 
 
@@ -70,9 +84,9 @@ def number(value: int) -> str:
     return f"about {'-' if value < 0 else ''}10^{power}"
 
 
-def counted(count: int, what: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count with its noun in the singular or plural: 1 thread, 2 threads."""
-    return f"{count} {what}" + "s" * (count != 1)
+    return f"{count} {noun}" + "s" * (count != 1)
 
 
 def sized(count: int) -> str:
@@ -128,13 +142,13 @@ class NdtoolError(Exception):
 
 
 class UsageError(NdtoolError, ValueError):
-    """Malformed value, unknown option or missing member name."""
+    """Invalid argument or option, or a missing member name."""
 
     status = Status.USAGE
 
 
 class InputError(NdtoolError, ValueError):
-    """Unreadable input: missing, not an array, truncated or malicious."""
+    """Input that cannot be read: missing, not an array, truncated or malicious."""
 
     status = Status.INPUT
 
@@ -142,7 +156,7 @@ class InputError(NdtoolError, ValueError):
 class RuleError(NdtoolError, ValueError):
     """Inputs that violate a rule on ranks, shapes, axis, batch_dims, reduction or spec.
 
-    trace: for errors of shapes, the rules checked so far; the last one is violated.
+    trace: the shape rules checked before the error, the last of which is violated.
     """
 
     status = Status.RULE
@@ -164,7 +178,9 @@ class DuplicatesError(RuleError):
 
     def name(self, indices: str) -> None:
         """Set `places`, with the name of the indices."""
-        at, again = (f"{indices}[{', '.join(map(str, one))}]" for one in (self.first, self.second))
+        at, again = (
+            f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
+        )
         self.places = (at, f"{again} selects the same")
 
     def fields(self) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Run the operators on files of any size, as the command line does.
 
 A str or a path is the name of a file wherever an operator takes an array, as on the command line:
-`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded.
+`table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded. An
+output file has its old content or the complete new one at any time.
 
 >>> import numpy as np, tempfile, os
 >>> folder = tempfile.mkdtemp()
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, Unpack
+from typing import Any, NamedTuple, SupportsIndex, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +30,20 @@ from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, c
 from ndtool.formats.opened import require_same
 from ndtool.inmemory.arguments import attributes_of, name_exactly
 from ndtool.literals import Reduction, WriteMode
-from ndtool.options import Named, Options, ProgressReporter, array_source, checked, file_names, path
+from ndtool.options import (
+    ArrayOrFile,
+    Options,
+    ProgressReporter,
+    array_source,
+    checked,
+    file_names,
+    path,
+)
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
 from ndtool.rules.operators import COMMON, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "Options", "Result", "gather", "gather_elements", "gather_nd", "infer", "scatter",
@@ -69,8 +75,8 @@ class Result(NamedTuple):
 
 
 def gather_nd(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     batch_dims: SupportsIndex = 0,
     *,
     out: Path = None,
@@ -80,15 +86,12 @@ def gather_nd(
 
     data: shape (d0, .., dr-1), any fixed-size dtype. indices: shape (.., k), any integer dtype;
     each value in -s..s-1 for its axis of size s. Each is an array, or the name of a file.
-    batch_dims: the number of leading axes that both share. out: the file to write, which is the old
-    one or the complete new one at any time; without it the result is an array. options: the
-    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
-    out_of_bounds.
+    batch_dims: the number of leading axes that both share. out: the file to write; without it the
+    result is an array. options: those of ndtool.files.Options.
 
     Returns a Result, whose `array` or `output` has data's dtype and shape indices.shape[:-1] +
-    data.shape[batch_dims + k:]. Raises BoundsError, DtypeError or RuleError for arguments that
-    break a rule, InputError for a file that cannot be read, OutputError, ResourceError or
-    UsageError.
+    data.shape[batch_dims + k:].
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather_nd([[0, 1], [2, 3]], [[0, 0], [1, 1]]).array
@@ -99,9 +102,9 @@ def gather_nd(
 
 
 def scatter_nd(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     reduction: Reduction = "none",
     *,
     batch_dims: SupportsIndex = 0,
@@ -115,14 +118,12 @@ def scatter_nd(
     k:]. Each is an array, or the name of a file. reduction: how an update is combined with the
     current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or
     "mean", in row-major order of indices. batch_dims: the number of leading axes that data and
-    indices share. out: the file to write, which is the old one or the complete new one at any time;
-    without it the result is an array. options: the keywords of ndtool.files.Options, such as
-    threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data`
-    refers to.
+    indices share. out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter_nd([1, 2, 3, 4], [[1], [1]], [10, 10], "add").array
@@ -134,8 +135,8 @@ def scatter_nd(
 
 
 def gather_elements(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     axis: SupportsIndex = 0,
     *,
     out: Path = None,
@@ -144,14 +145,11 @@ def gather_elements(
     """Gather one element per index along an axis, into a file or array (ONNX GatherElements).
 
     data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write,
-    which is the old one or the complete new one at any time; without it the result is an array.
-    options: the keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB")
-    and out_of_bounds.
+    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write;
+    without it the result is an array. options: those of ndtool.files.Options.
 
-    Returns a Result, whose `array` or `output` has data's dtype and indices' shape. Raises
-    BoundsError, DtypeError or RuleError for arguments that break a rule, InputError for a file that
-    cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and indices' shape.
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather_elements([[1, 2], [3, 4]], [[0, 0], [1, 0]], axis=1).array
@@ -163,9 +161,9 @@ def gather_elements(
 
 
 def scatter_elements(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     axis: SupportsIndex = 0,
     reduction: Reduction = "none",
     *,
@@ -178,14 +176,12 @@ def scatter_elements(
     off the axis. updates: data's dtype, indices' shape. Each is an array, or the name of a file.
     axis: -r..r-1, along which indices select. reduction: how an update is combined with the current
     value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in
-    row-major order of indices. out: the file to write, which is the old one or the complete new one
-    at any time; without it the result is an array. options: the keywords of ndtool.files.Options,
-    such as threads, spec, memory (bytes, or "500MB") and out_of_bounds. `out` may be the file that
-    `data` refers to.
+    row-major order of indices. out: the file to write; without it the result is an array. options:
+    those of ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter_elements([[1, 2, 3]], [[0, 2]], [[9, 8]], axis=1).array
@@ -197,8 +193,8 @@ def scatter_elements(
 
 
 def gather(
-    data: Named,
-    indices: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
     axis: SupportsIndex | None = None,
     *,
     batch_dims: SupportsIndex = 0,
@@ -210,14 +206,12 @@ def gather(
     data: rank r >= 1, any fixed-size dtype. indices: any shape, any integer dtype; each value in
     -s..s-1 for the axis of size s. Each is an array, or the name of a file. axis: -r..r-1, default
     batch_dims. batch_dims: the number of leading axes that both share, at most axis (OpenVINO
-    Gather-8). out: the file to write, which is the old one or the complete new one at any time;
-    without it the result is an array. options: the keywords of ndtool.files.Options, such as
-    threads, spec, memory (bytes, or "500MB") and out_of_bounds.
+    Gather-8). out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options.
 
     Returns a Result, whose `array` or `output` has data's dtype and shape data.shape[:axis] +
-    indices.shape[batch_dims:] + data.shape[axis+1:]. Raises BoundsError, DtypeError or RuleError
-    for arguments that break a rule, InputError for a file that cannot be read, OutputError,
-    ResourceError or UsageError.
+    indices.shape[batch_dims:] + data.shape[axis+1:].
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.gather([[0, 1], [2, 3], [4, 5]], [2, 0]).array
@@ -229,9 +223,9 @@ def gather(
 
 
 def scatter(
-    data: Named,
-    indices: Named,
-    updates: Named,
+    data: ArrayOrFile,
+    indices: ArrayOrFile,
+    updates: ArrayOrFile,
     axis: SupportsIndex | None = None,
     reduction: Reduction = "none",
     *,
@@ -247,13 +241,12 @@ def scatter(
     -r..r-1, default batch_dims. reduction: how an update is combined with the current value: "none"
     (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in row-major order
     of indices. batch_dims: the number of leading axes that data and indices share, at most axis.
-    out: the file to write, which is the old one or the complete new one at any time; without it the
-    result is an array. options: the keywords of ndtool.files.Options, such as threads, spec, memory
-    (bytes, or "500MB") and out_of_bounds. `out` may be the file that `data` refers to.
+    out: the file to write; without it the result is an array. options: those of
+    ndtool.files.Options. `out` may be the file that `data` refers to.
 
-    Returns a Result, whose `array` or `output` has data's dtype and shape. Raises BoundsError,
-    DuplicatesError, DtypeError or RuleError for arguments that break a rule, InputError for a file
-    that cannot be read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has data's dtype and shape.
+    Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
+    ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.scatter([[0, 1], [2, 3]], [1, 1], [[10, 20], [30, 40]], reduction="add").array
@@ -266,9 +259,9 @@ def scatter(
 
 
 def tensor_scatter(
-    past: Named,
-    update: Named,
-    write_indices: Named | None = None,
+    past: ArrayOrFile,
+    update: ArrayOrFile,
+    write_indices: ArrayOrFile | None = None,
     axis: SupportsIndex = -2,
     mode: WriteMode = "linear",
     *,
@@ -281,20 +274,18 @@ def tensor_scatter(
     but for the axis, where it has n <= s. write_indices: shape (B,), any integer dtype; the index
     along the axis of update's first element in each batch; zeros if None. Each is an array, or the
     name of a file. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <=
-    s - n, or "circular", where every index is taken modulo s. out: the file to write, which is the
-    old one or the complete new one at any time; without it the result is an array. options: the
-    keywords of ndtool.files.Options, such as threads, spec, memory (bytes, or "500MB") and
-    out_of_bounds. `out` may be the file that `past` refers to.
+    s - n, or "circular", where every index is taken modulo s. out: the file to write; without it
+    the result is an array. options: those of ndtool.files.Options. `out` may be the file that
+    `past` refers to.
 
-    Returns a Result, whose `array` or `output` has past's dtype and shape. Raises BoundsError,
-    DtypeError or RuleError for arguments that break a rule, InputError for a file that cannot be
-    read, OutputError, ResourceError or UsageError.
+    Returns a Result, whose `array` or `output` has past's dtype and shape.
+    Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
 
     >>> from ndtool import files
     >>> files.tensor_scatter([[[1], [2], [3]]], [[[8], [9]]], [2], mode="circular").array.tolist()
     [[[9], [2], [8]]]
     """
-    inputs: dict[str, Named] = {"past": past, "update": update}
+    inputs: dict[str, ArrayOrFile] = {"past": past, "update": update}
     if write_indices is not None:
         inputs["write_indices"] = write_indices
     for name in COMMON:
@@ -304,39 +295,46 @@ def tensor_scatter(
 
 
 def _run(
-    operator: str, inputs: dict[str, Named], given: dict[str, Any], out: Path, options: Options
+    operator: str,
+    inputs: dict[str, ArrayOrFile],
+    given: dict[str, Any],
+    out: Path,
+    options: Options,
 ) -> Result:
     started = time.perf_counter()
-    chosen, bar = checked(options)
-    named = file_names(inputs)
-    arguments = {role: named.get(role, role) for role in inputs}
+    keywords = checked(options)
+    bar = keywords.pop("progress", False)
+    file_arguments = file_names(inputs)
+    arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: chosen.pop(name) for name in COMMON if name in chosen}
+    given = given | {name: keywords.pop(name) for name in COMMON if name in keywords}
     attributes = attributes_of(operator, given.items())
-    fields = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
-    arguments_given: dict[str, Any] = {"indices": None, **fields, **chosen}
-    request = Request(operator, output=output, attributes=attributes, **arguments_given)
+    names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
+    fields: dict[str, Any] = {"indices": None, **names, **keywords}
+    request = Request(operator, output=output, attributes=attributes, **fields)
     result = None
     try:
         rule = attributes.out_of_bounds
         arrays = {
-            role: array_source(role, inputs[role], rule) for role in inputs if role not in named
+            role: array_source(role, inputs[role], rule)
+            for role in inputs
+            if role not in file_arguments
         }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             require_same(inputs, call.sources)
-            found, to = call.inference, steps.resolved(call)
+            inference, to = call.inference, steps.resolved(call)
             with steps.prepared(call, to) as ready:
                 sink = None
                 if to is None:
-                    buffer = np.zeros(found.nbytes, np.uint8)
+                    buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
-                    result = as_array(buffer.data, found.dtype, found.plan.output)
+                    result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(ready, progress, sink=sink)
             if outcome.outside is not None:
                 name_exactly(outcome.outside, inputs["indices"], called(arguments["data"]))
-            known = steps.warnings(ready, outcome.outside)  # with that name
-            warnings = (*call.warnings, *(to.warnings if to else ()), *known)
+            run_warnings = steps.warnings(ready, outcome.outside)  # with that name
+            warnings = (*call.warnings, *(to.warnings if to else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), called(arguments.get("data", "")))
         raise
@@ -345,8 +343,8 @@ def _run(
             raise
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
-        result, output, found.dtype.name, found.plan.output,
-        found.nbytes, outcome.preserved or (), warnings, ready.call.threads,
+        result, output, inference.dtype.name, inference.plan.output,
+        inference.nbytes, outcome.preserved or (), warnings, ready.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The words and keywords that Python arguments take, so that an editor completes them."""
+"""Types of Python arguments as Literal and TypedDict, so that editors complete them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OperatorName = Literal[
 
 
 class Tensor(Protocol):
-    """A torch tensor, recognized by a method that arrays lack, so that mypy needs no torch."""
+    """A torch tensor, as mypy sees it without torch: by a method that arrays lack."""
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
@@ -80,12 +80,12 @@ class ScatterOptions(LazyScatterOptions, _InMemory, total=False):
 
 
 class BatchedGatherOptions(GatherOptions, total=False):
-    """Those of gather."""
+    """The keyword arguments of gather."""
 
     batch_dims: SupportsIndex
 
 
 class BatchedScatterOptions(ScatterOptions, total=False):
-    """Those of scatter and scatter_nd."""
+    """The keyword arguments of scatter and scatter_nd."""
 
     batch_dims: SupportsIndex

@@ -1,4 +1,4 @@
-"""Tables of results: HTML for notebooks, rich tables, plain text; names and values are escaped."""
+"""Tables of results as HTML for notebooks, for rich, and as text; cells are escaped."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -18,34 +18,33 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def html(one: Table) -> str:
-    """Return a table as HTML."""
-    return table(*one)
-
-
 def rich(tables: Iterable[Table]) -> Any:
     """Return tables as one renderable of rich; names and values are never markup."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    found = []
-    for one in tables:
-        made = RichTable(title=Text(printable(one.title, 1000)) if one.title else None)
-        for column in one.columns:
-            made.add_column(column)
-        for row in one.rows:
-            made.add_row(*(Text(printable(cell, 1000)) for cell in row))
-        found.append(made)
-    return Group(*found)
+    renderables = []
+    for source in tables:
+        rich_table = RichTable(title=Text(printable(source.title, 1000)) if source.title else None)
+        for column in source.columns:
+            rich_table.add_column(column)
+        for row in source.rows:
+            rich_table.add_row(*(Text(printable(cell, 1000)) for cell in row))
+        renderables.append(rich_table)
+    return Group(*renderables)
 
 
-def text(one: Table) -> str:
+def text(content: Table) -> str:
     """Return a table as plain text, one line per row."""
-    rows = [[printable(cell, 1000) for cell in row] for row in (one.columns, *one.rows)]
+    rows = [[printable(cell, 1000) for cell in row] for row in (content.columns, *content.rows)]
+    return (content.title and printable(content.title, 1000) + "\n") + aligned(rows)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as plain text in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([printable(one.title, 1000)] * bool(one.title) + lines) + "\n"
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -80,7 +79,7 @@ class ShownInference(Inference):
     """An inference that notebooks show as two tables: the array types, and the trace."""
 
     def _repr_html_(self) -> str:
-        inputs = [(role, given.described) for role, given in self.inputs.items()]
+        inputs = [(role, argument.described) for role, argument in self.inputs.items()]
         assumed = [("assumed", sentence) for sentence in self.trace.assumed]
         output = ("output", shapes.described(self.dtype, self.plan.output))
         call = table(self.operator, ("array", "type"), [*inputs, *assumed, output])

@@ -11,6 +11,7 @@
 [array([3., 1.], dtype=float32)]
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,24 +27,38 @@ Array = NDArray[Any]
 _STRINGS = "OSU"  # dtype kinds that hold ONNX's strings
 
 
+def _with_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
+    """Compute an operator without arithmetic; strings are moved by their linear indices."""
+    if data.dtype.kind not in _STRINGS:
+        return compute(data, *updates)
+    strings = np.concatenate([array.reshape(-1) for array in (data, *updates)])
+    linear = np.arange(strings.size)
+    moved = compute(
+        linear[: data.size].reshape(data.shape),
+        *(linear[data.size :].reshape(array.shape) for array in updates),
+    )
+    return np.asarray(strings[moved.reshape(-1)].reshape(moved.shape))
+
+
 class _Operator(OpRun):
     """An operator of the version in the model's operator set; the class name is its ONNX name."""
 
     op_domain = ""
     operator: str  # ndtool's name
 
-    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
-        given = {name: value for name, value in attributes.items() if value is not None}
-        given["spec"] = self._spec()
+    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
+        present = {name: value for name, value in attributes.items() if value is not None}
+        present["spec"] = self._spec()
         compute = getattr(ops, self.operator)
-        if data.dtype.kind not in _STRINGS or given.get("reduction", "none") != "none":
-            return (compute(data, *others, **given),)
-        # strings are moved by their linear indices
-        strings = np.concatenate([array.reshape(-1) for array in (data, *others[1:])])
-        numbers = np.arange(strings.size)
-        updates = [numbers[data.size :].reshape(array.shape) for array in others[1:]]
-        moved = compute(numbers[: data.size].reshape(data.shape), others[0], *updates, **given)
-        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+        indices, updates = operands[0], operands[1:]
+
+        def computed(data: Array, *updates: Array) -> Array:
+            result: Array = compute(data, indices, *updates, **present)
+            return result
+
+        if present.get("reduction", "none") != "none":
+            return (computed(data, *updates),)
+        return (_with_strings(computed, data, *updates),)
 
     def _spec(self) -> str:
         opsets = self.run_params["opsets"]
@@ -67,24 +82,17 @@ class TensorScatter(_Operator):
 
     operator = "tensor_scatter"
 
-    def _run(self, data: Array, *others: Array, **attributes: Any) -> tuple[Array]:
-        update, write_indices = others[0], others[1] if len(others) > 1 else None
-        given = {name: value for name, value in attributes.items() if value is not None}
+    def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
+        update, write_indices = operands[0], operands[1] if len(operands) > 1 else None
+        present = {name: value for name, value in attributes.items() if value is not None}
 
         def compute(past: Array, update: Array) -> Array:
             result: Array = tensorscatter.tensor_scatter(
-                past, update, write_indices, **given, spec=self._spec()
+                past, update, write_indices, **present, spec=self._spec()
             )
             return result
 
-        if data.dtype.kind not in _STRINGS:
-            return (compute(data, update),)
-        strings = np.concatenate([data.reshape(-1), update.reshape(-1)])
-        numbers = np.arange(strings.size)
-        moved = compute(
-            numbers[: data.size].reshape(data.shape), numbers[data.size :].reshape(update.shape)
-        )
-        return (strings[moved.reshape(-1)].reshape(moved.shape),)
+        return (_with_strings(compute, data, update),)
 
 
 # The value for `new_ops` of a ReferenceEvaluator.

@@ -1,4 +1,4 @@
-"""The options of runs on files, as Python callers give them."""
+"""The keyword arguments of runs and questions in Python, validated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from ndtool.inmemory.arguments import array, attributes_of, index_array, integer
 from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets
-from ndtool.rules.operators import COMMON, EVERY, LOWERED, Attributes, operator_of
+from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings
 
-Named = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
+ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
 Progress = bool | Callable[[float], object]
 
 
@@ -63,16 +64,13 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def checked(options: Options) -> tuple[dict[str, Any], Progress]:
-    """Return validated options as a run takes them, and the progress argument."""
-    how: dict[str, Any] = {**options}
-    progress = how.pop("progress", False)
-    if not isinstance(progress, bool) and not callable(progress):
-        raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
-    for name, take in _TAKEN.items():
-        if name in how and (how[name] is not None or name == "spec"):
-            how[name] = take(name, how[name])
-    return how, progress
+def checked(options: Options) -> dict[str, Any]:
+    """Return validated options as a run takes them."""
+    keywords: dict[str, Any] = {**options}
+    for name, convert in _CONVERTERS.items():
+        if name in keywords and (keywords[name] is not None or name == "spec"):
+            keywords[name] = convert(name, keywords[name])
+    return keywords
 
 
 def _whole(name: str, value: Any) -> int:
@@ -112,10 +110,10 @@ def path(name: str, value: Any) -> str:
 
 def _directories(name: str, value: Any) -> tuple[str, ...]:
     many = isinstance(value, list | tuple)
-    return tuple(path(name, one) for one in (value if many else [value]))
+    return tuple(path(name, directory) for directory in (value if many else [value]))
 
 
-_TAKEN: dict[str, Callable[[str, Any], Any]] = {
+_CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "spec": word, "dtype": word, "codec": _codec, "threads": _whole, "workers": _whole,
     "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
@@ -128,6 +126,8 @@ class ProgressReporter:
     """
 
     def __init__(self, operator: str, progress: Progress) -> None:
+        if not isinstance(progress, bool) and not callable(progress):
+            raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
         self._operator, self._progress, self._shown = operator, progress, 0
 
     def __enter__(self) -> ProgressCallback:
@@ -155,34 +155,59 @@ def operator_name(name: str) -> str:
     return name
 
 
-def named_inputs(operator: str, arguments: Sequence[Any], roles: tuple[str, ...]) -> dict[str, str]:
-    """Return the names of input files by role; UsageError if there are too many or too few."""
-    if len(arguments) != len(roles):
+def by_role(
+    operator: str,
+    arguments: Sequence[Any],
+    roles: tuple[str, ...] | None = None,
+    optional: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments of a question by role, by default those of the operator's inputs.
+
+    optional: whether the last one may be missing. Raises UsageError if there are too many or few.
+    """
+    roles = operator_of(operator_name(operator)).inputs if roles is None else roles
+    fewest = len(roles) - (optional or roles[-1] == "write_indices")
+    if not fewest <= len(arguments) <= len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    given = dict(zip(roles, arguments, strict=True))
-    return {role: path(role, one) for role, one in (given | file_names(given)).items()}
+    return dict(zip(roles, arguments, strict=False))
 
 
-def checked_attributes(operator: str, given: dict[str, Any]) -> Attributes:
+def request_of(
+    operator: str, arguments: dict[str, Any], attributes: dict[str, Any], **settings: Any
+) -> tuple[Request, dict[str, Source]]:
+    """Return the request of a question, and the sources of arguments that are arrays, by role."""
+    files = file_names(arguments)
+    names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
+    checked = checked_attributes(operator, attributes)
+    fields: dict[str, Any] = {"indices": None, **names, **settings}
+    arrays = {
+        role: array_source(role, value, checked.out_of_bounds)
+        for role, value in arguments.items()
+        if role not in files
+    }
+    return Request(operator, attributes=checked, **fields), arrays
+
+
+def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
     has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
-    for name in given:
+    for name in attributes:
         if name not in has_all:
             has = ", ".join(has_all)
             raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
-    return attributes_of(operator, given.items())
+    return attributes_of(operator, attributes.items())
 
 
 def array_source(role: str, value: Any, rule: str = "error") -> Source:
-    """Return an array of the caller as an input of a run; rule: the out-of-bounds mode."""
-    taken = index_array(value, rule) if role == "indices" else array(role, value)
-    return buffers.source(role, taken)
+    """Return an array of the caller as the source of an input; rule: the out-of-bounds mode."""
+    checked_array = index_array(value, rule) if role == "indices" else array(role, value)
+    return buffers.source(role, checked_array)
 
 
 def file_name(role: str, value: Any) -> str | None:
-    """Return the name of an input that is in a file, None for an array in memory.
+    """Return the name of a file argument, None for an array in memory.
 
-    A zarr.Array and an h5py.Dataset are in one. UsageError if ndtool cannot read them from it.
+    A zarr.Array and an h5py.Dataset are in a file. Raises UsageError if ndtool cannot read it.
     """
     if isinstance(value, str | os.PathLike):
         return path(role, value)
@@ -190,26 +215,26 @@ def file_name(role: str, value: Any) -> str | None:
 
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of inputs that are in files, by role."""
-    names = {role: file_name(role, one) for role, one in inputs.items()}
+    """Return the names of the arguments that are files, by role."""
+    names = {role: file_name(role, value) for role, value in inputs.items()}
     return {role: name for role, name in names.items() if name is not None}
 
 
-def engine_names(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the engines in a list, or in a str with commas."""
+def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return engines, which are a list or a str with commas, as a tuple."""
     from ndtool.analysis import engines
 
-    words = [given] if isinstance(given, str) or not isinstance(given, Iterable) else given
-    return engines.chosen(",".join(word("against", one) for one in words))
+    words = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    return engines.chosen(",".join(word("against", name) for name in words))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:
     """Return the settings of a comparison with other engines."""
     from ndtool.analysis.engines import EngineSettings
 
-    found = [integer(name, one, UsageError) for name, one in (
+    numbers = [integer(name, one, UsageError) for name, one in (
         ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
-    for name, one, least in zip(("within", "runs", "timeout"), found, (0, 1, 1), strict=True):
-        if one < least:
-            raise UsageError(f"{name} is {shown(one)}: it must be at least {least}")
-    return EngineSettings(found[0], found[1], threads, found[2])
+    for name, number, least in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
+        if number < least:
+            raise UsageError(f"{name} is {shown(number)}: it must be at least {least}")
+    return EngineSettings(numbers[0], numbers[1], threads, numbers[2])

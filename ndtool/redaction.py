@@ -48,8 +48,13 @@ def register(text: str) -> None:
         while len(_known) > _MOST:
             del _known[next(iter(_known))]
         _patterns.clear()
-        found = (span for one in _known for span in one if re.search(r"\s|^(?!://|\?)", span))
-        _exact = tuple((span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in found)
+        unmatched = (
+            span
+            for spans_of_url in _known
+            for span in spans_of_url
+            if re.search(r"\s|^(?!://|\?)", span)
+        )
+        _exact = tuple((span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched)
 
 
 def redacted(text: str) -> str:
@@ -80,18 +85,15 @@ def in_fields(value: Any, strip: Callable[[str], str] = redacted) -> Any:
     if isinstance(value, str):
         return strip(value)
     if isinstance(value, (list, tuple)):
-        return [in_fields(one, strip) for one in value]
+        return [in_fields(item, strip) for item in value]
     if isinstance(value, dict):
-        return {in_fields(key, strip): in_fields(one, strip) for key, one in value.items()}
+        return {in_fields(key, strip): in_fields(item, strip) for key, item in value.items()}
     return value
 
 
 @cache
 def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the user and the query of a URL.
-
-    space: regex class of the characters that end a URL.
-    """
+    """Return patterns for the user and the query of a URL; space: what ends a URL, as a regex."""
     return re.compile(_USER.format(space=space)), re.compile(_QUERY.format(space=space))
 
 
@@ -99,9 +101,9 @@ def _pattern(shortest: int) -> re.Pattern[str] | None:
     with _lock:
         if shortest not in _patterns:
             pieces = {piece for spans in _known for piece in _pieces(spans)}
-            found = [piece for piece in pieces if len(piece) >= shortest]
-            spelled = map(_spelled, sorted(found, key=len, reverse=True))
-            _patterns[shortest] = re.compile("|".join(spelled), re.I) if found else None
+            long_enough = [piece for piece in pieces if len(piece) >= shortest]
+            spelled = map(_spelled, sorted(long_enough, key=len, reverse=True))
+            _patterns[shortest] = re.compile("|".join(spelled), re.I) if long_enough else None
         return _patterns[shortest]
 
 
@@ -115,7 +117,7 @@ def _spanned(url: str) -> Iterator[str]:
 
 
 def _pieces(spans: tuple[str, ...]) -> Iterator[str]:
-    """Yield secrets, decoded, and the words in them, which messages may repeat alone."""
+    """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
     import base64
 
     for span in spans:
@@ -149,15 +151,19 @@ def _spelled(secret: str) -> str:
     return pattern if len(secret) >= LONG else f"{_WORD}{pattern}(?![0-9A-Za-z])"
 
 
-def _character(one: str) -> str:
+def _character(character: str) -> str:
     """Return a pattern for a character: literal, percent-encoded, or escaped (Python, HTML)."""
-    raw = one.encode("utf-8", "surrogateescape" if "\udc80" <= one <= "\udcff" else "replace")
+    raw = character.encode(
+        "utf-8", "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace"
+    )
     forms = ["".join(rf"%(?:25)*{byte:02x}" for byte in raw)]
-    if one.isascii() and one.isalnum():
-        return f"(?:{one}|{forms[0]})"
-    forms += [re.escape(one), "".join(rf"\\+x{byte:02x}" for byte in raw)]
-    forms += [rf"\\+(?:x{ord(one):02x}|u{ord(one):04x}|U{ord(one):08x})"]
-    forms += {"\n": [r"\\+n"], "\r": [r"\\+r"], "\t": [r"\\+t"], " ": [r"\+", r"\s"]}.get(one, [])
-    forms += {"&": ["&amp;"], "<": ["&lt;"], ">": ["&gt;"], '"': ["&quot;"]}.get(one, [])
-    forms += {"'": ["&#x27;", "&#39;"]}.get(one, [])
+    if character.isascii() and character.isalnum():
+        return f"(?:{character}|{forms[0]})"
+    forms += [re.escape(character), "".join(rf"\\+x{byte:02x}" for byte in raw)]
+    forms += [rf"\\+(?:x{ord(character):02x}|u{ord(character):04x}|U{ord(character):08x})"]
+    forms += {"\n": [r"\\+n"], "\r": [r"\\+r"], "\t": [r"\\+t"], " ": [r"\+", r"\s"]}.get(
+        character, []
+    )
+    forms += {"&": ["&amp;"], "<": ["&lt;"], ">": ["&gt;"], '"': ["&quot;"]}.get(character, [])
+    forms += {"'": ["&#x27;", "&#39;"]}.get(character, [])
     return rf"\\*(?:{'|'.join(forms)})"

@@ -111,8 +111,8 @@ def gather(
     >>> gather(torch.tensor([1.0, 2.0, 3.0]), [2, 0])
     tensor([3., 1.])
     """
-    how = {"axis": axis, "batch_dims": batch_dims}
-    call = Call("", how, threads, out_of_bounds, pad, negatives)
+    attributes = {"axis": axis, "batch_dims": batch_dims}
+    call = Call("", attributes, threads, out_of_bounds, pad, negatives)
     return _gathered(call, data, indices, spec, fill)
 
 
@@ -210,8 +210,8 @@ def scatter(
     >>> scatter(torch.zeros(3), [1, 1], torch.tensor([2.0, 5.0]), reduction="add")
     tensor([0., 7., 0.])
     """
-    how = {"axis": axis, "batch_dims": batch_dims}
-    call = Call("", how, threads, out_of_bounds, pad, negatives)
+    attributes = {"axis": axis, "batch_dims": batch_dims}
+    call = Call("", attributes, threads, out_of_bounds, pad, negatives)
     return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
@@ -219,8 +219,10 @@ def _gathered(
     call: Call, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
 ) -> Tensor:
     _require_tensors(data=data)
-    found: Tensor = Gather.apply(data, _indices(indices, call), call, {"spec": spec, "fill": fill})
-    return found
+    gathered: Tensor = Gather.apply(
+        data, _indices(indices, call), call, {"spec": spec, "fill": fill}
+    )
+    return gathered
 
 
 def _scattered(
@@ -237,28 +239,28 @@ def _scattered(
     reduction = reduction_name("reduction", reduction)
     if any(map(tensors.is_tracked, (data, updates))):
         require_gradient(reduction)
-    how = {"reduction": reduction, "include_self": include_self, "duplicates": duplicates}
-    found: Tensor = Scatter.apply(
-        data, _indices(indices, call), updates, call, how | {"spec": spec}
+    keywords = {"reduction": reduction, "include_self": include_self, "duplicates": duplicates}
+    scattered: Tensor = Scatter.apply(
+        data, _indices(indices, call), updates, call, keywords | {"spec": spec}
     )
-    return found
+    return scattered
 
 
-def _require_tensors(**given: object) -> None:
-    for name, one in given.items():
-        if not tensors.is_tensor(one):
+def _require_tensors(**arguments: object) -> None:
+    for name, value in arguments.items():
+        if not tensors.is_tensor(value):
             raise DtypeError(
-                f"{name} is a {type(one).__name__}: it must be a torch tensor",
+                f"{name} is a {type(value).__name__}: it must be a torch tensor",
                 hint="the functions of ndtool take other arrays",
             )
 
 
-def _indices(given: Any, call: Call) -> Tensor:
+def _indices(values: Any, call: Call) -> Tensor:
     """Return indices as a tensor: later changes of a caller's array do not reach a backward."""
-    if tensors.is_tensor(given):
-        found: Tensor = given.detach()
-        return found
-    taken = index_array(given, call.mode)
-    if taken.dtype.kind not in "iu":  # refused by the operator, in its words
-        return torch.as_tensor(taken)
-    return torch.from_numpy(taken.astype(taken.dtype.newbyteorder("="), order="C"))
+    if tensors.is_tensor(values):
+        detached: Tensor = values.detach()
+        return detached
+    array = index_array(values, call.mode)
+    if array.dtype.kind not in "iu":  # refused by the operator, in its words
+        return torch.as_tensor(array)
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))

@@ -37,12 +37,12 @@ def isel_points(
 
     obj: a Dataset or DataArray. indexers, more: the integers along each dimension: sequences and
     arrays, NumPy's or dask's, with the dimensions `dims`, or DataArrays and Variables with their
-    own; they are broadcast. A variable that lacks the dimensions stays as it is.
+    own; they are broadcast. A variable without these dimensions is unchanged.
 
     The result equals obj.isel(x=DataArray(x, dims=dims), ...). A variable in a dask array stays
     lazy, by ndtool.dask.gather_nd; so does every variable for which an indexer is a dask array.
     Raises BoundsError at once for indexers in memory, when the result is computed for lazy ones;
-    DtypeError, RuleError or UsageError for indexers that are none.
+    DtypeError, RuleError or UsageError for invalid indexers.
 
     >>> import dask.array as da, xarray as xr
     >>> from ndtool.xarray import isel_points
@@ -57,19 +57,21 @@ def isel_points(
     if not isinstance(obj, xr.Dataset):
         raise DtypeError(f"isel_points takes a Dataset or a DataArray, not a {type(obj).__name__}")
     over = (dims,) if isinstance(dims, str) else tuple(dims)
-    given = {**(indexers or {}), **more}
-    for name in given:
+    requested = {**(indexers or {}), **more}
+    for name in requested:
         if name not in obj.dims:
-            known = ", ".join(map(str, obj.dims))
-            raise UsageError(f"{shown(name)} is not a dimension: expected some of {known}")
-    taken = {name: _indexer(name, value, over, obj.sizes[name]) for name, value in given.items()}
-    _require_equal(obj, taken)
-    later = {
-        name: _points(variable, taken)
-        for name, variable in obj.variables.items()
-        if _is_lazy(variable, taken)
+            dimensions = ", ".join(map(str, obj.dims))
+            raise UsageError(f"{shown(name)} is not a dimension: expected some of {dimensions}")
+    checked = {
+        name: _indexer(name, value, over, obj.sizes[name]) for name, value in requested.items()
     }
-    return _joined(obj, taken, later)
+    _require_equal(obj, checked)
+    later = {
+        name: _points(variable, checked)
+        for name, variable in obj.variables.items()
+        if _is_lazy(variable, checked)
+    }
+    return _joined(obj, checked, later)
 
 
 def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) -> Any:
@@ -97,19 +99,19 @@ def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) 
 
 
 def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
-    """Raise RuleError if indexers, or a dimension that stays, have other sizes of one name."""
+    """Raise RuleError if indexers, or other dimensions, have different sizes of one dimension."""
     sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
-    for name, one in indexers.items():
-        for dim, size in one.sizes.items():
+    for name, indexer in indexers.items():
+        for dim, size in indexer.sizes.items():
             if sizes.setdefault(dim, size) != size:
                 raise RuleError(
                     f"the indexer of {printable(str(name))} has {size} elements along"
-                    f" {printable(str(dim))}: expected {sizes[dim]}, as elsewhere"
+                    f" {printable(str(dim))}: expected {sizes[dim]}, as in the other arrays"
                 )
 
 
 def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:
-    """Raise BoundsError for an index that is out of bounds along a dimension."""
+    """Raise BoundsError for an index out of bounds along a dimension."""
     bad = (values >= size) | (values < -size)
     if bad.any():
         at = np.unravel_index(int(np.argmax(bad)), bad.shape)
@@ -125,33 +127,35 @@ def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> 
 
 
 def _is_lazy(variable: xr.Variable, indexers: dict[Hashable, Any]) -> bool:
-    """Whether points of a variable are selected lazily: it, or an indexer, is a dask array."""
-    some = [indexers[dim] for dim in variable.dims if dim in indexers]
-    if any(one.chunks is not None for one in some):
+    """Whether points of a variable are selected lazily, as it or an indexer is a dask array."""
+    own_indexers = [indexers[dim] for dim in variable.dims if dim in indexers]
+    if any(indexer.chunks is not None for indexer in own_indexers):
         return True
     lazy = variable.chunks is not None and isinstance(variable.data, da.Array)
-    return bool(some) and lazy and not variable.dtype.hasobject
+    return bool(own_indexers) and lazy and not variable.dtype.hasobject
 
 
 def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable:
     """Select points of a variable, lazily."""
     chosen = {dim: indexers[dim].variable for dim in variable.dims if dim in indexers}
     points: dict[Hashable, int] = {}
-    for one in chosen.values():
-        points |= one.sizes
+    for indexer in chosen.values():
+        points |= indexer.sizes
     for dim in variable.dims:
         if dim in points and dim not in chosen:  # it has points of its own
             chosen[dim] = xr.Variable((dim,), np.arange(variable.sizes[dim]))
             points[dim] = variable.sizes[dim]
     order = [dim for dim in variable.dims if dim in chosen]
-    rest = [dim for dim in variable.dims if dim not in chosen]
+    other_dims = [dim for dim in variable.dims if dim not in chosen]
     arrays = [chosen[dim].set_dims(points).transpose(*points).data for dim in order]
-    lazy = any(isinstance(one, da.Array) for one in arrays)
+    lazy = any(isinstance(array, da.Array) for array in arrays)
     indices = da.stack(arrays, -1) if lazy else np.stack(arrays, -1)
-    found = gather_nd(variable.transpose(*order, *rest).data, indices)
-    new = xr.Variable((*points, *rest), found, variable.attrs, variable.encoding)
+    gathered = gather_nd(variable.transpose(*order, *other_dims).data, indices)
+    new = xr.Variable((*points, *other_dims), gathered, variable.attrs, variable.encoding)
     dims = dict.fromkeys(
-        one for dim in variable.dims for one in (chosen[dim].dims if dim in chosen else (dim,))
+        selected_dim
+        for dim in variable.dims
+        for selected_dim in (chosen[dim].dims if dim in chosen else (dim,))
     )
     return new.transpose(*dims)
 
@@ -159,17 +163,19 @@ def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable
 def _joined(
     obj: xr.Dataset, indexers: dict[Hashable, Any], later: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
-    """Select points of all other variables by xarray, and add the variables selected by ndtool."""
+    """Select the points of all other variables by xarray, and add those selected by ndtool."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
     shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
     eager = {
-        dim: one if one.chunks is None else one.copy(data=np.broadcast_to(np.int8(0), one.shape))
-        for dim, one in indexers.items()
+        dim: indexer
+        if indexer.chunks is None
+        else indexer.copy(data=np.broadcast_to(np.int8(0), indexer.shape))
+        for dim, indexer in indexers.items()
     }
-    rest = obj.drop_vars(list(later)).assign(shapes).isel(eager).drop_vars(list(shapes))
-    coords = {name: one for name, one in later.items() if name in obj.coords}
-    rest = rest.assign_coords(coords)
-    ordered = {name: later.get(name, rest.variables.get(name)) for name in obj.data_vars}
-    made = xr.Dataset(ordered, rest.coords, rest.attrs)
-    made.encoding = rest.encoding
-    return made
+    others = obj.drop_vars(list(later)).assign(shapes).isel(eager).drop_vars(list(shapes))
+    coords = {name: variable for name, variable in later.items() if name in obj.coords}
+    others = others.assign_coords(coords)
+    ordered = {name: later.get(name, others.variables.get(name)) for name in obj.data_vars}
+    joined = xr.Dataset(ordered, others.coords, others.attrs)
+    joined.encoding = others.encoding
+    return joined

@@ -29,10 +29,10 @@ from ndtool import (
     ResourceError,
     RuleError,
     UsageError,
-    buffers,
     errors,
 )
 from ndtool.engine import layouts, scatters, tuning
+from ndtool.inmemory import buffers
 from ndtool.rules import dtypes
 
 pytestmark = pytest.mark.usefixtures("short_calls")

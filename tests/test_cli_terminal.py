@@ -79,9 +79,9 @@ def test_verbose_says_what_is_done_and_why():
     scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--verbose")
     for more, said in (
         (("--reduction", "add"), "add in row-major order of indices, with any number of threads"),
-        (("--reduction", "max", "--no-include-self"), "without the old values"),
-        ((), "assigned, the last of several to an element"),
-        (("--duplicates", "first"), "assigned, the first of several to an element"),
+        (("--reduction", "max", "--no-include-self"), "without the current values"),
+        ((), "assigned, the last of several updates of an element"),
+        (("--duplicates", "first"), "assigned, the first of several updates of an element"),
         (("--duplicates", "error"), "assigned, no element may have several"),
     ):
         text = ndtool(*scatter, *more).err

@@ -24,6 +24,7 @@ PYTHON = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
 MARK = "@@@\n"
+REQUIRED = {"model .* --inputs": "onnx", r"\.zarr\b": "zarr", r"\.h5\b": "h5py"}  # by a session
 documented = pytest.mark.skipif(
     not (ROOT / "docs").exists(), reason="the documents are not next to the tests"
 )
@@ -75,6 +76,9 @@ def stock(server):
     ],
 )
 def test_sessions(block, tmp_path, request):
+    for words, package in REQUIRED.items():
+        if re.search(words, block):
+            pytest.importorskip(package)
     if "s3://" in block:
         stock(request.getfixturevalue("s3"))
     shown = play(block, tmp_path)

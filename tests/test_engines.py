@@ -251,6 +251,7 @@ def test_our_calls_of_numpy_are_the_operators(case: Case) -> None:
     assert same(np.asarray(answer), expected)
 
 
+@pytest.mark.skipif("onnx" not in INSTALLED, reason="onnx is one of the two engines")
 def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
     data = RNG.random((7, 5))
     np.save("data.npy", np.asfortranarray(data.astype(">f4")))
@@ -287,6 +288,8 @@ def test_types_that_are_moved_only(kind: str) -> None:
     )
     assert reports[0].result == "same"
     if kind != "?":
+        if "onnx" not in INSTALLED:
+            pytest.skip("numpy has all types, and onnx is not installed")
         assert (reports[1].result, reports[1].different) == ("refused", None)
         assert reports[1].message.startswith("not offered: onnx has no ")
 
@@ -466,9 +469,9 @@ def test_updates_that_are_lost_are_counted() -> None:
     )
     assert report.result == "unstable"
     assert report.different == different
-    assert f"at worst {different} of 50 elements differ: " in report.message
+    assert f"at worst {different} of 50 elements differ; " in report.message
     assert (
-        f"off by exactly one update ({worst.lost} lost one, 0 applied one twice)" in report.message
+        f"off by exactly one update: {worst.lost} lost one, 0 applied one twice" in report.message
     )
     assert worst.lost >= 1
 

@@ -12,14 +12,16 @@ from command import NDTOOL, at_terminal, ndtool, save, state
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, mean_of, plain_axes, raw
+from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
 from test_properties import call, described, many
 
 from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
+from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.cli import answers, reporter
+from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -159,13 +161,13 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
     (step,) = element.steps
     assert np.ravel_multi_index(step.position, data.shape) == numbers[element.at]
     assert bits(step.value) == bits(step.result) == bits(element.value)
-    assert step.named == tuple(np.atleast_1d(indices[step.indices]).tolist())
+    assert step.stored == tuple(np.atleast_1d(indices[step.indices]).tolist())
     wanted = np.ravel_multi_index(gone.position, data.shape)
     outputs = [tuple(at) for at in np.argwhere(numbers == wanted).tolist()]
     assert gone.total == len(outputs)
     assert sorted(copy.at for copy in gone.outputs) == sorted(few(outputs, every))
     for copy in gone.outputs:
-        assert copy.named == tuple(np.atleast_1d(indices[copy.indices]).tolist())
+        assert copy.stored == tuple(np.atleast_1d(indices[copy.indices]).tolist())
 
 
 def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
@@ -179,13 +181,21 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
         named = tuple(np.atleast_1d(indices[where]).tolist())
         steps.append((at, where, named, raw(update), raw(result)))
     assert [
-        (s.position, s.indices, s.named, bits(s.value), bits(s.result)) for s in element.steps
+        (s.position, s.indices, s.stored, bits(s.value), bits(s.result)) for s in element.steps
     ] == [steps[0], *few(steps[1:], every)]
     assert element.updates == len(steps) - 1
     copied = reduction == "none" or not case.arguments.get("include_self", True)
     replaced = copied and any(updates_of(case, gone.position))
     assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
     assert gone.total == len(gone.outputs)
+
+
+def test_running_values_have_the_padding_of_records() -> None:
+    records = np.dtype([("a", "i1"), ("b", "i8")], align=True)
+    updates = random_values(np.random.default_rng(3), records, (50,))
+    running = RunningValues(np.zeros(5, records), Combining.of(Attributes(reduction="none")))
+    running.apply(np.arange(50) % 5, updates)
+    assert raw(running.values()) == raw(updates[45:])
 
 
 def test_a_scatter_as_text() -> None:

@@ -148,10 +148,10 @@ def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list
 
 def check_tuple(case: Case, found: Drawing, number: int) -> None:
     one = found.tuples[number]
-    assert one.written == tuple(int(case.arrays[1][cell]) for cell in one.cells)
-    assert one.beyond == []
-    assert one.front is not None
-    for written, front, (_, highest) in zip(one.written, one.front, found.valid, strict=True):
+    assert one.stored == tuple(int(case.arrays[1][cell]) for cell in one.cells)
+    assert one.out_of_bounds == []
+    assert one.normalized is not None
+    for written, front, (_, highest) in zip(one.stored, one.normalized, found.valid, strict=True):
         assert front == written % (highest + 1)
 
 
@@ -169,7 +169,7 @@ def test_a_drawing_without_output_shows_selected_elements(
     wide[bad] = chosen.draw(st.sampled_from((10**6, -(10**6), 2**63 - 1, -(2**63))))
     found = drawn(Case(case.operator, (data, wide, *updates), case.arguments))
     assert "output" not in found.grids
-    beyond = [one.cells[j] for one in found.tuples for j in one.beyond]
+    beyond = [one.cells[j] for one in found.tuples for j in one.out_of_bounds]
     assert beyond == [tuple(map(int, bad))]
     assert {(link.data, link.number) for link in found.links} == named(case, wide, found)
     assert all((link.updates is not None) == bool(updates) for link in found.links)
@@ -180,7 +180,7 @@ def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ..
     data, pairs = case.arrays[0], set()
     numbers = np.arange(data.size).reshape(data.shape)
     for number, one in enumerate(found.tuples):
-        if one.beyond:
+        if one.out_of_bounds:
             continue
         row = tuple(int(indices[cell]) for cell in one.cells)
         if case.operator.endswith("_nd"):
@@ -402,6 +402,17 @@ def test_types_that_stand_for_arrays_have_no_values() -> None:
     assert page.cells["output-2"]["aria-label"] == (
         "output[0, 2] from data[1, 2], selected by indices[0] = (1)"
     )
+
+
+def test_an_explanation_lists_a_bounded_number_of_rows() -> None:
+    save(data=np.arange(3.0), idx=np.zeros((1203, 1), np.int64))
+    command = ("explain", "gather-nd", "data.npy", "idx.npy", "--from", "0", "--all")
+    text = ndtool(*command, "--html", "p.html").out.decode()
+    assert len(text.splitlines()) == 1 + 1203
+    words = Page("p.html").words
+    assert "output[999]" in words
+    assert "output[1000]" not in words
+    assert "… 203 more, which the command prints" in words
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])

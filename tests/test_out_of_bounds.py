@@ -428,8 +428,9 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     seen = preview.window(expected.shape)
     shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)
-    picked = expected[np.ix_(*seen.positions)] if expected.ndim else expected
-    assert same(np.asarray(shown), np.asarray(picked))
+    bits = opaque(expected)  # a selection of records would lack their padding
+    picked = bits[np.ix_(*seen.positions)] if expected.ndim else bits
+    assert same(np.asarray(shown), np.asarray(picked).view(expected.dtype))
 
 
 @given(beyond(), st.data())
@@ -452,7 +453,7 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     assert element.value is not None
     assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
     if mode == "drop":
-        assert all(len(step.taken) == len(step.named) for step in element.steps[1:])
+        assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 
 
 def test_a_report_shows_tuples_as_used(workdir: Path) -> None:

@@ -83,7 +83,7 @@ def test_every_figure_equals_brute_force(
     for module, name, some in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "COUNTERS", (0, 1 << 23)),
-        (tally, "PARTS", (1, 3, 256)),
+        (tally, "PARTITIONS", (1, 3, 256)),
         (tally, "STEP", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MOST", (1, 2, 5)),
@@ -112,9 +112,9 @@ def check(case: Case, found: Stats) -> None:
         for j, (value, size) in enumerate(zip(values, lengths, strict=True))
         if not -size <= value < size
     ]
-    assert found.beyond == beyond[: stats.MOST]
+    assert found.first_out_of_bounds == beyond[: stats.MOST]
     runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in good]
-    assert found.ascending == (runs == sorted(runs))
+    assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
     assert found.runs == sizes
     assert found.distinct == len(counts)
@@ -142,11 +142,11 @@ def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> 
             touched[(*run[:b], *(slice(None),) * (axis - b), *run[b:])] = True
         else:
             touched[run] = True
-    assert found.touched == touched.sum() * data.itemsize
-    if found.pages is not None:
+    assert found.bytes_touched == touched.sum() * data.itemsize
+    if found.pages_touched is not None:
         pages = np.repeat(touched.reshape(-1), data.itemsize)
         padded = np.pad(pages, (0, -len(pages) % stats.PAGE)).reshape(-1, stats.PAGE)
-        assert found.pages == padded.any(axis=1).sum()
+        assert found.pages_touched == padded.any(axis=1).sum()
     assert sum(found.histogram) == sum(counts.values())
     for part, times in enumerate(found.histogram):
         first = part * found.width
@@ -355,10 +355,10 @@ def test_counters_hold_as_much_as_there_are_tuples() -> None:
         ((numbers, counts),) = one.ascending(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
-    assert not tally.Tally(tally.COUNTERS, 2**32 - 1).again
+    assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass
     wide = tally.Tally(tally.COUNTERS, 2**32)
     wide.add(np.array([5]))
-    assert wide.again
+    assert wide.needs_second_pass
 
 
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +377,7 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fortran_order_has_no_pages() -> None:
     with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
-        assert stats.stats(call).pages == 1
+        assert stats.stats(call).pages_touched == 1
     save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
     with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:
-        assert stats.stats(call).pages is None
+        assert stats.stats(call).pages_touched is None

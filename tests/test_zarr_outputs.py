@@ -673,7 +673,7 @@ def test_clean_reports_failures() -> None:
     assert done.status == 7, done
     assert done.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
     assert done.err == (
-        "error: .: not all could be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
+        "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
     done = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
     assert (done.status, done.json) == (7, {"removed": [], "kept": []})

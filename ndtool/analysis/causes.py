@@ -1,7 +1,7 @@
 """Causes of a wrong scatter output: another reduction, other current values, another duplicate.
 
-An engine that lacks a reduction, or that defines it otherwise, computes all elements by another
-rule. If all examined elements are what one other combination of updates gives, that is the cause.
+An engine may lack a reduction or define it differently. If another combination of updates gives all
+examined elements, it is the cause.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.oracle.distances import bits
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.engine.counting import Combining
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.reductions import REDUCTIONS
@@ -23,43 +23,43 @@ _ROUNDING = 4.0  # roundings of each update
 
 
 def cause(
-    given: Combining, old: Array, owners: NDArray[np.int64], updates: Array, found: Array
+    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
-    """Return the options that give the elements found, None if there are no such.
+    """Return the options that give the actual elements, None if no combination does.
 
-    old, found: elements before and after the updates, in native byte order. owners: the number of
-    the element of each update, in order. A single element shows no rule.
+    old, actual: elements before and after the updates, in native byte order. owners: the number of
+    the element of each update, in order. A single element is not enough.
     """
-    if len(old) < 2 or _gives(given, old, owners, updates, found):
+    if len(old) < 2 or _gives(combining, old, owners, updates, actual):
         return None  # or equal up to rounding
-    for other in _others(given, old.dtype):
-        if _gives(other, old, owners, updates, found):
-            return _options(given, other)
+    for candidate in _others(combining, old.dtype):
+        if _gives(candidate, old, owners, updates, actual):
+            return _options(combining, candidate)
     return None
 
 
-def _others(given: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
+def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
     """Yield other combinations of updates, the closest first."""
-    row, kind = REDUCTIONS[given.reduction], from_numpy(dtype)
-    if given.reduction == "none":
-        yield given._replace(duplicates="last" if given.duplicates == "first" else "first")
+    row, kind = REDUCTIONS[combining.reduction], from_numpy(dtype)
+    if combining.reduction == "none":
+        yield combining._replace(duplicates="last" if combining.duplicates == "first" else "first")
     elif not row.requires_self:
-        yield given._replace(include_self=not given.include_self)
-    for name, other in REDUCTIONS.items():
-        if name != given.reduction and other.takes(kind):
-            yield Combining(name, given.include_self or other.requires_self)
-            if not other.requires_self and name != "none":
-                yield Combining(name, not given.include_self)
+        yield combining._replace(include_self=not combining.include_self)
+    for name, candidate in REDUCTIONS.items():
+        if name != combining.reduction and candidate.takes(kind):
+            yield Combining(name, combining.include_self or candidate.requires_self)
+            if not candidate.requires_self and name != "none":
+                yield Combining(name, not combining.include_self)
 
 
 def _gives(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, found: Array
+    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
-    running = Running(old.copy(), combining._replace(duplicates=_assigned(combining)))
+    running = RunningValues(old.copy(), combining._replace(duplicates=_assigned(combining)))
     running.apply(owners, updates)
     result = running.values()
-    same = (bits(result) == bits(found)).all(axis=1)
+    same = (bits(result) == bits(actual)).all(axis=1)
     if result.dtype.kind not in "fc" or combining.reduction in ("none", "max", "min"):
         return bool(same.all())
     with np.errstate(all="ignore"):
@@ -67,23 +67,25 @@ def _gives(
         np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
         limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
         limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
-        near = np.abs(result - found) <= limit
+        near = np.abs(result - actual) <= limit
     return bool((same | near).all())
 
 
 def _assigned(combining: Combining) -> str:
-    """Return which duplicate is assigned; elements here may have several updates."""
+    """Return which duplicate to assign; "error" becomes "last", as there are duplicates."""
     return "first" if combining.duplicates == "first" else "last"
 
 
-def _options(given: Combining, other: Combining) -> str:
-    """Return the options that differ, as the command line has them."""
+def _options(combining: Combining, other: Combining) -> str:
+    """Return the options that differ, as on the command line."""
     options = []
-    if other.reduction != given.reduction:
+    if other.reduction != combining.reduction:
         options.append(f"--reduction {other.reduction}")
-    if other.include_self != given.include_self and other.reduction != "none":
-        options.append("--no-include-self" if given.include_self else "without --no-include-self")
-    if other.reduction == "none" and other.duplicates != given.duplicates:
+    if other.include_self != combining.include_self and other.reduction != "none":
+        options.append(
+            "--no-include-self" if combining.include_self else "without --no-include-self"
+        )
+    if other.reduction == "none" and other.duplicates != combining.duplicates:
         options.append(f"--duplicates {other.duplicates}")
     only_old = options == ["without --no-include-self"]
     return " ".join(["a run", *options] if only_old else options)

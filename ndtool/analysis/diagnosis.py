@@ -29,7 +29,7 @@ _MOST = 1 << 18  # updates of them in memory at a time
 class Diagnosis(NamedTuple):
     """Counts of elements: examined, lacking one update, with one twice, compared by other rules.
 
-    cause: the options that give all of them, if such are known.
+    cause: the options that give all of them, None if unknown.
     """
 
     examined: int = 0
@@ -50,28 +50,30 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
-    wrong: linear indices of elements of the output, the largest differences first, of which
-    a few are examined. expected: the correct output. handling: what happens to each index.
+    wrong: their linear indices, the largest differences first, of which the first EXAMINED are
+    examined. output, expected: the wrong and the correct output.
     """
     if not len(wrong):
         return Diagnosis()
     wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
-    old, found, right = (_taken(one, wrong) for one in (arrays["data"], output, expected))
+    old, actual, correct = (_taken(array, wrong) for array in (arrays["data"], output, expected))
     lost = doubled = otherwise = 0
-    owners = np.repeat(np.arange(len(wrong)), [len(one) for one in updates_of])
-    why = partial(cause, combining, old, owners, np.concatenate(updates_of), found)
+    owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
+    why = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
     if combining.copies_first:
         return Diagnosis(len(wrong), cause=why())
     reduction = combining.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
-            one = slice(n, n + 1)
-            chain = np.concatenate([old[one], updates])
-            if reduction in ("max", "min") and _compared_otherwise(chain, reduction, found[one]):
+            element = slice(n, n + 1)
+            chain = np.concatenate([old[element], updates])
+            if reduction in ("max", "min") and _compared_otherwise(
+                chain, reduction, actual[element]
+            ):
                 otherwise += 1
                 continue
-            without, twice = _candidates(chain, reduction, right[one])
-            is_it = _comparer(chain, reduction, found[one], right[one])
+            without, twice = _candidates(chain, reduction, correct[element])
+            is_it = _comparer(chain, reduction, actual[element], correct[element])
             if is_it(without):
                 lost += 1
             elif is_it(twice):
@@ -82,10 +84,7 @@ def diagnose(
 def _updates_of_each(
     plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
-    """Return linear indices of elements, ascending, and the updates of each, in order.
-
-    Halves the number of elements for as long as their updates are too many.
-    """
+    """Return linear indices, ascending, and the updates of each; fewer if updates are too many."""
     few = min(len(wrong), EXAMINED)
     examined, chosen = np.sort(wrong[:few]), np.ones(few, np.bool_)
     owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
@@ -111,58 +110,60 @@ def _taken(array: Array, numbers: Numbers) -> Array:
 
 def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:
     """Return an element's values without each of its updates, and with each one twice."""
-    nothing = chain[:0]
+    none = chain[:0]
     if len(chain) == 1:
-        return nothing, nothing
+        return none, none
     if reduction == "none":
-        return chain[-2:-1], nothing
+        return chain[-2:-1], none
     ufunc = REDUCTIONS[reduction].ufunc
     if reduction == "sub" and chain.dtype.kind != "b":  # a sum of the negated updates
         ufunc, chain = np.add, np.concatenate([chain[:1], -chain[1:]])
     if ufunc is None:
-        return nothing, nothing
+        return none, none
     extreme = reduction in ("max", "min")
     wide = chain if extreme else _wide(chain)
     before = ufunc.accumulate(wide, dtype=wide.dtype)[:-1]
     after = ufunc.accumulate(wide[::-1], dtype=wide.dtype)[::-1]
     without = np.concatenate([ufunc(before[:-1], after[2:]), before[-1:]])
-    return without, nothing if extreme else ufunc(_wide(expected), wide[1:])
+    return without, none if extreme else ufunc(_wide(expected), wide[1:])
 
 
-def _compared_otherwise(chain: Array, reduction: str, found: Array) -> bool:
+def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
     """Whether an element is the max or min of its updates by other rules for NaN and signed zeros.
 
-    Comparisons with NaN are false, so an engine keeps the current value or takes the update: it
-    skips NaN, or loses all updates up to the last NaN in its own order.
+    Comparisons with NaN are false, so an engine skips NaN, or loses all updates before the last
+    NaN.
     """
     if chain.dtype.kind in "biu":
         return False
     nans, parts = np.isnan(chain), [chain]
     if nans.any():
-        if np.isnan(found).any():
+        if np.isnan(actual).any():
             return True  # a NaN of other bits
         first, last = nans.argmax(), len(chain) - nans[::-1].argmax()
         parts = [chain[~nans], chain[:first], chain[last:]]
-    if not (bits(chain) == bits(found)).all(axis=1).any():
+    if not (bits(chain) == bits(actual)).all(axis=1).any():
         return False
     ufunc = REDUCTIONS[reduction].ufunc  # for which signed zeros are equal
     assert ufunc is not None, "they are max and min"
-    return any(len(one) > 0 and bool((ufunc.reduce(one) == found).all()) for one in parts)
+    return any(
+        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all()) for operands in parts
+    )
 
 
 def _comparer(
-    chain: Array, reduction: str, found: Array, expected: Array
+    chain: Array, reduction: str, actual: Array, expected: Array
 ) -> Callable[[Array], bool]:
-    """Return a function: whether one of some candidates equals the element, up to rounding."""
+    """Return a function: whether a candidate equals the actual element, up to rounding."""
     if reduction not in ("add", "sub", "mul") or _wide(chain).dtype.kind not in "fc":
-        return lambda some: bool((bits(some) == bits(found)).all(axis=1).any())
-    value, right = _wide(found), _wide(expected)
-    eps = 2.0**-8 if found.dtype.name == "bfloat16" else float(np.finfo(found.dtype).eps)
-    size = np.abs(_wide(chain)).sum() if reduction != "mul" else np.abs(right)
+        return lambda candidates: bool((bits(candidates) == bits(actual)).all(axis=1).any())
+    value, correct = _wide(actual), _wide(expected)
+    eps = 2.0**-8 if actual.dtype.name == "bfloat16" else float(np.finfo(actual.dtype).eps)
+    size = np.abs(_wide(chain)).sum() if reduction != "mul" else np.abs(correct)
     rounding = len(chain) * eps * size
-    if not np.abs(value - right) > rounding:
-        return lambda some: False
-    return lambda some: bool((np.abs(some - value) <= rounding).any())
+    if not np.abs(value - correct) > rounding:
+        return lambda candidates: False
+    return lambda candidates: bool((np.abs(candidates - value) <= rounding).any())
 
 
 def _wide(numbers: Array) -> Array:

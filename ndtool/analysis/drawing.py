@@ -1,6 +1,6 @@
 """The contents of a drawing of a call: elements of its arrays, and the links between them.
 
-Explanations compute them, with the values of a run. Of large arrays a drawing has an excerpt.
+Values are those of a run, as explanations compute them. A drawing of large arrays is an excerpt.
 """
 
 from bisect import bisect_left
@@ -27,10 +27,10 @@ from ndtool.runs.calls import OpenCall
 
 
 class Grid(NamedTuple):
-    """The drawn elements of an array: those at all combinations of some coordinates.
+    """The drawn elements of an array: all combinations of coordinates along its axes.
 
-    axes: the coordinates along each axis, ascending. elements: as 0-d arrays, in row-major order;
-    None if unknown.
+    axes: these coordinates, ascending. elements: as 0-d arrays, in row-major order; None if
+    unknown.
     """
 
     shape: Shape
@@ -58,19 +58,19 @@ class Grid(NamedTuple):
         return number
 
 
-class Named(NamedTuple):
+class DrawnTuple(NamedTuple):
     """An index tuple.
 
-    at: its position in indices. cells: the positions of its components. written: the components.
-    front: the components as used, none negative; None if the tuple selects nothing. beyond: the
-    numbers of the components that are out of bounds.
+    at: its position in indices. cells: the positions of its components. stored: the components.
+    normalized: the same without negative ones; None if the tuple selects nothing. out_of_bounds:
+    the numbers of the components that are out of bounds.
     """
 
     at: Position
     cells: list[Position]
-    written: Position
-    front: Position | None
-    beyond: list[int]
+    stored: Position
+    normalized: Position | None
+    out_of_bounds: list[int]
 
 
 class Link(NamedTuple):
@@ -98,7 +98,7 @@ class Drawing(NamedTuple):
     """
 
     grids: dict[str, Grid]
-    tuples: list[Named]
+    tuples: list[DrawnTuple]
     links: list[Link]
     updates: dict[Position, int]
     valid: list[tuple[int, int]]
@@ -113,9 +113,9 @@ _NO_FOCUS = Focus()
 
 
 def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
-    """Return the drawing of an open call; None if not even a few elements of an array can be drawn.
+    """Return the drawing of an open call; None if too many elements belong together.
 
-    Of large arrays it has elements near those of interest, or near the first index out of bounds.
+    Of large arrays it has the elements around those in focus, or the first index out of bounds.
     """
     plan = call.inference.plan
     excerpt: Excerpt | None
@@ -128,24 +128,28 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
         return None
     rows = tuples.of(call)
     grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
-    named = [_named(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])]
-    number_of = {one.at: number for number, one in enumerate(named)}
+    drawn = [
+        _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
+    ]
+    number_of = {drawn_tuple.at: number for number, drawn_tuple in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
         grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
-        links = [_link(one.at, step, number_of) for one in explained for step in one.steps]
+        links = [
+            _link(element.at, step, number_of) for element in explained for step in element.steps
+        ]
         call.recheck()
     else:
-        links = _without_output(call, named, grids)
-    updates = {one.at: one.updates for one in excerpt.explained}
+        links = _without_output(call, drawn, grids)
+    updates = {element.at: element.updates for element in excerpt.explained}
     valid = [(_lowest(rows, size), size - 1) for size in mapping.sizes(plan)]
-    return Drawing(grids, named, links, updates, valid)
+    return Drawing(grids, drawn, links, updates, valid)
 
 
 def _is_small(call: OpenCall) -> bool:
     """Whether all arrays are small enough to be drawn completely."""
     plan = call.inference.plan  # index tuples may have no components
-    shapes = [one.shape for one in call.inference.inputs.values()]
+    shapes = [argument.shape for argument in call.inference.inputs.values()]
     return all(prod(shape) <= excerpts.LIMIT for shape in (*shapes, plan.output, plan.positions))
 
 
@@ -156,31 +160,31 @@ def _everything(call: OpenCall) -> Excerpt:
 
 
 def _input_axes(call: OpenCall) -> dict[str, Axes]:
-    return {role: complete(given.shape) for role, given in call.inference.inputs.items()}
+    return {role: complete(argument.shape) for role, argument in call.inference.inputs.items()}
 
 
 def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    known = not isinstance(origin, TypeSource)
-    return Grid(shape, axes, elements(origin, dtype, axes) if known else None)
+    has_values = not isinstance(origin, TypeSource)
+    return Grid(shape, axes, elements(origin, dtype, axes) if has_values else None)
 
 
 def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
-    """Return copies of elements as Grid has them; dtype: the array's actual type."""
+    """Return copies of elements as 0-d arrays, in row-major order; dtype: the actual type."""
     metadata, at = origin.metadata, list(product(*axes))
     if not at:
         return []
     buffer = source.whole(origin, Positions(metadata.shape, at)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    return [element_at(values.opaque(array), one).copy().view(array.dtype) for one in at]
+    return [element_at(values.opaque(array), position).copy().view(array.dtype) for position in at]
 
 
 def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
-    known = [one.value for one in explained if one.value is not None]
-    return Grid(shape, axes, known if len(known) == len(explained) else None)
+    element_values = [element.value for element in explained if element.value is not None]
+    return Grid(shape, axes, element_values if len(element_values) == len(explained) else None)
 
 
-def _named(call: Tuples, at: Position) -> Named:
+def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
     cells = excerpts.cells_of(call.plan, at)
     written = excerpts.components_at(call, cells)
     lengths = mapping.sizes(call.plan)
@@ -189,7 +193,7 @@ def _named(call: Tuples, at: Position) -> Named:
         for j, (i, size) in enumerate(zip(written, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    return Named(at, cells, written, call.taken(written), beyond)
+    return DrawnTuple(at, cells, written, call.normalized(written), beyond)
 
 
 def _lowest(call: Tuples, size: int) -> int:
@@ -202,14 +206,16 @@ def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
     return Link(at, data, number, updates, step.result)
 
 
-def _without_output(call: OpenCall, named: list[Named], grids: dict[str, Grid]) -> list[Link]:
+def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Grid]) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
-        for number, one in enumerate(named):
-            if one.front is not None and excerpts.selects(plan, one.at, one.front, target):
-                update = _update(plan, grids, target, one.at)
+        for number, drawn_tuple in enumerate(drawn):
+            if drawn_tuple.normalized is not None and excerpts.selects(
+                plan, drawn_tuple.at, drawn_tuple.normalized, target
+            ):
+                update = _update(plan, grids, target, drawn_tuple.at)
                 links.append(Link(None, target, number, update, None))
     return links
 

@@ -1,6 +1,6 @@
-"""Excerpts of large arrays for a drawing: the elements around those of interest, and linked ones.
+"""Excerpts of large arrays for a drawing: elements of interest, their neighbours, linked elements.
 
-An excerpt has some coordinates along each axis, and the elements at all of their combinations.
+An excerpt has all combinations of some coordinates along each axis.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _WINDOWS = (Window(3, 1, FEW), Window(2, 1, 3), Window(1, 1, 2), Window(1, 0, 2)
 
 
 class Focus(NamedTuple):
-    """The elements of interest of a drawing; without any, a drawing begins at the first ones."""
+    """The elements of interest of a drawing; without any, it shows the first elements."""
 
     output: tuple[Position, ...] = ()
     data: tuple[Position, ...] = ()
@@ -71,26 +71,28 @@ def has_large_updates(call: OpenCall) -> bool:
 
 
 def around(call: OpenCall, focus: Focus) -> Excerpt | None:
-    """Return the largest excerpt of an open call that can be drawn, or None if none can.
+    """Return the largest excerpt of an open call that is small enough; None if none is.
 
     Raises BoundsError for any index out of bounds.
     """
     plan = call.inference.plan
     centers = _centers(call, focus)
-    known: dict[Position, Element] = {}
+    explanations: dict[Position, Element] = {}
     for count in range(min(len(centers), _MOST), 0, -1):
         for window in (None, *_WINDOWS):
             output = _output_axes(plan.output, centers[:count], window)
             if output is None:
                 continue
             at = list(product(*output))
-            missing = [one for one in at if one not in known]
-            if missing or not known:
-                known.update((one.at, one) for one in explain.explain(call, missing)[0])
+            missing = [position for position in at if position not in explanations]
+            if missing or not explanations:
+                explanations.update(
+                    (element.at, element) for element in explain.explain(call, missing)[0]
+                )
             ends = FEW if window is None else window.ends
-            explained = [_shortened(known[one], ends) for one in at]
+            explained = [_shortened(explanations[position], ends) for position in at]
             axes = _linked_axes(call, output, explained, focus.data)
-            if all(prod(map(len, one)) <= LIMIT for one in axes.values()):
+            if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
                 return Excerpt(axes, explained)
     return None
 
@@ -102,7 +104,7 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
         if call.inference.scatters:
             return [*focus.output, *focus.data]
         _, origins = explain.explain(call, (), focus.data)
-        return [*focus.output, *(copy.at for one in origins for copy in one.outputs)] or [
+        return [*focus.output, *(copy.at for origin in origins for copy in origin.outputs)] or [
             (0,) * len(plan.output)
         ]
     first = _first_target(tuples.of(call)) if call.inference.scatters else None
@@ -112,10 +114,10 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
 def _first_target(call: Tuples) -> Position | None:
     """Return the first element of data that the first tuples select."""
     for first, block in tuples.blocks(call.plan, call.indices):
-        valid, named = tuples.settled(call.plan, block, call.handling)
+        valid, normalized = tuples.selecting(call.plan, block, call.handling)
         if len(valid):
             at = _unraveled(first + int(valid[0]), call.plan.positions)
-            return next(_slice(call.plan, at, tuple(named[0].tolist())), None)
+            return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
         break
     return None
 
@@ -129,15 +131,15 @@ def _unraveled(number: int, shape: Shape) -> Position:
 
 
 def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:
-    """Return the coordinates of an excerpt of the output; window: None for all. None: too many."""
+    """Return the coordinates of an excerpt of the output, all without a window; None: too many."""
     if window is None:
         return complete(shape) if prod(shape) <= _SMALL else None
-    axes = _near(shape, centers, window)
+    axes = _axes_around(shape, centers, window)
     return axes if prod(map(len, axes)) <= LIMIT else None
 
 
-def _near(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
-    """Return the coordinates near some elements."""
+def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
+    """Return the coordinates of elements and of their neighbours in a window."""
     distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
         sorted({j for i in along for j in range(max(i - reach, 0), min(i + reach + 1, size))})
@@ -157,9 +159,9 @@ def _linked_axes(
     call: OpenCall, output: Axes, explained: list[Element], origins: Sequence[Position]
 ) -> dict[str, Axes]:
     """Return the coordinates of all arrays that explanations of the output refer to."""
-    steps = [step for one in explained for step in one.steps]
-    named = [step.indices for step in steps if step.indices is not None]
-    axes = {"data": output, "indices": _tuple_axes(call.inference.plan, named)}
+    steps = [step for element in explained for step in element.steps]
+    positions = [step.indices for step in steps if step.indices is not None]
+    axes = {"data": output, "indices": _tuple_axes(call.inference.plan, positions)}
     if not call.inference.scatters:
         axes["data"] = _axes_of(call, "data", steps, origins)
     else:
@@ -167,25 +169,25 @@ def _linked_axes(
     return {**axes, "output": output}
 
 
-def _axes_of(call: OpenCall, role: str, steps: list[Step], others: Sequence[Position]) -> Axes:
+def _axes_of(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
     shape = call.inference.inputs[role].shape
-    return _united(shape, [*(step.position for step in steps if step.role == role), *others])
+    return _axes_through(shape, [*(step.position for step in steps if step.role == role), *origins])
 
 
-def _tuple_axes(plan: Plan, named: Sequence[Position]) -> Axes:
+def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
     """Return the coordinates in indices of index tuples, with all of their components."""
     components = plan.indices[len(plan.positions) :]
     if prod(plan.indices) <= _SMALL >= prod(plan.positions):
         return complete(plan.indices)
-    return (*_united(plan.positions, named), *complete(components))
+    return (*_axes_through(plan.positions, tuple_positions), *complete(components))
 
 
-def _united(shape: Shape, positions: Sequence[Position]) -> Axes:
-    """Return the coordinates of some elements; those of the first elements if there are none."""
+def _axes_through(shape: Shape, positions: Sequence[Position]) -> Axes:
+    """Return the coordinates of elements; without any, those of the first elements."""
     if prod(shape) <= _SMALL:
         return complete(shape)
     if not positions:
-        return _near(shape, [(0,) * len(shape)], _WINDOWS[0])
+        return _axes_around(shape, [(0,) * len(shape)], _WINDOWS[0])
     return tuple(sorted(set(along)) for along in zip(*positions, strict=True))
 
 
@@ -193,7 +195,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
     """Return the coordinates around the first index out of bounds, or None if too many."""
     plan, indices = call.inference.plan, tuples.of(call)
     for window in _WINDOWS:
-        near = _near(plan.positions, [error.position], window)
+        near = _axes_around(plan.positions, [error.position], window)
         axes = {"indices": (*near, *complete(plan.indices[len(plan.positions) :]))}
         if prod(plan.indices) <= _SMALL >= prod(plan.positions):
             axes["indices"] = complete(plan.indices)
@@ -202,19 +204,19 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
             for at in product(*axes["indices"][: len(plan.positions)])
             for target in _selected(indices, at)
         ]
-        axes["data"] = _united(plan.data, [target for _, target in pairs])
+        axes["data"] = _axes_through(plan.data, [target for _, target in pairs])
         if call.inference.scatters:
             shape = call.inference.inputs["updates"].shape
             updates = [mapping.update_for(plan, target, at) for at, target in pairs]
-            axes["updates"] = _united(shape, updates)
-        if all(prod(map(len, one)) <= LIMIT for one in axes.values()):
+            axes["updates"] = _axes_through(shape, updates)
+        if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
             return axes
     return None
 
 
 def _selected(call: Tuples, at: Position) -> Iterator[Position]:
     """Yield the first elements of data that the tuple at a position selects."""
-    front = call.taken(components_at(call, cells_of(call.plan, at)))
+    front = call.normalized(components_at(call, cells_of(call.plan, at)))
     return iter(()) if front is None else _slice(call.plan, at, front)
 
 
@@ -243,8 +245,8 @@ def _slice(plan: Plan, at: Position, front: Position) -> Iterator[Position]:
 
 
 def selects(plan: Plan, at: Position, front: Position, target: Position) -> bool:
-    """Whether a tuple selects an element of data. front: its components, none negative."""
-    if mapping.named(plan, target) != front:
+    """Whether a tuple selects an element of data; front: the tuple without negative components."""
+    if mapping.index_tuple_of(plan, target) != front:
         return False
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *at[plan.axis + 1 :]) == (

@@ -17,7 +17,7 @@ from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
@@ -53,21 +53,21 @@ class Step(NamedTuple):
 
     role: the array the value comes from, data, updates or fill. position: the position there.
     value: a 0-d array; None if a value is unknown. indices: the position of the index tuple, None
-    for the current value in data of a scatter. named: the tuple as stored, empty if there is none.
-    taken: the tuple as used, none negative. result: the element of the output after the step.
+    for the current value in data of a scatter. stored: the tuple, empty if there is none.
+    normalized: the tuple without negative components. result: the element after the step.
     """
 
     role: str
     position: Position
     value: Array | None
     indices: Position | None
-    named: Position
-    taken: Position
+    stored: Position
+    normalized: Position
     result: Array | None
 
 
 class Element(NamedTuple):
-    """How an element of the output is computed. updates: their number, listed as steps or not."""
+    """How an element of the output is computed; updates: their number, listed in steps or not."""
 
     at: Position
     value: Array | None
@@ -80,11 +80,11 @@ class Copy(NamedTuple):
 
     at: Position
     indices: Position | None
-    named: Position
+    stored: Position
 
 
 class Origin(NamedTuple):
-    """The copies of an element of data: those listed, of `total` ones.
+    """The copies of an element of data that are listed, and the number of all, `total`.
 
     element: the element of a scatter's output at the same position, None in a gather.
     """
@@ -111,8 +111,8 @@ def explain(
     invalid position.
     """
     plan = call.inference.plan
-    at = [_position("--at", one, plan.output, "the output") for one in at]
-    origins = [_position("--from", one, plan.data, "data") for one in origins]
+    at = [_position("--at", position, plan.output, "the output") for position in at]
+    origins = [_position("--from", position, plan.data, "data") for position in origins]
     if call.inference.requires_distinct:
         operands.validate(call)
     requested = _Call(call, every)
@@ -122,19 +122,19 @@ def explain(
     return explained
 
 
-def _position(option: str, given: Position, shape: Shape, what: str) -> Position:
+def _position(option: str, position: Position, shape: Shape, array: str) -> Position:
     """Return a validated position without negative components."""
-    prefix = f"{option} {','.join(map(str, given))}"
-    if len(given) != len(shape):
+    prefix = f"{option} {','.join(map(str, position))}"
+    if len(position) != len(shape):
         raise UsageError(
-            f"{prefix}: {what} has shape {written(shape)}: expected one number for each of its"
+            f"{prefix}: {array} has shape {written(shape)}: expected one number for each of its"
             f" {len(shape)} axes"
         )
-    for axis, (number, size) in enumerate(zip(given, shape, strict=True)):
+    for axis, (number, size) in enumerate(zip(position, shape, strict=True)):
         if not -size <= number < size:
             valid = f"valid {-size}..{size - 1}" if size else "no number is valid"
-            raise UsageError(f"{prefix}: axis {axis} of {what} has size {size}: {valid}")
-    return tuple(number % size for number, size in zip(given, shape, strict=True))
+            raise UsageError(f"{prefix}: axis {axis} of {array} has size {size}: {valid}")
+    return tuple(number % size for number, size in zip(position, shape, strict=True))
 
 
 class _Call:
@@ -150,17 +150,21 @@ class _Call:
         plan = self.plan
         searches = [Search(target, self.every) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
-        where = [mapping.tuple_of(plan, target) for target in at]
-        taken = [self.tuples.taken(self._index(one)) or () for one in where]
+        tuple_positions = [mapping.tuple_of(plan, target) for target in at]
+        normalized = [
+            self.tuples.normalized(self._index(position)) or () for position in tuple_positions
+        ]
         sources_at = [
-            mapping.source_of(plan, *one) for one in zip(at, taken, strict=True) if one[1]
+            mapping.source_of(plan, *pair) for pair in zip(at, normalized, strict=True) if pair[1]
         ]
         data = self._elements("data", sources_at + origins)
-        found = zip(sources_at, data, strict=False)
+        read = zip(sources_at, data, strict=False)
         elements = []
-        for target, named, front in zip(at, where, taken, strict=True):
-            role, (origin, value) = ("data", next(found)) if front else ("fill", self._filling())
-            step = Step(role, origin, value, named, self._index(named), front, value)
+        for target, tuple_position, index in zip(at, tuple_positions, normalized, strict=True):
+            role, (origin, value) = ("data", next(read)) if index else ("fill", self._filling())
+            step = Step(
+                role, origin, value, tuple_position, self._index(tuple_position), index, value
+            )
             elements.append(Element(target, value, [step], 0))
         return elements, [
             Origin(search.target, value, self._copies(search), search.count, None)
@@ -178,8 +182,8 @@ class _Call:
 
         def copies() -> Iterator[Copy]:
             for numbers in _blocks(search.stored):
-                for where, named, _ in self._selecting(target, numbers):
-                    yield Copy(mapping.copied_to(self.plan, target, where), where, named)
+                for position, stored, _ in self._selecting(target, numbers):
+                    yield Copy(mapping.copied_to(self.plan, target, position), position, stored)
 
         return Listing(len(search.stored), copies)
 
@@ -189,15 +193,17 @@ class _Call:
         """Yield the positions of tuples that a search found, each as stored and as used."""
         call, at = self.tuples, self.tuples.positions(target, numbers)
         if isinstance(self.plan, ElementsPlan):
-            named = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
+            stored = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
         else:
-            named = call.rows[numbers]
-        kept, taken = tuples.settled(self.plan, named, call.handling)
-        if len(kept) < len(named):
+            stored = call.rows[numbers]
+        selecting, normalized = tuples.selecting(self.plan, stored, call.handling)
+        if len(selecting) < len(stored):
             raise operands.changed(self.call.inference)
         columns = (np.broadcast_to(along, len(numbers)).tolist() for along in at)
-        where = zip(*columns, strict=True) if at else [()] * len(numbers)
-        yield from zip(where, map(tuple, named.tolist()), map(tuple, taken.tolist()), strict=True)
+        positions = zip(*columns, strict=True) if at else [()] * len(numbers)
+        yield from zip(
+            positions, map(tuple, stored.tolist()), map(tuple, normalized.tolist()), strict=True
+        )
 
     def scattered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
@@ -206,14 +212,14 @@ class _Call:
         updates = self._updates()
         every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
         requested = zip(at + origins, old, every, strict=True)
-        finders = [_ElementFinder(self, *one, updates) for one in requested]
+        finders = [_ElementFinder(self, *arguments, updates) for arguments in requested]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
         gone = zip(elements[len(at) :], old[len(at) :], strict=True)
-        return elements[: len(at)], [self._stayed(*one) for one in gone]
+        return elements[: len(at)], [self._scattered_origin(*pair) for pair in gone]
 
-    def _stayed(self, element: Element, old: Array | None) -> Origin:
-        """Return the copy of data's element in a scatter: none if updates replaced it."""
+    def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
+        """Explain an element of data in a scatter: its only copy is at the same position."""
         combining = Combining.of(self.call.inference.attributes)
         gone = element.updates and (combining.reduction == "none" or combining.copies_first)
         outputs = [] if gone else [Copy(element.at, None, ())]
@@ -226,15 +232,17 @@ class _Call:
         values: Sequence[Array | None],
         results: Sequence[Array | None],
     ) -> Iterator[Step]:
-        """Yield the steps of updates, with their values and the results after each."""
+        """Yield the steps of updates, with the value of each and the result after it."""
         updated = self._selecting(target, numbers)
-        for (where, named, taken), value, result in zip(updated, values, results, strict=True):
-            at = mapping.update_for(self.plan, target, where)
-            yield Step("updates", at, value, where, named, taken, result)
+        for (position, stored, normalized), value, result in zip(
+            updated, values, results, strict=True
+        ):
+            at = mapping.update_for(self.plan, target, position)
+            yield Step("updates", at, value, position, stored, normalized, result)
 
-    def _index(self, where: Position) -> Position:
+    def _index(self, position: Position) -> Position:
         """Return an index tuple as stored; OutputError if it changed to one out of bounds."""
-        index = tuple(np.atleast_1d(element_at(self.tuples.indices, where)).tolist())
+        index = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
         sizes, strict = mapping.sizes(self.plan), self.tuples.mode == "error"
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index, sizes, strict=True)
@@ -268,16 +276,16 @@ class _ElementFinder:
         self.search = Search(target, every, self._apply_between)
         self._call, self._every, self._updates = call, every, updates
         self._steps: list[Step] = []
-        self._untouched = old
+        self._current = old
         # Unknown updates make the result unknown, and with it the whole answer.
         self._old = None if updates is None else old
-        self._now = self._start()
+        self._running = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
         search = self.search
         if not search.count:
-            return Element(search.target, self._untouched, [self._first(self._untouched)], 0)
+            return Element(search.target, self._current, [self._first(self._current)], 0)
         if self._every:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
@@ -286,15 +294,17 @@ class _ElementFinder:
         listed = [self._first(self._old), *self._steps]
         return Element(search.target, self._result(), listed, search.count)
 
-    def _start(self) -> Running | None:
+    def _start(self) -> RunningValues | None:
         """Return the current value in data, None if it is unknown."""
         if self._old is None or self._updates is None:
             return None
-        return Running(self._old.reshape(1), Combining.of(self._call.call.inference.attributes))
+        return RunningValues(
+            self._old.reshape(1), Combining.of(self._call.call.inference.attributes)
+        )
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""
-        return None if self._now is None else self._now.values()[0, ...]
+        return None if self._running is None else self._running.values()[0, ...]
 
     def _first(self, old: Array | None) -> Step:
         return Step("data", self.search.target, old, None, (), (), old)
@@ -306,16 +316,16 @@ class _ElementFinder:
 
     def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._now is None or self._old is None:
+        if self._running is None or self._old is None:
             return
         step = max(1, PIECE // self._old.itemsize)
-        for some in _blocks(numbers, step):
-            self._now.apply(np.zeros(len(some), np.int64), self._taken(some))
+        for block in _blocks(numbers, step):
+            self._running.apply(np.zeros(len(block), np.int64), self._taken(block))
 
     def _list_steps(self, numbers: Array) -> None:
-        for step, now in self._update_steps(numbers, self._now):
+        for step, now in self._update_steps(numbers, self._running):
             self._steps.append(step)
-            self._now = now
+            self._running = now
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the current value and for every update, in order."""
@@ -324,33 +334,30 @@ class _ElementFinder:
             yield step
 
     def _update_steps(
-        self, numbers: Array, now: Running | None
-    ) -> Iterator[tuple[Step, Running | None]]:
+        self, numbers: Array, now: RunningValues | None
+    ) -> Iterator[tuple[Step, RunningValues | None]]:
         """Yield the steps of updates, and the element after each, starting from `now`."""
         itemsize = self._call.call.inference.dtype.itemsize
-        for some in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
-            values: Sequence[Array | None] = [None] * len(some)
-            results, after = values, [now] * len(some)
+        for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
+            values: Sequence[Array | None] = [None] * len(block)
+            results, after = values, [now] * len(block)
             if now is not None:
-                taken = self._taken(some)
-                updated = self._one_by_one(now, taken)
+                updates = self._taken(block)
+                updated = self._after_each(now, updates)
                 values, results = (
-                    [one[n, ...] for n in range(len(some))] for one in (taken, updated.values())
+                    [elements[n, ...] for n in range(len(block))]
+                    for elements in (updates, updated.values())
                 )
-                after = [updated.one(n) for n in range(len(some))]
-            steps = self._call.steps(self.search.target, some, values, results)
+                after = [updated.one(n) for n in range(len(block))]
+            steps = self._call.steps(self.search.target, block, values, results)
             yield from zip(steps, after, strict=True)
             now = after[-1]
 
-    def _one_by_one(self, now: Running, taken: Array) -> Running:
-        """Return an element after each of some updates.
-
-        A run returns only the last value. So each result gets an element of its own, to which all
-        updates up to its own are applied.
-        """
-        update, result = np.triu_indices(len(taken))
-        each = now.repeated(len(taken))
-        each.apply(result, values.opaque(taken)[update].view(taken.dtype))
+    def _after_each(self, now: RunningValues, updates: Array) -> RunningValues:
+        """Return the element after each update: copy n has updates 0..n applied."""
+        update, result = np.triu_indices(len(updates))
+        each = now.repeated(len(updates))
+        each.apply(result, values.opaque(updates)[update].view(updates.dtype))
         return each
 
     def _taken(self, numbers: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Shape inference from files, reading only their headers, or from types in their place."""
+"""Shape inference from the headers of files, or from types."""
 
 from collections.abc import Mapping
 
@@ -17,20 +17,20 @@ def infer(
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     spec: str = "ndtool",
     dtype: str | None = None,
-    known: Mapping[str, Given] | None = None,
+    types: Mapping[str, Given] | None = None,
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
     arguments: files and types by the standards' names. A type's sizes may be symbolic, as in
     `float32[N,64]`; the trace lists what is then assumed. dtype: the actual dtype of void-typed
-    data. known: inputs of known types, by role. Raises RuleError, with the trace so far, and
+    data. types: inputs of known types, by role. Raises RuleError, with the trace so far, and
     DtypeError; both mention the arguments.
     """
     streams = Streams()
-    inputs, known = dict[str, Given](), known or {}
+    inputs, types = dict[str, Given](), types or {}
     for role in operator_of(operator).inputs:
-        if role in known:
-            inputs[role] = known[role]
+        if role in types:
+            inputs[role] = types[role]
         if role not in arguments:
             continue
         argument = arguments[role]
@@ -41,8 +41,8 @@ def infer(
 
 def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Given:
     """Read a type, or the header of a file."""
-    if (found := typed(argument, named=True)) is not None:
-        return Given(argument, found.metadata.dtype, found.metadata.shape)
+    if (type_source := typed(argument, symbolic=True)) is not None:
+        return Given(argument, type_source.metadata.dtype, type_source.metadata.shape)
     entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None
     if metadata is None:

@@ -34,34 +34,31 @@ def sizes(plan: Plan) -> Shape:
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
 
-def runs(plan: Plan) -> Shape:
+def slice_grid(plan: Plan) -> Shape:
     """Return the shape of all slices that tuples can select; for elements operators, data's."""
     if isinstance(plan, ElementsPlan):
         return plan.data
     return plan.groups + plan.sizes
 
 
-def named(plan: Plan, target: Position) -> Position:
+def index_tuple_of(plan: Plan, target: Position) -> Position:
     """Return the index tuple, without negative components, that selects an element of data."""
     if isinstance(plan, ElementsPlan):
         return (target[plan.axis],)
     return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, target: Position, where: Position) -> Position:
-    """Return the position in a gather's output of the copy that the tuple at `where` makes."""
+def copied_to(plan: Plan, target: Position, tuple_position: Position) -> Position:
+    """Return the position in a gather's output of the copy that a tuple makes of an element."""
     if isinstance(plan, ElementsPlan):
-        return where
+        return tuple_position
     b = len(plan.batch)
-    return (*target[:b], *where[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, target: Position, where: Position) -> Position:
-    """Return the position of the update that the tuple at `where` applies to an element of data.
-
-    It is where a gather would copy the element to.
-    """
-    return copied_to(plan, target, where)
+def update_for(plan: Plan, target: Position, tuple_position: Position) -> Position:
+    """Return the position of the update of an element of data: where a gather would copy it to."""
+    return copied_to(plan, target, tuple_position)
 
 
 class Positions:

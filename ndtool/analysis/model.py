@@ -1,7 +1,7 @@
-"""The nodes of our operators in an ONNX model: their metadata, and their results on inputs.
+"""The gather and scatter nodes of an ONNX model: their metadata, and their results on inputs.
 
-Metadata are read without the onnx package. To run a model, the package's reference evaluator
-computes all other nodes, and ndtool its own.
+Metadata are read without the onnx package. In a run, ndtool computes these nodes and the package's
+reference evaluator the others.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -56,43 +56,43 @@ class ModelNode(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The nodes of a model, and the error of one, or about an engine's different answer."""
+    """The nodes of a model, and the error of a failed run or of an engine that differs."""
 
     nodes: list[ModelNode]
     error: NdtoolError | None
 
 
 def nodes(path: str) -> list[ModelNode]:
-    """Return the nodes of our operators, in subgraphs and functions too."""
+    """Return the gather and scatter nodes of a model, in subgraphs and functions too."""
     return _described(locators.model(path))
 
 
 def _described(model: KnownModel) -> list[ModelNode]:
-    """Return nodes with their metadata; a node's output type is known to later nodes."""
-    found = []
+    """Return nodes with their metadata; the output type of a node is known to later nodes."""
+    described = []
     for scope in model.scopes:
-        given: dict[str, Known] = {}  # by scope and name
-        for known in scope:
-            one = _node(known, given)
-            found.append(one)
-            if one.node.output:
-                given[known.scope + one.node.output] = one.output
-    return found
+        outputs: dict[str, Known] = {}  # by scope and name
+        for declared in scope:
+            model_node = _node(declared, outputs)
+            described.append(model_node)
+            if model_node.node.output:
+                outputs[declared.scope + model_node.node.output] = model_node.output
+    return described
 
 
-def _node(known: KnownNode, given: dict[str, Known]) -> ModelNode:
+def _node(known: KnownNode, outputs: dict[str, Known]) -> ModelNode:
     node, path, types = known
 
     def of(name: str) -> Known:
         if types[name].shape is not None:
             return types[name]
-        declared = (given.get(around + name) for around in modelproto.outwards(path))
+        declared = (outputs.get(around + name) for around in modelproto.outwards(path))
         return next(filter(None, declared), types[name])
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
     inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
     output = types[node.output] if node.output else Known(None, None)
-    inferred = _inferred(node, {role: one for role, (_, one) in inputs.items()})
+    inferred = _inferred(node, {role: known for role, (_, known) in inputs.items()})
     if output.shape is None and inferred is not None:
         return ModelNode(node, _version(node), inputs, *inferred)
     return ModelNode(node, _version(node), inputs, output)
@@ -108,10 +108,7 @@ def _version(node: OperatorNode) -> int | None:
 
 
 def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
-    """Infer the output of a node, and the conditions assumed.
-
-    None if the model does not declare enough about the inputs.
-    """
+    """Infer the output type of a node and the assumptions; None if input types are not declared."""
     sizes: dict[str, plans.Shape] = {}
     lowered = node.operator in LOWERED
     for role in known if lowered else operator_of(node.operator).inputs:
@@ -131,7 +128,7 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(known.values())).dtype
-    return Known(data, tuple(map(_said, plan.output))), trace.assumed
+    return Known(data, tuple(map(_declared_size, plan.output))), trace.assumed
 
 
 class _Open(Symbol):
@@ -145,7 +142,7 @@ def _size(role: str, axis: int, size: int | str | None) -> int:
     return _Open(f"{role}.shape[{axis}]") if size is None or size < 0 else size
 
 
-def _said(size: int) -> int | str | None:
+def _declared_size(size: int) -> int | str | None:
     """Return a size as a model declares it."""
     if isinstance(size, _Open):
         return None
@@ -153,13 +150,13 @@ def _said(size: int) -> int | str | None:
 
 
 def _attributes(values: dict[str, Any]) -> Attributes:
-    given = {name: value for name, value in values.items() if value is not None}
-    return Attributes(**{name: given[name] for name in Attributes._fields if name in given})
+    present = {name: value for name, value in values.items() if value is not None}
+    return Attributes(**{name: present[name] for name in Attributes._fields if name in present})
 
 
 def run(
     path: str,
-    where: str | Mapping[str, NDArray[Any]],
+    inputs: str | Mapping[str, NDArray[Any]],
     against: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress = lambda share, engine_name: None,
@@ -167,7 +164,7 @@ def run(
 ) -> Outcome:
     """Run a model on inputs, and compare engines with the outputs of our nodes.
 
-    where: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
+    inputs: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
     save: a folder for the tensors of our nodes.
     """
     model = locators.model(path)
@@ -180,7 +177,7 @@ def run(
     running = _Running(_described(model), against, engine_settings, progress)
     try:
         modelcheck.check(path)
-        feeds = modelinputs.read(where, model)
+        feeds = modelinputs.read(inputs, model)
     except (RuleError, DtypeError) as exc:
         return Outcome(running.nodes, exc)
     if save is not None:
@@ -189,13 +186,13 @@ def run(
     return Outcome(running.nodes, error or _disagreement(running.nodes))
 
 
-def _disagreement(found: list[ModelNode]) -> DifferenceError | None:
-    """Return the error about nodes on which engines differ, or None."""
+def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
+    """Return the error about the nodes on which engines differ, None if all agree."""
     wrong: list[str] = []
     places: list[str] = []
-    for one in found:
-        if error := disagreement(one.node.operator, one.reports):
-            name = printable(one.node.node)
+    for model_node in model_nodes:
+        if error := disagreement(model_node.node.operator, model_node.reports):
+            name = printable(model_node.node.node)
             wrong.append(f"{name}: {error.message}")
             places += [f"{name}: {line}" for line in error.places]
     if not wrong:
@@ -209,22 +206,22 @@ class _RefusedError(Exception):
 
 
 class _Running:
-    """A run of a model: records the inputs and outputs of our nodes as the evaluator runs them."""
+    """A run of a model: records the inputs and outputs of nodes as the evaluator computes them."""
 
     def __init__(
         self,
-        found: list[ModelNode],
+        model_nodes: list[ModelNode],
         against: tuple[str, ...],
         engine_settings: EngineSettings,
         progress: EngineProgress,
     ) -> None:
         self.folder: str | None = None  # for the tensors of nodes
-        self.nodes = [one._replace(runs=0) for one in found]
+        self.nodes = [model_node._replace(runs=0) for model_node in model_nodes]
         self._against, self._settings, self._progress = against, engine_settings, progress
         self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
-        """Run the model; return the error of the first of our nodes that fails, or None."""
+        """Run the model; return the error of the first node that fails, or None."""
         onnx: Any = import_module("onnx")
         with modelcheck.calling(path):
             try:
@@ -239,30 +236,30 @@ class _Running:
     def _number(self, model: Any) -> None:
         """Write the number of each of our nodes into its doc_string, which the evaluator keeps."""
         free: dict[str, list[int]] = {}
-        for number, one in enumerate(self.nodes):
-            free.setdefault(one.node.node, []).append(number)
+        for number, model_node in enumerate(self.nodes):
+            free.setdefault(model_node.node.node, []).append(number)
         for name, node in _walk(model):
             node.doc_string = str(free[name].pop(0))
 
     def _evaluator(self) -> Any:
         """Return an evaluator with our operators, also in subgraphs and functions."""
         reference: Any = import_module("onnx.reference")
-        ours: Any = import_module("ndtool.onnx")
+        operators: Any = import_module("ndtool.onnx")
         running = self
 
-        def watched(kind: Any) -> Any:
+        def recorded(kind: Any) -> Any:
             class Recorded(kind):  # type: ignore[misc]
                 def _run(self, *inputs: Any, **attributes: Any) -> Any:
                     number = int(self.onnx_node.doc_string)
                     compute = super()._run
-                    return running._met(
+                    return running._compute(
                         number, inputs, attributes, lambda: compute(*inputs, **attributes)
                     )
 
             Recorded.__name__ = kind.__name__
             return Recorded
 
-        kinds = [watched(kind) for kind in ours.OPS]
+        kinds = [recorded(kind) for kind in operators.OPS]
 
         class Evaluator(reference.ReferenceEvaluator):  # type: ignore[misc]
             def __init__(self, proto: Any, **settings: Any) -> None:
@@ -270,7 +267,7 @@ class _Running:
 
         return Evaluator
 
-    def _met(
+    def _compute(
         self,
         number: int,
         inputs: tuple[Any, ...],
@@ -278,39 +275,41 @@ class _Running:
         compute: Callable[[], Any],
     ) -> Any:
         """Compute a node for the evaluator; attributes that are parameters have values now."""
-        one = self.nodes[number]
+        model_node = self.nodes[number]
         try:
             (result,) = compute()
-            if not one.runs and self._against:
-                one = one._replace(reports=self._compared(number, inputs, attributes))
+            if not model_node.runs and self._against:
+                model_node = model_node._replace(reports=self._compared(number, inputs, attributes))
         except NdtoolError as exc:
-            self._error = _named(exc, one, inputs)
+            self._error = _with_names(exc, model_node, inputs)
             raise _RefusedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
-        given = zip(one.inputs.items(), arrays, strict=True)
-        if not one.runs and self.folder is not None:
-            tensors = {**dict(zip(one.inputs, arrays, strict=True)), "output": result}
-            saved = modeltensors.save(self.folder, number, one.node.node, tensors)
-            one = one._replace(saved=saved)
-        actual = {role: (name, _known(array)) for (role, (name, _)), array in given}
-        runs = (one.runs or 0) + 1
-        self.nodes[number] = one._replace(inputs=actual, runs=runs, found=_known(result))
+        named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
+        if not model_node.runs and self.folder is not None:
+            tensors = {**dict(zip(model_node.inputs, arrays, strict=True)), "output": result}
+            saved = modeltensors.save(self.folder, number, model_node.node.node, tensors)
+            model_node = model_node._replace(saved=saved)
+        actual = {role: (name, _known(array)) for (role, (name, _)), array in named_arrays}
+        runs = (model_node.runs or 0) + 1
+        self.nodes[number] = model_node._replace(inputs=actual, runs=runs, found=_known(result))
         return (result,)
 
     def _compared(
         self, number: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
     ) -> tuple[Report, ...]:
-        one = self.nodes[number]
-        if one.node.operator in LOWERED:
-            message = f"{one.node.title} is not compared with other engines"
-            return tuple(Report(who, None, None, "refused", None, message) for who in self._against)
-        operator = operator_of(one.node.operator)
+        model_node = self.nodes[number]
+        if model_node.node.operator in LOWERED:
+            message = f"{model_node.node.title} is not compared with other engines"
+            return tuple(
+                Report(engine, None, None, "refused", None, message) for engine in self._against
+            )
+        operator = operator_of(model_node.node.operator)
         arrays = dict(zip(operator.inputs, inputs, strict=True))
-        called: dict[str, Any] = {**_called(one)}
+        called: dict[str, Any] = {**_input_names(model_node)}
         request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
-        done, name = number / len(self.nodes), printable(one.node.node, 40)
+        done, name = number / len(self.nodes), printable(model_node.node.node, 40)
 
         def report_progress(share: float, engine_name: str) -> None:
             self._progress(
@@ -326,26 +325,28 @@ def _known(array: NDArray[Any]) -> Known:
     return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
-def _called(one: ModelNode) -> dict[str, str]:
+def _input_names(model_node: ModelNode) -> dict[str, str]:
     """Return the names of a node's inputs, by role."""
-    return {role: name for role, (name, _) in one.inputs.items()}
+    return {role: name for role, (name, _) in model_node.inputs.items()}
 
 
-def _named(exc: NdtoolError, one: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
+def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
     """Put the names of a node and of its inputs into an error."""
-    given = {
+    named_inputs = {
         role: Given(name, dtypes.from_numpy(array.dtype), array.shape)
         for (role, name), array in zip(
-            _called(one).items(), [array for array in inputs if array is not None], strict=True
+            _input_names(model_node).items(),
+            [array for array in inputs if array is not None],
+            strict=True,
         )
     }
-    inference.point_out(exc, given)
-    exc.message = f"{printable(one.node.node)}: {exc.message}"
+    inference.point_out(exc, named_inputs)
+    exc.message = f"{printable(model_node.node.node)}: {exc.message}"
     return exc
 
 
 def _walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the nodes of our operators in a model of the onnx package, with their paths."""
+    """Yield the gather and scatter nodes of a model of the onnx package, with their paths."""
     yield from _walk_nodes(model.graph.node, "")
     for function in model.functions:
         path = f"{function.domain}.{function.name}" if function.domain else function.name
@@ -353,8 +354,8 @@ def _walk(model: Any) -> Iterator[tuple[str, Any]]:
         yield from _walk_nodes(function.node, f"{path}:{overload}/" if overload else f"{path}/")
 
 
-def _walk_nodes(found: Any, path: str) -> Iterator[tuple[str, Any]]:
-    for node in found:
+def _walk_nodes(graph_nodes: Any, path: str) -> Iterator[tuple[str, Any]]:
+    for node in graph_nodes:
         name = path + (node.name or next(iter(node.output), "") or node.op_type)
         if node.op_type in TITLES and node.domain in ("", "ai.onnx"):
             yield name, node

@@ -19,7 +19,7 @@ _SMALL = 1 << 16  # bytes of a tensor whose values shape inference reads
 
 @contextmanager
 def calling(path: str, verb: str = "cannot run") -> Iterator[None]:
-    """Turn exceptions of the onnx package into ours; verb: what it does with the model."""
+    """Raise errors of ndtool for exceptions of the onnx package; verb: what it does."""
     try:
         yield
     except NdtoolError:
@@ -50,19 +50,20 @@ def check(path: str) -> None:
         inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
-def _check_version(path: str, model: Any, known: int) -> None:
+def _check_version(path: str, model: Any, newest: int) -> None:
     for opset in model.opset_import:
-        if opset.domain in DOMAINS and opset.version > known:
+        if opset.domain in DOMAINS and opset.version > newest:
             raise RuleError(
                 f"{printable(path)} uses ONNX operator set {opset.version}:"
-                f" the installed onnx package supports 1..{known}"
+                f" the installed onnx package supports 1..{newest}"
             )
 
 
 def _fill(model: Any) -> None:
     """Add the shapes of inputs and outputs that only the checker requires.
 
-    It would search external data in the current directory: their tensors become empty ones.
+    The checker would look for external data in the current directory, so those tensors become
+    empty.
     """
     for value in (*model.graph.input, *model.graph.output):
         if value.type.HasField("tensor_type"):
@@ -75,16 +76,16 @@ def _fill(model: Any) -> None:
 
 
 def _load_small(path: str, model: Any) -> None:
-    """Load the external data of small tensors into a model; the others' types need no values."""
+    """Load the external data of small tensors, whose values shape inference needs."""
     with closing(locations.open_storage(path)) as model_file:
         folder = Folder(path, model_file)
         for tensor in _external(model):
             label = f"{path}:{tensor.name}"
-            known = _header(tensor.SerializeToString(), label)
-            if known.stored <= _SMALL:
-                beside, start = folder.find(known, label)
-                with closing(locations.open_storage(beside)) as data:
-                    _hold(tensor, bytes(data.peek(start, known.stored)))
+            header = _header(tensor.SerializeToString(), label)
+            if header.stored <= _SMALL:
+                data_path, start = folder.find(header, label)
+                with closing(locations.open_storage(data_path)) as data:
+                    _hold(tensor, bytes(data.peek(start, header.stored)))
 
 
 def _header(raw: bytes, label: str) -> tensorproto.Tensor:
@@ -101,7 +102,7 @@ def _hold(tensor: Any, raw: bytes) -> None:
 def _external(model: Any) -> list[Any]:
     """Return the tensors of a model whose data are in other files."""
     tensors = (*model.graph.initializer, *_tensors(_nodes(model)))
-    return [one for one in tensors if one.data_location == one.EXTERNAL]
+    return [tensor for tensor in tensors if tensor.data_location == tensor.EXTERNAL]
 
 
 def _nodes(model: Any) -> list[Any]:
@@ -111,7 +112,7 @@ def _nodes(model: Any) -> list[Any]:
 
 
 def _subgraphs(nodes: Any) -> Iterator[Any]:
-    """Yield the subgraphs of nodes, and theirs."""
+    """Yield the subgraphs of nodes, nested ones too."""
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
             yield graph
@@ -119,7 +120,7 @@ def _subgraphs(nodes: Any) -> Iterator[Any]:
 
 
 def _tensors(nodes: Any) -> Iterator[Any]:
-    """Yield the tensors in nodes, and in their subgraphs."""
+    """Yield the tensors in nodes and in their subgraphs."""
     for attribute in (attribute for node in nodes for attribute in node.attribute):
         yield from (attribute.t, *attribute.tensors)
         for graph in (attribute.g, *attribute.graphs):

@@ -18,86 +18,86 @@ Arrays = dict[str, NDArray[Any]]
 _DATA_SET = "test_data_set_0"  # of ONNX's backend tests
 
 
-def read(where: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
+def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
     """Return the inputs of a model by name; those with a default value may be missing.
 
-    where: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
+    inputs: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
     RuleError or DtypeError for an input that differs from the model's declaration.
     """
     needed = [name for name in model.inputs if name not in model.held]
-    if not isinstance(where, str):
-        _require_names("inputs", where, needed, model)
-        for name, array in where.items():
-            given = Known(dtypes.from_numpy(array.dtype).name, array.shape)
-            _require_as_declared(f"inputs[{name!r}]", given, name, model.inputs[name])
-        return dict(where)
-    if os.path.isdir(where):
-        files = _tensors(where)
-        taken = list(model.inputs) if len(files) == len(model.inputs) else needed
-        if len(files) != len(taken):
-            wanted = f"expected {len(needed)}: {_listed(needed)}"
-            raise UsageError(f"{printable(where)} has {len(files)} inputs: {wanted}")
-        arguments = dict(zip(taken, files, strict=True))
+    if not isinstance(inputs, str):
+        _require_names("inputs", inputs, needed, model)
+        for name, array in inputs.items():
+            actual = Known(dtypes.from_numpy(array.dtype).name, array.shape)
+            _require_as_declared(f"inputs[{name!r}]", actual, name, model.inputs[name])
+        return dict(inputs)
+    if os.path.isdir(inputs):
+        files = _tensors(inputs)
+        names = list(model.inputs) if len(files) == len(model.inputs) else needed
+        if len(files) != len(names):
+            expected = f"expected {len(needed)}: {_listed(needed)}"
+            raise UsageError(f"{printable(inputs)} has {len(files)} inputs: {expected}")
+        arguments = dict(zip(names, files, strict=True))
     else:
-        arguments = {entry.member or "": entry.name for entry in locators.describe(where)}
-        _require_names(where, arguments, needed, model)
+        arguments = {entry.member or "": entry.name for entry in locators.describe(inputs)}
+        _require_names(inputs, arguments, needed, model)
     return {name: _array(arguments[name], name, model.inputs[name]) for name in arguments}
 
 
 def _require_names(
-    where: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
+    location: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
 ) -> None:
-    """Raise UsageError or RuleError unless the names are those of the model's inputs."""
+    """Raise UsageError for a missing input, RuleError for a name that is no input."""
     if missing := [name for name in needed if name not in given]:
         raise UsageError(
-            f"{printable(where)} has no input {_listed(missing)}: expected {_listed(needed)}"
+            f"{printable(location)} has no input {_listed(missing)}: expected {_listed(needed)}"
         )
-    if others := [name for name in given if name not in model.inputs]:
+    if unknown := [name for name in given if name not in model.inputs]:
         raise RuleError(
-            f"{printable(where)} has {_listed(others)}, which are not inputs of the model:"
+            f"{printable(location)} has {_listed(unknown)}, which are not inputs of the model:"
             f" expected {_listed(list(model.inputs))}"
         )
 
 
-def _listed(found: list[str]) -> str:
-    return ", ".join(map(printable, found)) or "nothing"
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(printable, names)) or "nothing"
 
 
 def _tensors(folder: str) -> list[str]:
     """Return the files input_0.pb and so on of a folder, or of the data set in it."""
     for directory in (folder, os.path.join(folder, _DATA_SET)):
         files = (os.path.join(directory, f"input_{number}.pb") for number in count())
-        if found := list(takewhile(os.path.exists, files)):
-            return found
+        if existing := list(takewhile(os.path.exists, files)):
+            return existing
     raise InputError(
         f"{printable(folder)} has no inputs: expected input_0.pb in it or in its {_DATA_SET}"
     )
 
 
-def _array(argument: str, name: str, known: Known) -> NDArray[Any]:
-    """Read an input; known: the model's declaration."""
+def _array(argument: str, name: str, declared: Known) -> NDArray[Any]:
+    """Read an input; declared: the model's declaration."""
     source = locators.open_source(argument, Streams())
     try:
         metadata = source.metadata
         dtype = metadata.dtype
-        if dtype.kind == "V" and known.dtype in dtypes.EXTENDED:
-            dtype = dtypes.view_as(dtype, known.dtype)
-        given = Known("string" if dtype.kind in "US" else dtype.name, metadata.shape)
-        _require_as_declared(argument, given, name, known)
+        if dtype.kind == "V" and declared.dtype in dtypes.EXTENDED:
+            dtype = dtypes.view_as(dtype, declared.dtype)
+        actual = Known("string" if dtype.kind in "US" else dtype.name, metadata.shape)
+        _require_as_declared(argument, actual, name, declared)
         array = as_array(whole(source).buffer, dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
     finally:
         source.close()
 
 
-def _require_as_declared(argument: str, given: Known, name: str, known: Known) -> None:
+def _require_as_declared(argument: str, actual: Known, name: str, declared: Known) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
-    prefix = f"{printable(argument)} is {given.described}: the model's input {printable(name)} is"
-    if known.dtype is not None and given.dtype != known.dtype:
-        raise DtypeError(f"{prefix} {known.described}")
-    if known.shape is None or given.shape is None:
+    prefix = f"{printable(argument)} is {actual.described}: the model's input {printable(name)} is"
+    if declared.dtype is not None and actual.dtype != declared.dtype:
+        raise DtypeError(f"{prefix} {declared.described}")
+    if declared.shape is None or actual.shape is None:
         return
-    sizes = zip(given.shape, known.shape, strict=False)
+    sizes = zip(actual.shape, declared.shape, strict=False)
     fixed = (isinstance(size, int) and size >= 0 and have != size for have, size in sizes)
-    if len(given.shape) != len(known.shape) or any(fixed):
-        raise RuleError(f"{prefix} {known.described}")
+    if len(actual.shape) != len(declared.shape) or any(fixed):
+        raise RuleError(f"{prefix} {declared.described}")

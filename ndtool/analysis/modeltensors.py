@@ -1,4 +1,4 @@
-"""The tensors of a model's nodes as files, so that `explain` can follow them."""
+"""Files for the tensors of a model's nodes, which `explain` can read."""
 
 import os
 import re
@@ -23,25 +23,25 @@ _LONGEST = 60  # characters of a node's name in a file's name
 
 def prepare(folder: str) -> str:
     """Create a folder for tensors, unless it exists; return its path."""
-    where = locations.local_path(folder)
-    if locations.is_url(where):
+    directory = locations.local_path(folder)
+    if locations.is_url(directory):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
     try:
-        os.makedirs(where, exist_ok=True)
+        os.makedirs(directory, exist_ok=True)
     except FileExistsError:
         raise OutputError(f"{printable(folder)} is not a directory") from None
     except OSError as exc:
         raise failure(exc, folder, OutputError) from None
     except ValueError as exc:
         raise OutputError(f"{printable(folder)} is not a valid file name: {exc}") from None
-    return where
+    return directory
 
 
 def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
-    """Write the tensors of a node, and return their files by role; all appear together.
+    """Write the tensors of a node, all or none, and return their files by role.
 
-    Names of files are made of the node's number, the characters of its name that are safe in any
-    file system, and the roles.
+    A file's name is the node's number, its name with other characters than letters and digits
+    replaced, and the role.
     """
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", node)[:_LONGEST].strip("_-") or "node"
     files = {role: os.path.join(folder, f"{number + 1}-{safe}.{role}.npy") for role in tensors}
@@ -60,10 +60,10 @@ def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) 
 
 
 def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Return strings of Python as ones of fixed length, which files can have."""
+    """Return an array of Python strings as fixed-length strings, which files can hold."""
     if not array.dtype.hasobject:
         return array
-    texts = [_text(one) for one in array.flat]
+    texts = [_text(value) for value in array.flat]
     return np.array(texts, np.str_).reshape(array.shape)
 
 

@@ -1,7 +1,7 @@
-"""A preview of an output: the few elements shown, computed without the others.
+"""A preview of an output: the elements shown, computed without the others.
 
-Gathers read only these elements. Scatters make a pass over all index tuples, in blocks, and
-apply the updates of these elements in order, so the bits are those of a complete run.
+Gathers read only these elements. Scatters pass over all index tuples, in blocks, and apply the
+updates of these elements in order, so the bits are those of a complete run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.oracle.blocks import in_order
-from ndtool.analysis.running import Running
+from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
 from ndtool.engine.counting import Combining
@@ -38,9 +38,8 @@ _BLOCK = 1 << 18  # index tuples to process at a time
 class Window(NamedTuple):
     """The elements of an array to show: all combinations of positions along its axes.
 
-    positions: the positions along each axis. corner: the number of leading axes of which only the
-    first position is shown. gaps: whether only the ends of a long axis are shown, with one position
-    between them in place of the rest.
+    corner: the number of leading axes of which only the first position is shown. gaps: whether only
+    the ends of a long axis are shown, with one position between them for the omitted ones.
     """
 
     positions: tuple[tuple[int, ...], ...]
@@ -63,17 +62,17 @@ def text(validated: Validated) -> str:
     loaded = {"data": operands.load_data(validated)}
     if inference.scatters:
         loaded["updates"] = operands.load(call, "updates")
-    for role, one in loaded.items():
-        _, dtype, shape = one.given
-        arrays[role] = values.as_array(one.byte_range.buffer, dtype, shape, one.fortran)
-    seen = window(inference.plan.output)
-    return written(title, elements(inference, arrays, seen), seen)
+    for role, operand in loaded.items():
+        _, dtype, shape = operand.given
+        arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
+    visible = window(inference.plan.output)
+    return written(title, elements(inference, arrays, visible), visible)
 
 
-def written(title: str, shown: Array, seen: Window) -> str:
+def written(title: str, shown: Array, visible: Window) -> str:
     """Return the text of a window's elements, under a title."""
-    corner = "[" + "0, " * seen.corner + "...] of " if seen.corner else ""
-    return corner + title + "\n" + values.lines(shown[(0,) * seen.corner + (...,)], seen.gaps)
+    corner = "[" + "0, " * visible.corner + "...] of " if visible.corner else ""
+    return corner + title + "\n" + values.lines(shown[(0,) * visible.corner + (...,)], visible.gaps)
 
 
 def window(shape: Shape) -> Window:
@@ -86,9 +85,9 @@ def window(shape: Shape) -> Window:
         if count > _SHOWN:
             break
         corner = axis
-    rest = shape[corner:]
-    gaps = bool(np.prod(rest, dtype=object) > _WHOLE)
-    shown = [_ends(size) if gaps else tuple(range(size)) for size in rest]
+    shown_shape = shape[corner:]
+    gaps = bool(np.prod(shown_shape, dtype=object) > _WHOLE)
+    shown = [_ends(size) if gaps else tuple(range(size)) for size in shown_shape]
     return Window(((0,),) * corner + tuple(shown), corner, gaps)
 
 
@@ -98,57 +97,58 @@ def _ends(size: int) -> tuple[int, ...]:
     return (*range(EDGE + 1), *range(size - EDGE, size))
 
 
-def elements(inference: Inference, arrays: dict[str, Array], seen: Window) -> Array:
+def elements(inference: Inference, arrays: dict[str, Array], visible: Window) -> Array:
     """Compute the elements of the output in a window; arrays: the inputs, indices validated."""
     plan, dtype = inference.plan, arrays["data"].dtype
-    if not all(seen.shape):
-        return np.empty(seen.shape, dtype)
+    if not all(visible.shape):
+        return np.empty(visible.shape, dtype)
     opaque = np.dtype((np.void, dtype.itemsize))  # or NumPy would make all true bools the same
     data = arrays["data"].view(opaque)
     rule = inference.handling
     if "updates" not in arrays:
         empty = np.frombuffer(inference.filling, opaque)
-        return _gathered(plan, data, arrays["indices"], seen, rule, empty).view(dtype)
-    result = pick(data, _open(seen.positions), seen.shape).view(dtype)
-    right = arrays["updates"].dtype
+        return _gathered(plan, data, arrays["indices"], visible, rule, empty).view(dtype)
+    result = pick(data, _open(visible.positions), visible.shape).view(dtype)
+    updates_dtype = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
-        shown = _flat(_open(seen.positions), plan.data).reshape(-1)
+        shown = _flat(_open(visible.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], rule, shown)
         updates_in_order = in_order(arrays["updates"])
         updated: ElementUpdates = (
             (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
         )
     else:
-        updated = _updates_of(plan, arrays, seen, rule)
-    running = Running(result.reshape(-1), Combining.of(inference.attributes))
+        updated = _updates_of(plan, arrays, visible, rule)
+    running = RunningValues(result.reshape(-1), Combining.of(inference.attributes))
     for at, updates in updated:
-        running.apply(at, updates.view(right))
+        running.apply(at, updates.view(updates_dtype))
     return running.values().reshape(result.shape)
 
 
 def _gathered(
-    plan: Plan, data: Array, indices: Array, seen: Window, rule: Handling, empty: Array
+    plan: Plan, data: Array, indices: Array, visible: Window, rule: Handling, empty: Array
 ) -> Array:
     """Gather the elements of a window; empty: the fill value's bytes."""
-    shown = list(product(*seen.positions))
+    shown = list(product(*visible.positions))
     rows = np.array(
         [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
     )
-    valid, fronts = tuples.settled(plan, rows, rule)
-    found = np.repeat(empty, len(shown))
+    valid, fronts = tuples.selecting(plan, rows, rule)
+    gathered = np.repeat(empty, len(shown))
     for number, index in zip(valid.tolist(), fronts.tolist(), strict=True):
-        found[number] = element_at(data, mapping.source_of(plan, shown[number], index))
-    return found.reshape(seen.shape)
+        gathered[number] = element_at(data, mapping.source_of(plan, shown[number], index))
+    return gathered.reshape(visible.shape)
 
 
 def _updates_of(
-    plan: ElementsPlan, arrays: dict[str, Array], seen: Window, rule: Handling
+    plan: ElementsPlan, arrays: dict[str, Array], visible: Window, rule: Handling
 ) -> ElementUpdates:
     """Yield linear indices in the window and their updates, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
     off = [
-        [p for p in shown if p < n] for shown, n in zip(seen.positions, plan.indices, strict=True)
+        [p for p in shown if p < n]
+        for shown, n in zip(visible.positions, plan.indices, strict=True)
     ]
     lines = int(np.prod([len(p) for d, p in enumerate(off) if d != a]))
     step = max(1, _BLOCK // max(1, lines))
@@ -160,12 +160,12 @@ def _updates_of(
         values = within(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
-        ordinal, hits = _found(np.array(seen.positions[a]), values.reshape(-1))
+        ordinal, hits = _found(np.array(visible.positions[a]), values.reshape(-1))
         if len(ordinal):
             ordinals = list(np.unravel_index(hits, values.shape))
             ordinals[a] = ordinal
             updates = pick(arrays["updates"], at, shown).reshape(-1)[hits]
-            yield _flat(ordinals, seen.shape), updates
+            yield _flat(ordinals, visible.shape), updates
 
 
 def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
@@ -175,7 +175,7 @@ def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
 
 
 def _found(shown: Array, values: Array) -> tuple[Array, Array]:
-    """Return the positions of values in `shown`, which ascends, and the values' own positions."""
+    """Return where values occur in `shown`, which ascends: the positions there, and in values."""
     ordinal = np.searchsorted(shown, values)
     ordinal[ordinal == len(shown)] = 0
     (hits,) = np.nonzero(shown[ordinal] == values)
@@ -189,9 +189,9 @@ def element_at(array: Array, position: tuple[int, ...]) -> Array:
 
 
 def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
-    """Return the elements that index arrays, one for each axis, select, in the given shape.
+    """Return the elements selected by index arrays, one for each axis, in some shape.
 
-    Skips axes of size 1, as NumPy takes no more than 63 index arrays.
+    Skips axes of size 1, as NumPy takes at most 63 index arrays.
     """
     long = [d for d, size in enumerate(array.shape) if size != 1]
     slim = array.reshape([array.shape[d] for d in long])

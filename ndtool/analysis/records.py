@@ -53,8 +53,12 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
         "resolved": {"standard": row.standard, "title": row.title, "version": row.version},
         "attributes": attributes_of(inference),
         "inputs": {
-            role: {"name": given.name, "dtype": given.dtype.name, "shape": _sizes(given.shape)}
-            for role, given in inference.inputs.items()
+            role: {
+                "name": argument.name,
+                "dtype": argument.dtype.name,
+                "shape": _sizes(argument.shape),
+            }
+            for role, argument in inference.inputs.items()
         },
         "output": {
             "name": output,
@@ -70,8 +74,10 @@ def _sizes(shape: Shape) -> list[int | str]:
     return [str(size) if isinstance(size, Symbol) else size for size in shape]
 
 
-def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return a conversion as a JSON object; kept: the preserved members."""
+def converted_record(
+    conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
+) -> dict[str, Any]:
+    """Return the answer of `convert` as a JSON object; preserved: the preserved members."""
     origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
@@ -87,7 +93,9 @@ def conversion_record(conversion: Conversion, kept: tuple[str, ...] | None) -> d
             "shape": origin.shape,
             "order": origin.order,
         },
-        "output": output if kept is None else {**output, "kept": kept},
+        "output": output if preserved is None else {**output, "kept": preserved},
+        "seconds": seconds,
+        "warnings": conversion.warnings,
     }
 
 
@@ -108,11 +116,11 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
 def entry_record(entry: MemberInfo) -> dict[str, Any]:
     """Return a file's or member's info as a JSON object; most keys are null if it is no array."""
     metadata = entry.metadata
-    known: dict[str, Any] = dict.fromkeys(
+    properties: dict[str, Any] = dict.fromkeys(
         ("dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version", "offset")
     )
     if metadata is not None:
-        known |= {
+        properties |= {
             "dtype": metadata.dtype.name,
             "byte_order": _BYTE_ORDERS.get(metadata.dtype.order),
             "shape": metadata.shape,
@@ -124,7 +132,7 @@ def entry_record(entry: MemberInfo) -> dict[str, Any]:
     return {
         "name": entry.name,
         "member": entry.member,
-        **known,
+        **properties,
         "mappable": entry.position is not None,
         "position": entry.position,
         "file_size": entry.file_size,
@@ -165,7 +173,7 @@ def _element_record(element: Element) -> dict[str, Any]:
                 "position": step.position,
                 "value": _plain(step.value),
                 "indices": step.indices,
-                "tuple": None if step.indices is None else step.named,
+                "tuple": None if step.indices is None else step.stored,
                 "result": _plain(step.result),
             }
             for step in element.steps
@@ -190,7 +198,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
     return None if value is None else values.plain(value)
 
 
-def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
+def stats_record(call: OpenCall, statistics: Stats) -> dict[str, Any]:
     """Return statistics as a JSON object."""
     from ndtool.analysis.stats import causes
 
@@ -198,27 +206,30 @@ def stats_record(call: OpenCall, found: Stats) -> dict[str, Any]:
     return {
         "version": __version__,
         "operator": call.asked.operator,
-        "tuples": found.tuples,
-        "components": [_without(one._asdict(), "first") for one in found.components],
-        "out_of_bounds": found.out_of_bounds,
-        "first_out_of_bounds": [
-            {**one._asdict(), "component": None if alone else one.component} for one in found.beyond
+        "tuples": statistics.tuples,
+        "components": [
+            {key: value for key, value in component._asdict().items() if key != "first"}
+            for component in statistics.components
         ],
-        "hints": causes(found, call.inference.inputs["indices"].dtype),
-        "sorted": found.ascending,
-        "runs": found.runs,
-        "distinct": found.distinct,
-        "duplicated": found.duplicated,
-        "most": [{"row": one.row, "count": one.times, "tuples": one.tuples} for one in found.most],
-        "bytes_touched": found.touched,
-        "pages_touched": found.pages,
+        "out_of_bounds": statistics.out_of_bounds,
+        "first_out_of_bounds": [
+            {**index._asdict(), "component": None if alone else index.component}
+            for index in statistics.first_out_of_bounds
+        ],
+        "hints": causes(statistics, call.inference.inputs["indices"].dtype),
+        "sorted": statistics.sorted,
+        "runs": statistics.runs,
+        "distinct": statistics.distinct,
+        "duplicated": statistics.duplicated,
+        "most": [
+            {"row": frequent.row, "count": frequent.times, "tuples": frequent.tuples}
+            for frequent in statistics.most
+        ],
+        "bytes_touched": statistics.bytes_touched,
+        "pages_touched": statistics.pages_touched,
         "bytes_of_data": bytes_of_data(call),
-        "histogram": {"runs": found.width, "tuples": found.histogram},
+        "histogram": {"runs": statistics.width, "tuples": statistics.histogram},
     }
-
-
-def _without(record: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != key}
 
 
 def bytes_of_data(call: OpenCall) -> int:
@@ -227,8 +238,10 @@ def bytes_of_data(call: OpenCall) -> int:
     return prod(data.shape) * data.dtype.itemsize
 
 
-def comparison_record(compared: Comparison) -> dict[str, Any]:
-    """Return the comparison of an output as a JSON object."""
+def comparison_record(compared: Comparison | None) -> dict[str, Any]:
+    """Return the comparison of an output as a JSON object, empty if there is none."""
+    if compared is None:
+        return {}
     return {
         "equal": compared.total - compared.different,
         "different": compared.different,
@@ -245,45 +258,44 @@ def comparison_record(compared: Comparison) -> dict[str, Any]:
     }
 
 
-def _difference_record(one: Difference | None) -> dict[str, Any] | None:
-    if one is None:
+def _difference_record(difference: Difference | None) -> dict[str, Any] | None:
+    if difference is None:
         return None
-    return {**one._asdict(), "output": _plain(one.output), "expected": _plain(one.expected)}
+    return {
+        **difference._asdict(),
+        "output": _plain(difference.output),
+        "expected": _plain(difference.expected),
+    }
 
 
 def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
-    found = [report._asdict() for report in reports]
-    return [{**compared_record(one.pop("compared")), **one} for one in found]
+    records = [report._asdict() for report in reports]
+    return [{**comparison_record(record.pop("compared")), **record} for record in records]
 
 
-def compared_record(compared: Comparison | None) -> dict[str, Any]:
-    """Return a comparison, if there is one, as a JSON object."""
-    return comparison_record(compared) if compared else {}
-
-
-def node_record(one: ModelNode) -> dict[str, Any]:
+def node_record(model_node: ModelNode) -> dict[str, Any]:
     """Return a node as a JSON object."""
-    node = one.node
-    known = one.found or one.output
+    node = model_node.node
+    output = model_node.found or model_node.output
     record: dict[str, Any] = {
         "node": node.node,
         "operator": node.operator,
         "title": node.title,
-        "version": one.version,
+        "version": model_node.version,
         "opset": node.version,
         "attributes": node.attributes,
         "inputs": {
             role: {"name": name, "dtype": known.dtype, "shape": known.shape}
-            for role, (name, known) in one.inputs.items()
+            for role, (name, known) in model_node.inputs.items()
         },
-        "output": {"name": node.output, "dtype": known.dtype, "shape": known.shape},
-        "assumed": one.assumed if one.found is None else (),
+        "output": {"name": node.output, "dtype": output.dtype, "shape": output.shape},
+        "assumed": model_node.assumed if model_node.found is None else (),
     }
-    if one.runs is not None:
-        record |= {"runs": one.runs, "engines": engine_records(one.reports)}
-    if one.saved is not None:
-        record["saved"] = one.saved
+    if model_node.runs is not None:
+        record |= {"runs": model_node.runs, "engines": engine_records(model_node.reports)}
+    if model_node.saved is not None:
+        record["saved"] = model_node.saved
     return record
 
 
@@ -296,8 +308,13 @@ def verified_record(
     name: str | None, compared: Comparison | None, reports: Sequence[Report] | None = None
 ) -> dict[str, Any]:
     """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
-    found = {"version": __version__, "output": name, "verified": True, **compared_record(compared)}
-    return found if reports is None else {**found, "engines": engine_records(reports)}
+    record = {
+        "version": __version__,
+        "output": name,
+        "verified": True,
+        **comparison_record(compared),
+    }
+    return record if reports is None else {**record, "engines": engine_records(reports)}
 
 
 def inspection_record(
@@ -305,17 +322,9 @@ def inspection_record(
 ) -> dict[str, Any]:
     """Return the answer of `inspect` as a JSON object."""
     arrays = [entry_record(entry) for entry in entries]
-    return {"version": __version__, "arrays": arrays, "nodes": [one._asdict() for one in nodes]}
+    return {"version": __version__, "arrays": arrays, "nodes": [node._asdict() for node in nodes]}
 
 
 def model_record(nodes: Sequence[ModelNode]) -> dict[str, Any]:
     """Return the answer of `model` as a JSON object."""
-    return {"version": __version__, "nodes": [node_record(one) for one in nodes]}
-
-
-def converted_record(
-    conversion: Conversion, kept: tuple[str, ...] | None, seconds: float
-) -> dict[str, Any]:
-    """Return the answer of `convert` as a JSON object; kept: the preserved members."""
-    found = conversion_record(conversion, kept)
-    return {**found, "seconds": seconds, "warnings": conversion.warnings}
+    return {"version": __version__, "nodes": [node_record(node) for node in nodes]}

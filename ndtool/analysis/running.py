@@ -1,4 +1,4 @@
-"""Running values: elements to which updates are applied in several calls, as one call does."""
+"""Elements to which updates are applied in several calls, with the bits of a single call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ from ndtool.rules.reductions import REDUCTIONS
 Array = NDArray[Any]
 
 
-class Running:
-    """Elements, and how many updates each has received.
-
-    elements: of one axis. combining: how updates are combined.
-    """
+class RunningValues:
+    """Elements along one axis, and how many updates each has received."""
 
     def __init__(
         self, elements: Array, combining: Combining, counts: NDArray[np.uint64] | None = None
@@ -31,17 +28,18 @@ class Running:
         self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
 
     def apply(self, at: Array, updates: Array) -> None:
-        """Apply updates, in order, to the elements with these numbers."""
+        """Apply updates, in order, to the elements numbered `at`."""
         combining = self._combining
         step: Any = "add" if REDUCTIONS[combining.reduction].counts else combining.reduction
         duplicates: Any = combining.duplicates
         fresh = np.full(len(at), False)
         if combining.copies_first:
             fresh = self._counts[at] == 0
-        for some, include_self in ((fresh, False), (~fresh, True)):
-            if some.any() and not (include_self and duplicates == "first"):
+        for selection, include_self in ((fresh, False), (~fresh, True)):
+            if selection.any() and not (include_self and duplicates == "first"):
+                selected = values.opaque(updates)[selection].view(updates.dtype)  # with padding
                 self._sums = ops.scatter_nd(
-                    self._sums, at[some][:, None], updates[some], step, threads=1,
+                    self._sums, at[selection][:, None], selected, step, threads=1,
                     include_self=include_self, duplicates=duplicates,
                 )  # fmt: skip
         self._counts = self._counts + np.bincount(at, minlength=len(self._sums)).astype(np.uint64)
@@ -59,11 +57,11 @@ class Running:
         self._combining.divide(counts, raw(sums), kind.itemsize, kind, 1)
         return sums.astype(dtype)
 
-    def repeated(self, times: int) -> Running:
+    def repeated(self, times: int) -> RunningValues:
         """Return copies of a single element, which has as many numbers."""
         copies = np.repeat(values.opaque(self._sums), times).view(self._sums.dtype)
-        return Running(copies, self._combining, np.repeat(self._counts, times))
+        return RunningValues(copies, self._combining, np.repeat(self._counts, times))
 
-    def one(self, n: int) -> Running:
-        """Return a single one of the elements."""
-        return Running(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])
+    def one(self, n: int) -> RunningValues:
+        """Return a single element."""
+        return RunningValues(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])

@@ -1,7 +1,7 @@
 """Statistics of an index array: which slices of data it selects, how often, and bounds.
 
-One pass over the indices, in blocks, if data have few slices; a second one if they have too many
-for a counter each; and one more to find the tuples that select the most frequent slices.
+One pass over the indices, in blocks; another if data have too many slices for a counter each; and
+one more to find the tuples that select the most frequent slices.
 """
 
 from contextlib import ExitStack
@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ndtool._kernels import PAGE
 from ndtool.analysis import mapping, tuples
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.oracle.blocks import ProgressCallback, part, silent
+from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.tally import Numbers, Tally
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource, opened, typed
@@ -34,7 +35,6 @@ Array = NDArray[Any]
 MOST = 5  # most frequent slices, and indices out of bounds, to list
 BINS = 16  # of the histogram in text
 FINE = 240  # of the histogram in a picture
-PAGE = 4096  # bytes of a page of the page cache
 _MASK = "all are 0 or 1, as many as slices: is it a mask? np.argwhere gives indices"
 
 
@@ -54,7 +54,7 @@ class Component(NamedTuple):
     out_of_bounds: int
 
 
-class Beyond(NamedTuple):
+class BadIndex(NamedTuple):
     """An index out of bounds: its tuple's position, its component's number, its value."""
 
     position: Position
@@ -73,104 +73,105 @@ class Frequent(NamedTuple):
 class Stats(NamedTuple):
     """The statistics of a call's indices; tuples out of bounds select no slice.
 
-    tuples, out_of_bounds: counts of tuples. absent: the count of tuples that are -1 in all
-    components, as padding is. beyond: the first indices out of bounds. ascending: whether the
-    slices are selected in ascending order. runs: the shape of all slices that tuples can select.
-    distinct, duplicated: counts of slices selected at all, and more than once. most: the most
-    frequent slices. touched: bytes of data. pages: their pages, None if slices are not contiguous
-    in order. histogram: counts of tuples by `width` slices. fine: the same in narrower bins.
-    repeats: counts of slices selected once, twice, 3 or 4 times, 5 to 8 times, and so on.
+    tuples, out_of_bounds: counts of tuples. all_minus_one: the count of tuples whose components are
+    all -1, as in padding. sorted: whether slices are selected in ascending order. runs: the shape
+    of all slices that tuples can select. distinct, duplicated: counts of slices selected at all,
+    and more than once. most: the most frequent slices. pages_touched: None if slices are not
+    contiguous in order. histogram: counts of tuples by `width` slices. fine_histogram: the same in
+    narrower bins. repeats: counts of slices selected once, twice, 3 or 4 times, and so on.
     """
 
     tuples: int
     out_of_bounds: int
-    absent: int
+    all_minus_one: int
     components: list[Component]
-    beyond: list[Beyond]
-    ascending: bool
+    first_out_of_bounds: list[BadIndex]
+    sorted: bool
     runs: Shape
     distinct: int
     duplicated: int
     most: list[Frequent]
-    touched: int
-    pages: int | None
+    bytes_touched: int
+    pages_touched: int | None
     histogram: list[int]
     width: int
-    fine: list[int]
+    fine_histogram: list[int]
     repeats: list[int]
 
 
-def open_call(request: Request, passed: dict[str, Source] | None = None) -> OpenCall:
+def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; updates are of the type and shape it requires.
 
-    passed: inputs that the caller has open, by role.
+    sources: inputs that the caller has open, by role.
     """
     if request.operator in LOWERED:
-        return opened(request, passed)
-    streams, given = Streams(), dict(passed or {})
+        return opened(request, sources)
+    streams, opened_sources = Streams(), dict(sources or {})
     with ExitStack() as stack:
         for role in ("data", "indices"):
-            if role in given:
+            if role in opened_sources:
                 continue
             name = request.arguments[role]
-            one: Source = typed(name) or locators.open_source(
+            source: Source = typed(name) or locators.open_source(
                 name, streams, literals=role == "indices"
             )
-            stack.callback(one.close)
-            given[role] = one
+            stack.callback(source.close)
+            opened_sources[role] = source
         stack.pop_all()  # the call closes them
     if OPERATORS[request.operator].scatters:
-        data, indices = given["data"].metadata, given["indices"].metadata
+        data, indices = opened_sources["data"].metadata, opened_sources["indices"].metadata
         shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
-        given["updates"] = TypeSource("updates", ArrayMetadata(data.dtype, shape, "C", shape, {}))
-    return OpenCall(request, given)
+        opened_sources["updates"] = TypeSource(
+            "updates", ArrayMetadata(data.dtype, shape, "C", shape, {})
+        )
+    return OpenCall(request, opened_sources)
 
 
 def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     """Return the statistics of a call's indices; counts those out of bounds without raising."""
-    walk = tuples.of(call)
-    first_pass = _TuplePass(walk)
-    for first, block in walk.blocks(part(progress, 0, 0.4)):
-        first_pass.meet(first, block)
+    index_tuples = tuples.of(call)
+    first_pass = _TuplePass(index_tuples)
+    for first, block in index_tuples.blocks(portion(progress, 0, 0.4)):
+        first_pass.add(first, block)
     tally = first_pass.tally
-    if tally.again:
+    if tally.needs_second_pass:
         try:
-            for first, block in walk.blocks(part(progress, 0.4, 0.6)):
+            for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
                 tally.sort(first_pass.rows(first, block))
         except ValueError:  # fewer numbers in the first pass
             raise operands.changed(call.inference) from None
-    spread = _Spread(call, first_pass.runs)
-    for rows, counts in tally.ascending(part(progress, 0.6, 0.8)):
-        spread.meet(rows, counts)
-    most = spread.most
+    totals = _SliceTotals(call, first_pass.runs)
+    for rows, counts in tally.ascending(portion(progress, 0.6, 0.8)):
+        totals.add(rows, counts)
+    most = totals.most
     searches = [Search(first_pass.first_element(row), False) for row, _ in most]
     if searches:
-        walk.search(searches, walk.blocks(part(progress, 0.8, 1)))
+        index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
     call.recheck()
     return Stats(
-        len(walk.rows),
+        len(index_tuples.rows),
         first_pass.out_of_bounds,
-        first_pass.absent,
-        [look.component for look in first_pass.columns],
-        first_pass.beyond,
+        first_pass.all_minus_one,
+        [column.component for column in first_pass.columns],
+        first_pass.first_out_of_bounds,
         first_pass.ascending,
         first_pass.runs,
-        spread.distinct,
-        spread.duplicated,
+        totals.distinct,
+        totals.duplicated,
         [
             Frequent(
                 layouts.unravel(row, first_pass.runs),
                 count,
-                [walk.position(search.target, number) for number in search.stored.tolist()],
+                [index_tuples.position(search.target, number) for number in search.stored.tolist()],
             )
             for search, (row, count) in zip(searches, most, strict=True)
         ],
-        spread.distinct * spread.nbytes,
-        spread.pages if spread.follows else None,
-        spread.histogram.counts.tolist(),
-        spread.histogram.width,
-        spread.fine.counts.tolist(),
-        np.trim_zeros(spread.repeats, "b").tolist(),
+        totals.distinct * totals.nbytes,
+        totals.pages if totals.contiguous else None,
+        totals.histogram.counts.tolist(),
+        totals.histogram.width,
+        totals.fine.counts.tolist(),
+        np.trim_zeros(totals.repeats, "b").tolist(),
     )
 
 
@@ -185,50 +186,50 @@ class _TuplePass:
             _Column(axis + j, size, negatives, call.handling.pad)
             for j, size in enumerate(mapping.sizes(plan))
         ]
-        self.runs = mapping.runs(plan)
+        self.runs = mapping.slice_grid(plan)
         self.tally = Tally(prod(self.runs), len(call.rows))
-        self.out_of_bounds = self.absent = 0
-        self.beyond: list[Beyond] = []
+        self.out_of_bounds = self.all_minus_one = 0
+        self.first_out_of_bounds: list[BadIndex] = []
         self.ascending = True
         self._last = 0
 
-    def meet(self, first: int, block: Array) -> None:
+    def add(self, first: int, block: Array) -> None:
         """Process the next block of tuples."""
-        bad = [column.meet(block[:, j]) for j, column in enumerate(self.columns)]
-        if any(one is not None for one in bad):
-            self._tell(first, block, bad)
+        bad = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
+        if any(column_bad is not None for column_bad in bad):
+            self._list_out_of_bounds(first, block, bad)
         pads = self._call.handling.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
-            self.absent += int((block == -1).all(axis=1).sum())
+            self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
         if self.ascending and len(rows):
             self.ascending = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
         self.tally.add(rows)
 
-    def _tell(self, first: int, block: Array, bad: list[Array | None]) -> None:
+    def _list_out_of_bounds(self, first: int, block: Array, bad: list[Array | None]) -> None:
         """Count tuples that are out of bounds; list the first ones."""
         none = np.zeros(len(block), np.bool_)
-        wrong = np.stack([none if one is None else one for one in bad], axis=1)
+        wrong = np.stack([none if column_bad is None else column_bad for column_bad in bad], axis=1)
         self.out_of_bounds += int(wrong.any(axis=1).sum())
-        for number, j in np.argwhere(wrong)[: MOST - len(self.beyond)].tolist():
-            where = layouts.unravel(first + number, self._call.plan.positions)
-            self.beyond.append(Beyond(where, j, int(block[number, j])))
+        for number, j in np.argwhere(wrong)[: MOST - len(self.first_out_of_bounds)].tolist():
+            position = layouts.unravel(first + number, self._call.plan.positions)
+            self.first_out_of_bounds.append(BadIndex(position, j, int(block[number, j])))
 
     def rows(self, first: int, block: Array) -> Numbers:
         """Return the linear indices of the slices that tuples select.
 
-        Modes that redirect an index out of bounds apply; other such tuples select none.
+        Applies modes that redirect indices out of bounds; in other modes such tuples select none.
         """
         call, valid = self._call, np.arange(len(block))
         if call.handling.drops:
-            valid, block = tuples.settled(call.plan, block, call.handling)
-            return tuples.runs(call.plan, first, block, valid)
+            valid, block = tuples.selecting(call.plan, block, call.handling)
+            return tuples.slice_numbers(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
             if bad is not None:
                 valid, block = valid[~bad], block[~bad]
-        return tuples.runs(call.plan, first, block, valid)
+        return tuples.slice_numbers(call.plan, first, block, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
@@ -246,15 +247,15 @@ class _Column:
         self._pad = pad
         self.component = Component(axis, size, -size if negatives else 0, None, None, 0, 0)
 
-    def meet(self, column: Array) -> Array | None:
+    def add(self, column: Array) -> Array | None:
         """Process the next values; return which are out of bounds, None if none is."""
-        known, bad = self.component, self.bad(column)
+        so_far, bad = self.component, self.bad(column)
         low, high = int(column.min()), int(column.max())
-        self.component = known._replace(
-            lowest=low if known.lowest is None else min(known.lowest, low),
-            highest=high if known.highest is None else max(known.highest, high),
-            negative=known.negative + (int((column < 0).sum()) if low < 0 else 0),
-            out_of_bounds=known.out_of_bounds + (0 if bad is None else int(bad.sum())),
+        self.component = so_far._replace(
+            lowest=low if so_far.lowest is None else min(so_far.lowest, low),
+            highest=high if so_far.highest is None else max(so_far.highest, high),
+            negative=so_far.negative + (int((column < 0).sum()) if low < 0 else 0),
+            out_of_bounds=so_far.out_of_bounds + (0 if bad is None else int(bad.sum())),
         )
         return bad
 
@@ -267,7 +268,7 @@ class _Column:
         return bad if self._pad is None else bad & (column != self._pad)
 
 
-class _Spread:
+class _SliceTotals:
     """Totals over the selected slices, in ascending order, with the count of each."""
 
     def __init__(self, call: OpenCall, runs: Shape) -> None:
@@ -277,26 +278,30 @@ class _Spread:
         if not isinstance(plan, ElementsPlan):
             repeated = plan.repeats
             self.nbytes *= plan.width * repeated
-        self.follows = metadata.order == "C" and metadata.grid == metadata.shape and repeated == 1
+        self.contiguous = (
+            metadata.order == "C" and metadata.grid == metadata.shape and repeated == 1
+        )
         self.distinct = self.duplicated = self.pages = 0
         self.most: list[tuple[int, int]] = []
         self.histogram, self.fine = (_Histogram(prod(runs), bins) for bins in (BINS, FINE))
         self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
         self._page = -1  # the last page counted
 
-    def meet(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Numbers, counts: Numbers) -> None:
         """Process the next slices and their counts."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
-        self.histogram.meet(rows, counts)
-        self.fine.meet(rows, counts)
+        self.histogram.add(rows, counts)
+        self.fine.add(rows, counts)
         np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
         least = self.most[-1][1] if len(self.most) == MOST else 1
         (often,) = np.nonzero(counts > least)
-        best = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
-        known = self.most + list(zip(rows[best].tolist(), counts[best].tolist(), strict=True))
-        self.most = sorted(known, key=lambda one: (-one[1], one[0]))[:MOST]
-        if self.follows and self.nbytes and len(rows):
+        frequent = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
+        candidates = self.most + list(
+            zip(rows[frequent].tolist(), counts[frequent].tolist(), strict=True)
+        )
+        self.most = sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0]))[:MOST]
+        if self.contiguous and self.nbytes and len(rows):
             first, last = rows * self.nbytes // PAGE, ((rows + 1) * self.nbytes - 1) // PAGE
             before = np.concatenate([[self._page], last[:-1]])
             self.pages += int((last - np.maximum(first, before + 1) + 1).sum())
@@ -310,42 +315,44 @@ class _Histogram:
         self.width = -(-runs // bins) or 1
         self.counts = np.zeros(-(-runs // self.width), np.int64)
 
-    def meet(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Numbers, counts: Numbers) -> None:
         """Add slices and their counts."""
         np.add.at(self.counts, rows // self.width, counts)
 
 
-def causes(found: Stats, dtype: Dtype) -> list[str]:
-    """Return likely causes of indices that are out of bounds or suspicious; dtype: theirs."""
-    sizes = [component.size for component in found.components]
-    if not found.beyond:
-        return [_MASK] if _is_mask(found) else _padding(found)
-    values = [(one.value, sizes[one.component]) for one in found.beyond]
+def causes(statistics: Stats, dtype: Dtype) -> list[str]:
+    """Return likely causes of suspicious indices and of indices out of bounds."""
+    sizes = [component.size for component in statistics.components]
+    if not statistics.first_out_of_bounds:
+        return [_MASK] if _is_mask(statistics) else _padding(statistics)
+    values = [(index.value, sizes[index.component]) for index in statistics.first_out_of_bounds]
     guesses, (value, _) = mistakes.likely(values, dtype), values[0]
-    if all(one == size for one, size in values):
-        lowest = min(c.lowest for c in found.components if c.lowest is not None)
+    if all(value == size for value, size in values):
+        lowest = min(c.lowest for c in statistics.components if c.lowest is not None)
         base = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
         guesses.append(f"{value} equals the size of the axis: {base}")
     if len(sizes) > 1 and all(
         -size <= c.lowest and c.highest < size
-        for c, size in zip(found.components, reversed(sizes), strict=True)
+        for c, size in zip(statistics.components, reversed(sizes), strict=True)
         if c.lowest is not None and c.highest is not None
     ):
         guesses.append("all are in bounds if the components are reversed: is their order wrong?")
     return guesses
 
 
-def _is_mask(found: Stats) -> bool:
+def _is_mask(statistics: Stats) -> bool:
     """Whether indices are a 0 or 1 for each slice along an axis longer than 2."""
-    return len(found.components) == 1 and all(
-        one.lowest == 0 and one.highest == 1 and found.tuples == one.size > 2
-        for one in found.components
+    return len(statistics.components) == 1 and all(
+        component.lowest == 0 and component.highest == 1 and statistics.tuples == component.size > 2
+        for component in statistics.components
     )
 
 
-def _padding(found: Stats) -> list[str]:
-    """Return the hint that -1 is padding, where -1 is the lowest value of all components."""
-    if any(one.lowest != -1 for one in found.components):
+def _padding(statistics: Stats) -> list[str]:
+    """Return the hint that -1 is padding, [] unless it is the lowest value of all components."""
+    if any(component.lowest != -1 for component in statistics.components):
         return []
-    padding = mistakes.padding(found.absent, found.tuples, components=len(found.components))
+    padding = mistakes.padding(
+        statistics.all_minus_one, statistics.tuples, components=len(statistics.components)
+    )
     return [padding] if padding else []

@@ -10,34 +10,34 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis.oracle.blocks import ProgressCallback, part
+from ndtool.analysis.oracle.blocks import ProgressCallback, portion
 from ndtool.storage import tempfiles
 
 Numbers = NDArray[np.int64]
 
 COUNTERS = 1 << 23  # counters of 4 bytes: 32 MiB
-PARTS = 256  # partitions of the file: their ID fits in a byte
+PARTITIONS = 256  # partitions of the file: their ID fits in a byte
 STEP = 1 << 16  # counts yielded together, which bounds the temporary arrays
 
 
 class Tally:
-    """Counts of integers below `limit`, given in blocks to `add`, and if `again` then to `sort`.
+    """Counts of integers below `limit`, passed in blocks to `add`.
 
-    total: the largest possible number of integers.
+    If `needs_second_pass`, pass them once more to `sort`. total: how many there are at most.
     """
 
     def __init__(self, limit: int, total: int) -> None:
         kind = np.dtype(np.uint32 if total < 1 << 32 else np.int64)
         fits = limit * kind.itemsize <= 4 * COUNTERS
         self._counters = np.zeros(limit, kind) if fits else None
-        self._width = -(-limit // PARTS) or 1
-        self._sizes = np.zeros(PARTS, np.int64)
+        self._width = -(-limit // PARTITIONS) or 1
+        self._sizes = np.zeros(PARTITIONS, np.int64)
         self._buffer: Numbers | None = None
-        self._next = np.zeros(PARTS, np.int64)
+        self._next = np.zeros(PARTITIONS, np.int64)
 
     @property
-    def again(self) -> bool:
-        """Whether all integers must be given a second time, to `sort`."""
+    def needs_second_pass(self) -> bool:
+        """Whether all integers must be passed again, to `sort`."""
         return self._counters is None and bool(self._sizes.any())
 
     def add(self, numbers: Numbers) -> None:
@@ -45,22 +45,22 @@ class Tally:
         if self._counters is not None:
             np.add.at(self._counters, numbers, 1)
         else:
-            self._sizes += np.bincount(numbers // self._width, minlength=PARTS)
+            self._sizes += np.bincount(numbers // self._width, minlength=PARTITIONS)
 
     def sort(self, numbers: Numbers) -> None:
-        """Write integers that were added to their partitions."""
+        """Write integers to their partitions."""
         if self._buffer is None:
             count = int(self._sizes.sum())
             buffer = tempfiles.allocate(8 * count, "temporary table of selected slices")
             self._buffer = np.frombuffer(buffer, np.int64)
             self._next[1:] = np.cumsum(self._sizes)[:-1]
-        parts = (numbers // self._width).astype(np.uint8)
-        numbers = numbers[np.argsort(parts, kind="stable")]  # a radix sort
-        stops = [0, *np.cumsum(np.bincount(parts, minlength=PARTS)).tolist()]
-        for one, (first, stop) in enumerate(pairwise(stops)):
-            start = self._next[one]
+        partitions = (numbers // self._width).astype(np.uint8)
+        numbers = numbers[np.argsort(partitions, kind="stable")]  # a radix sort
+        stops = [0, *np.cumsum(np.bincount(partitions, minlength=PARTITIONS)).tolist()]
+        for partition, (first, stop) in enumerate(pairwise(stops)):
+            start = self._next[partition]
             self._buffer[start : start + stop - first] = numbers[first:stop]
-            self._next[one] += stop - first
+            self._next[partition] += stop - first
 
     def ascending(self, progress: ProgressCallback) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield the distinct integers, ascending, and their counts, in blocks."""
@@ -72,9 +72,10 @@ class Tally:
                 progress((first + len(counts)) / len(self._counters))
         elif self._buffer is not None:
             stops = [0, *np.cumsum(self._sizes).tolist()]
-            for one, (first, stop) in enumerate(pairwise(stops)):
+            for partition, (first, stop) in enumerate(pairwise(stops)):
                 yield from _counted(
-                    self._buffer[first:stop], part(progress, one / PARTS, (one + 1) / PARTS)
+                    self._buffer[first:stop],
+                    portion(progress, partition / PARTITIONS, (partition + 1) / PARTITIONS),
                 )
 
 

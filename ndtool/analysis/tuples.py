@@ -1,4 +1,4 @@
-"""The index tuples of a call in row-major order, in blocks, and searches among them."""
+"""The index tuples of a call in row-major order, in blocks, and searches for tuples."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -34,8 +34,8 @@ FEW = 5  # tuples to list at each end of a long list
 class Search:
     """A search for the tuples that select an element: the first few, the last few, and the count.
 
-    every: whether to store the linear indices of all, those beyond a few MiB in a temporary file.
-    between: a callback that receives those not stored.
+    every: whether to store the linear indices of all, in a temporary file if they are many.
+    between: a callback for the linear indices that are not stored.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class Tuples(NamedTuple):
 
         Does not raise in a mode other than "error", unless an axis of size 0 leaves no valid index.
         """
-        found = self.call.inference
-        addressing, _, k = bind.bind_check(found.plan, self.negatives)
-        bound = operands.bound(found, self.raw, self.handling._replace(mode="error"))
-        strict = self.mode == "error" or check.lacks_valid_indices(found.plan, self.mode)
+        call_inference = self.call.inference
+        addressing, _, k = bind.bind_check(call_inference.plan, self.negatives)
+        bound = operands.bound(call_inference, self.raw, self.handling._replace(mode="error"))
+        strict = self.mode == "error" or check.lacks_valid_indices(call_inference.plan, self.mode)
         for first, block in self.blocks(progress):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
-                error = check.refusal(found.plan, bound, self.negatives)
+                error = check.refusal(call_inference.plan, bound, self.negatives)
                 if isinstance(error, BoundsError):
-                    inference.point_out(error, found.inputs)
+                    inference.point_out(error, call_inference.inputs)
                 raise error
             yield first, block
 
@@ -119,10 +119,10 @@ class Tuples(NamedTuple):
         """The plan of the call's shapes."""
         return self.call.inference.plan
 
-    def taken(self, index: Position) -> Position | None:
-        """Return a tuple as used, none negative; None if it selects nothing."""
+    def normalized(self, index: Position) -> Position | None:
+        """Return a tuple without negative components; None if it selects nothing."""
         block = np.array([index], self.indices.dtype)  # int64 cannot hold every uint64
-        _, rows = settled(self.plan, block, self.handling)
+        _, rows = selecting(self.plan, block, self.handling)
         return tuple(rows[0].tolist()) if len(rows) else None
 
     def search(self, searches: Sequence[Search], blocks: Iterator[tuple[int, Array]]) -> None:
@@ -138,17 +138,17 @@ class Tuples(NamedTuple):
                     self._look(search, first, block)
 
     def _look(self, search: Search, first: int, block: Array) -> None:
-        """Add the tuples of a block to a search; skip other batches than its own."""
+        """Add the tuples of a block to a search, except those of other batches."""
         plan, skipped = self.plan, 0
         if isinstance(plan, NdPlan) and plan.groups:
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        named, sizes = mapping.named(plan, search.target), mapping.sizes(plan)
+        wanted, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
         valid = None
         if self.handling.drops:
-            valid, block = settled(plan, block, self.handling)
-        hits = found(block, named, sizes, self.negatives)
+            valid, block = selecting(plan, block, self.handling)
+        hits = matches(block, wanted, sizes, self.negatives)
         search.add(first + skipped + (hits if valid is None else valid[hits]))
 
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
@@ -188,78 +188,75 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)
 
 
-def settled(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
-    """Return which tuples of a block select a slice, and these tuples, none negative.
-
-    handling: what happens to each index.
-    """
+def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
+    """Return the rows of a block that select a slice, and their tuples without negatives."""
     sizes = np.array(mapping.sizes(plan), np.int64)
-    named = np.empty(block.shape, np.int64)
+    normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.sizes(plan)):
-        named[:, j] = within(block[:, j], size, handling)
-    valid = ((named >= 0) & (named < sizes)).all(axis=1)
+        normalized[:, j] = within(block[:, j], size, handling)
+    valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
     if handling.pad is not None:
         valid &= (block != handling.pad).all(axis=1)
     (numbers,) = np.nonzero(valid)
-    return numbers, named[numbers]
+    return numbers, normalized[numbers]
 
 
-def runs(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
-    """Return the linear indices of the slices that tuples, all within bounds, select.
+def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = None) -> Numbers:
+    """Return the linear indices of the slices that valid tuples select.
 
-    first: the linear index of the block's first tuple. valid: the tuples' positions in the block.
+    first: the linear index of the block's first tuple. valid: the rows of the tuples in the block.
     """
     numbers = np.arange(first, first + len(block)) if valid is None else first + valid
-    named = list[Array]()
+    columns = list[Array]()
     for column, size in zip(block.T, mapping.sizes(plan), strict=True):
         wide = column.astype(np.int64)
         if column.dtype.kind == "i":
             wide += (wide >> 63) & np.int64(size)
-        named.append(wide)
+        columns.append(wide)
     if isinstance(plan, ElementsPlan):
         at = list(np.unravel_index(numbers, plan.indices))
-        at[plan.axis] = named[0]
+        at[plan.axis] = columns[0]
     elif plan.groups:
-        at = [*np.unravel_index(numbers // plan.per_batch, plan.groups), *named]
+        at = [*np.unravel_index(numbers // plan.per_batch, plan.groups), *columns]
     else:
-        at = named
+        at = columns
     result = np.zeros(len(block), np.int64)
-    for along, step in zip(at, layouts.contiguous(mapping.runs(plan), 1), strict=True):
+    for along, step in zip(at, layouts.contiguous(mapping.slice_grid(plan), 1), strict=True):
         result += along * step
     return result
 
 
 def element_updates(
-    plan: Plan, indices: Array, handling: Handling, wanted: Numbers
+    plan: Plan, indices: Array, handling: Handling, targets: Numbers
 ) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield the updates applied to some elements of a scatter's output, in order, by blocks.
+    """Yield the updates of some elements of a scatter's output, in order, by blocks.
 
-    wanted: the elements' linear indices, ascending. Yields positions in `wanted`, and the linear
+    targets: the elements' linear indices, ascending. Yields positions in `targets`, and the linear
     indices of the updates.
     """
     width = repeats = sizes = per = 1
     if isinstance(plan, NdPlan):
         width, repeats, sizes, per = plan.width, plan.repeats, prod(plan.sizes), plan.per_batch
     # The linear index of each slice in one repeat of the stored tuples, and the repeat.
-    batch, row = np.divmod(wanted // max(width, 1), max(sizes, 1))
+    batch, row = np.divmod(targets // max(width, 1), max(sizes, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
-    wanted_runs = group * sizes + row
-    order = np.argsort(wanted_runs, kind="stable")
-    wanted_runs = wanted_runs[order]
-    _, each = np.unique(wanted_runs, return_counts=True)
+    target_slices = group * sizes + row
+    order = np.argsort(target_slices, kind="stable")
+    target_slices = target_slices[order]
+    _, each = np.unique(target_slices, return_counts=True)
     for first, block in blocks(plan, indices, int(each.max(initial=1))):
-        valid, named = settled(plan, block, handling)
-        rows = runs(plan, first, named, valid)
-        begin, end = (np.searchsorted(wanted_runs, rows, side) for side in ("left", "right"))
+        valid, normalized = selecting(plan, block, handling)
+        rows = slice_numbers(plan, first, normalized, valid)
+        begin, end = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
         counts = end - begin
         tuples = np.repeat(np.arange(len(rows)), counts)  # those with any
         nth = np.arange(len(tuples)) - np.repeat(np.cumsum(counts) - counts, counts)
-        which = order[begin[tuples] + nth]
-        if len(which):
+        ordinals = order[begin[tuples] + nth]
+        if len(ordinals):
             numbers = first + valid[tuples]
             if repeats > 1:
-                numbers = numbers + (group[which] * (repeats - 1) + repeat[which]) * per
-            yield which, numbers * width + wanted[which] % width
+                numbers = numbers + (group[ordinals] * (repeats - 1) + repeat[ordinals]) * per
+            yield ordinals, numbers * width + targets[ordinals] % width
 
 
 def of(call: OpenCall) -> Tuples:
@@ -271,15 +268,15 @@ def of(call: OpenCall) -> Tuples:
     return Tuples(call, raw, indices, indices.reshape(count, k))
 
 
-def found(block: Array, wanted: Shape, sizes: Shape, negatives: bool) -> Array:
-    """Return the rows of a block that select an element; negatives: whether these are valid."""
-    numbers = np.arange(len(block)) if not wanted else None
-    for column, target, size in zip(block.T, wanted, sizes, strict=True):
-        left = column if numbers is None else column[numbers]
-        hits = left == target
+def matches(block: Array, index_tuple: Shape, sizes: Shape, negatives: bool) -> Array:
+    """Return the rows of a block equal to an index tuple, or to its negative form if allowed."""
+    numbers = np.arange(len(block)) if not index_tuple else None
+    for column, target, size in zip(block.T, index_tuple, sizes, strict=True):
+        candidates = column if numbers is None else column[numbers]
+        hits = candidates == target
         if negatives and block.dtype.kind == "i":
-            hits |= left == target - size
-        (some,) = np.nonzero(hits)
-        numbers = some if numbers is None else numbers[some]
+            hits |= candidates == target - size
+        (hit_rows,) = np.nonzero(hits)
+        numbers = hit_rows if numbers is None else numbers[hit_rows]
     assert numbers is not None
     return numbers

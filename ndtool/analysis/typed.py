@@ -1,4 +1,4 @@
-"""Types such as `float32[8,128,64]` in place of arrays, where no values are needed."""
+"""Types such as `float32[8,128,64]` in place of arrays whose values are not needed."""
 
 from __future__ import annotations
 
@@ -58,46 +58,48 @@ class TypeSource:
         """Do nothing: no file is open."""
 
 
-def typed(argument: str, named: bool = False) -> TypeSource | None:
+def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
     """Return a Typed if an argument is `dtype[d0,d1,...]`, and not the name of a file.
 
-    named: whether sizes may be symbolic.
+    symbolic: whether sizes may be symbolic.
     """
     match = _TYPE.fullmatch(argument)
     if match is None or os.path.lexists(argument):
         return None
-    shape = _shape(argument, match[2], named)
+    shape = _shape(argument, match[2], symbolic)
     dtype = dtypes.from_name(match[1])
     if dtype.kind in "mM" and "[" not in dtype.name and match[2].isalpha():
-        raise _no_type(argument)  # a unit in brackets, without a shape
+        raise _not_a_type(argument)  # a unit in brackets, without a shape
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
-def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call whose inputs may be types; given: inputs that the caller has open, by role."""
+def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call whose inputs may be types; sources: inputs that the caller has open, by role."""
     from ndtool.runs import steps
 
-    passed, named = given or {}, request.arguments.items()
+    opened_sources, names = sources or {}, request.arguments.items()
     types: dict[str, Source] = {
-        role: found for role, name in named if role not in passed and (found := typed(name))
+        role: source
+        for role, name in names
+        if role not in opened_sources and (source := typed(name))
     }
-    return steps.open_call(request, types | passed)
+    return steps.open_call(request, types | opened_sources)
 
 
-def _shape(argument: str, sizes: str, named: bool) -> Shape:
+def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
     if not _SIZES.fullmatch(sizes):
-        raise _no_type(argument)
+        raise _not_a_type(argument)
     words = sizes.replace(" ", "").split(",") if sizes else []
     shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in words)
     if any(size > shapes.MOST for size in shape):
-        raise _no_type(argument)
+        raise _not_a_type(argument)
     names = [size for size in shape if isinstance(size, Symbol)]
-    if names and not named:
+    if names and not symbolic:
         raise UsageError(f"{printable(argument)}: size {names[0]} is a symbol: expected a number")
     if len(shape) > shapes.MOST_RANK:
         raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
     return shape
 
 
-def _no_type(argument: str) -> UsageError:
+def _not_a_type(argument: str) -> UsageError:
     return UsageError(f"{printable(argument)}: expected a file or dtype[d0,d1,...]")

@@ -27,13 +27,13 @@ def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = Fal
 def _numpy(dtype: Dtype) -> np.dtype[Any]:
     if dtype.name not in EXTENDED:
         try:
-            known: np.dtype[Any] = descr_to_dtype(dtype.descr)
+            plain_dtype: np.dtype[Any] = descr_to_dtype(dtype.descr)
         except TypeError:  # long doubles have other sizes on other machines
             raise UsageError(
                 f"{dtype.name} is not one of NumPy's types on this machine",
                 hint="operators without arithmetic can still copy its elements from file to file",
             ) from None
-        return known
+        return plain_dtype
     try:
         import ml_dtypes
 
@@ -53,33 +53,33 @@ def lines(array: NDArray[Any], gaps: bool) -> str:
     return "\n".join([printable(line, max(width, 20)) for line in written]) + "\n"
 
 
-def element(one: NDArray[Any]) -> str:
+def element(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text."""
-    if one.dtype.itemsize > WIDEST:
-        return f"{one.dtype.itemsize} bytes"
+    if array.dtype.itemsize > WIDEST:
+        return f"{array.dtype.itemsize} bytes"
     try:
-        return str(_legible(one)[()])
+        return str(_legible(array)[()])
     except _UNWRITABLE:
-        return str(opaque(one)[()])
+        return str(opaque(array)[()])
 
 
-def shown(one: NDArray[Any]) -> str:
+def shown(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text of at most 80 characters."""
-    return printable(element(one), 80)
+    return printable(element(array), 80)
 
 
-def plain(one: NDArray[Any]) -> bool | int | float | str:
+def plain(array: NDArray[Any]) -> bool | int | float | str:
     """Return the element of a 0-d array as a JSON value, as text if JSON has no exact one.
 
     Numbers are exact: floats of at most 64 bits, integers of magnitude at most 2^53.
     """
-    extended = one.dtype.isbuiltin == 2  # registered by another package, such as bfloat16
-    if one.dtype.kind in "biu" and abs(int(one)) <= 2**53:
-        return bool(one) if one.dtype.kind == "b" else int(one)
-    if extended or (one.dtype.kind == "f" and one.dtype.itemsize <= 8):
-        value = float(one)
+    extended = array.dtype.isbuiltin == 2  # registered by another package, such as bfloat16
+    if array.dtype.kind in "biu" and abs(int(array)) <= 2**53:
+        return bool(array) if array.dtype.kind == "b" else int(array)
+    if extended or (array.dtype.kind == "f" and array.dtype.itemsize <= 8):
+        value = float(array)
         return value if isfinite(value) else str(value)
-    return element(one)
+    return element(array)
 
 
 def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
@@ -115,7 +115,7 @@ def _legible(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _short(part: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a field of records; an empty one loses its shape, such as 2^31 empty rows."""
+    """Return a field of records; reshaped if empty, such as 2^31 rows of no elements."""
     return part if part.size else part.reshape(*array.shape, 0)
 
 

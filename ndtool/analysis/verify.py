@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, part, silent, slices
+from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
-from ndtool.analysis.oracle.reference import New
 from ndtool.analysis.values import as_array, shown
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
@@ -28,7 +27,6 @@ from ndtool.storage.local import ByteRange
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
-OTHERWISE = "differ only in NaN or the sign of zero"
 LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
@@ -71,18 +69,28 @@ class Comparison(NamedTuple):
     within: int
 
     @property
-    def looked_into(self) -> str:
-        """The elements that were diagnosed, in words."""
+    def findings(self) -> list[str]:
+        """The diagnosis in sentences, without full stops."""
         few = self.examined < self.different
-        return f"the {self.examined} furthest apart" if few else str(self.examined)
+        examined = f"the {self.examined} furthest apart" if few else str(self.examined)
+        sentences = []
+        if off := (self.lost or 0) + (self.doubled or 0):
+            sentences.append(
+                f"{off} of {examined} are off by exactly one update:"
+                f" {self.lost} lost one, {self.doubled} applied one twice"
+            )
+        if self.otherwise:
+            sentences.append(
+                f"{self.otherwise} of {examined} differ only in NaN or the sign of zero"
+            )
+        if self.cause:
+            sentences.append(f"{examined} are the result of {self.cause}")
+        return sentences
 
     def _repr_html_(self) -> str:
         rows = [(name, str(count)) for name, count in self.ulps.items()]
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
-        blamed = (self.lost or 0) + (self.doubled or 0)
-        lost = f", {blamed} are off by exactly one update" if blamed else ""
-        lost += f", {self.otherwise} {OTHERWISE}" if self.otherwise else ""
-        title = f"{self.described}: {equal}{lost}"
+        title = f"{self.described}: {'; '.join([equal, *self.findings])}"
         return notebook.table(title, ("ulps apart", "elements"), rows)
 
 
@@ -90,27 +98,33 @@ def verify(
     request: Request,
     progress: ProgressCallback = silent,
     within: int = 0,
-    given: dict[str, Source] | None = None,
+    sources: dict[str, Source] | None = None,
 ) -> Comparison:
     """Check that `request.output` is the operator's output, and return the comparison.
 
     within: the largest accepted distance, in units in the last place. The recomputed output is in a
     temporary file if memory is short. Raises DifferenceError about the first element that is
-    further apart, in row-major order; it has the comparison. given: see Opened.
+    further apart, in row-major order; it has the comparison. sources: see Opened.
     """
-    with Opened(request, given) as call:
-        return _verified(request, call.arrays, call.label, progress, within)
+    with Opened(request, sources) as call:
+        result = call.arrays.pop("output")
+        expected = recomputed(request, call.arrays, portion(progress, 0, 0.9), result)
+        compared = compare(
+            request, call.arrays, result, expected, portion(progress, 0.9, 1), within
+        )
+        if error := difference(compared, call.label, request.operator):
+            raise error
+    return compared
 
 
 class Opened:
     """An open call; a context manager that raises if an input changed meanwhile.
 
-    given: inputs, and the output, that the caller has open. arrays: all of them. range_boxes: their
-    bytes. label: the
-    name of the output in messages.
+    sources: inputs, and the output, that the caller has open. arrays: all inputs and the output.
+    byte_ranges: their bytes. label: the name of the output in messages.
     """
 
-    def __init__(self, request: Request, given: dict[str, Source] | None = None) -> None:
+    def __init__(self, request: Request, sources: dict[str, Source] | None = None) -> None:
         row = specs.resolve("ndtool", request.operator)
         specs.check_rule("ndtool", row, request.attributes)
         arguments = dict(request.arguments)
@@ -118,18 +132,18 @@ class Opened:
             arguments["output"] = request.output
         self.label = label_of(request)
         self.arrays: dict[str, NDArray[Any]] = {}
-        self.range_boxes: dict[str, ByteRange] = {}
+        self.byte_ranges: dict[str, ByteRange] = {}
         self._sources: list[Source] = []
         streams = Streams()
         try:
             for name, argument in arguments.items():
                 data = self._sources[0].metadata.dtype if self._sources else None
-                source = (given or {}).get(name) or locators.open_role(
+                source = (sources or {}).get(name) or locators.open_role(
                     name, argument, streams, data
                 )
                 self._sources.append(source)
-                self.range_boxes[name] = whole(source)
-                self.arrays[name] = _array(source, self.range_boxes[name], name, request.dtype)
+                self.byte_ranges[name] = whole(source)
+                self.arrays[name] = _array(source, self.byte_ranges[name], name, request.dtype)
         except BaseException:
             self._close()
             raise
@@ -160,37 +174,42 @@ def label_of(request: Request) -> str:
     return "the output" if request.output is None else called(request.output)
 
 
-def _verified(
-    request: Request,
-    arrays: dict[str, NDArray[Any]],
-    label: str,
-    progress: ProgressCallback,
-    within: int,
-) -> Comparison:
-    result = arrays.pop("output")
-    expected = recomputed(request, arrays, part(progress, 0, 0.9), result)
-    compared = compare(request, arrays, result, expected, part(progress, 0.9, 1), within)
-    if error := difference(compared, label, request.operator):
-        raise error
-    return compared
-
-
 def recomputed(
     request: Request,
     arrays: dict[str, NDArray[Any]],
     progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return the operator's output; raise unless `result`, if given, has its dtype and shape."""
+    """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
     label = label_of(request)
 
     def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
             _compare_types(result, shape, dtype, label, request.operator)
-        room = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
-        return np.ndarray(shape, dtype, room)
+        buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
+        return np.ndarray(shape, dtype, buffer)
 
-    return _recomputed(request, arrays, new, progress)
+    attributes = request.attributes
+    keywords: dict[str, Any] = operator_of(request.operator).given(attributes)
+    if request.operator not in LOWERED:
+        for name in ("out_of_bounds", "pad", "negatives"):
+            keywords[name] = getattr(attributes, name)
+        keywords["progress"] = progress
+    try:
+        if attributes.out_of_bounds == "fill" or attributes.fill is not None:
+            dtype = dtypes.from_numpy(arrays["data"].dtype)
+            keywords["filling"] = filling.element(attributes.fill, dtype)
+        output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
+    except NdtoolError as exc:
+        named_inputs = {
+            role: Given(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
+            for role, name in request.arguments.items()
+        }
+        point_out(exc, named_inputs)
+        raise
+    except IndexError:  # they were validated
+        raise OutputError(f"{called(request.indices)} changed during the run") from None
+    return output
 
 
 def compare(
@@ -203,14 +222,14 @@ def compare(
 ) -> Comparison:
     """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
     comparing = _ComparisonPass(result, expected, within)
-    comparing.go(progress)
-    blamed = None
+    comparing.run(progress)
+    diagnosed = None
     if "updates" in arrays:
         plan, combining = _plan(request, arrays), Combining.of(request.attributes)
-        wrong, given = comparing.wrong, request.attributes
-        handling = Handling(given.out_of_bounds, given.pad, given.negatives)
-        blamed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
-    return comparing.comparison(blamed)
+        wrong, attributes = comparing.wrong, request.attributes
+        handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
+        diagnosed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
+    return comparing.comparison(diagnosed)
 
 
 def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
@@ -219,7 +238,7 @@ def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
 
 
 def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
-    """Return the error about a wrong output, called `label`, or None if it is right."""
+    """Return the error about a wrong output, called `label`; None if it is right."""
     first, within = compared.first, compared.within
     if not compared.beyond:
         return None
@@ -239,39 +258,9 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
-    given = Given(source.name, metadata.dtype, metadata.shape)
-    taken = given if name.endswith("indices") else given.taken_as(dtype)
-    return as_array(bytes_.buffer, taken.dtype, metadata.shape, metadata.order == "F")
-
-
-def _recomputed(
-    request: Request, arrays: dict[str, NDArray[Any]], new: New, progress: ProgressCallback
-) -> NDArray[Any]:
-    operator = getattr(reference, request.operator)
-    how: dict[str, Any] = operator_of(request.operator).given(request.attributes)
-    given = request.attributes
-    if request.operator not in LOWERED:
-        how |= {
-            "out_of_bounds": given.out_of_bounds, "pad": given.pad, "negatives": given.negatives,
-            "progress": progress,
-        }  # fmt: skip
-    try:
-        if given.out_of_bounds == "fill" or given.fill is not None:
-            dtype = dtypes.from_numpy(arrays["data"].dtype)
-            how["filling"] = filling.element(request.attributes.fill, dtype)
-        result: NDArray[Any] = operator(**arrays, **how, new=new)
-    except NdtoolError as exc:
-        point_out(
-            exc, {role: _given(name, arrays[role]) for role, name in request.arguments.items()}
-        )
-        raise
-    except IndexError:  # they were validated
-        raise OutputError(f"{called(request.indices)} changed during the run") from None
-    return result
-
-
-def _given(name: str, array: NDArray[Any]) -> Given:
-    return Given(name, dtypes.from_numpy(array.dtype), array.shape)
+    argument = Given(source.name, metadata.dtype, metadata.shape)
+    typed = argument if name.endswith("indices") else argument.taken_as(dtype)
+    return as_array(bytes_.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 
 def _compare_types(
@@ -297,23 +286,26 @@ class _ComparisonPass:
 
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
-        self._ours, self._theirs = in_order(opaque(expected)), in_order(opaque(result))
+        self._flat_expected, self._flat_result = (
+            in_order(opaque(expected)),
+            in_order(opaque(result)),
+        )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
         self._first = self._first_beyond = -1
         self._furthest = np.empty(0, np.int64)  # linear indices of those furthest apart, descending
         self._apart = np.empty(0, np.uint64)  # their distances
 
-    def go(self, progress: ProgressCallback) -> None:
+    def run(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
-        ours, theirs = self._ours, self._theirs
+        expected, actual = self._flat_expected, self._flat_result
         for span in slices(self._result.size, self._result.itemsize, progress):
-            left, right = bits(ours[span]), bits(theirs[span])
-            if not np.array_equal(left, right):
-                (at,) = np.nonzero((left != right).any(axis=1))
-                self._meet(span.start + at, distances(ours[span][at], theirs[span][at]))
+            expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
+            if not np.array_equal(expected_bits, actual_bits):
+                (at,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
+                self._add(span.start + at, distances(expected[span][at], actual[span][at]))
 
-    def _meet(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
+    def _add(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
         """Process the next elements that differ."""
         classes = np.bincount(np.searchsorted(LIMITS, ulps), minlength=len(CLASSES))
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
@@ -336,10 +328,10 @@ class _ComparisonPass:
         """The linear indices of elements to diagnose: a lost update may be small."""
         return self._furthest
 
-    def comparison(self, blamed: diagnosis.Diagnosis | None) -> "Comparison":
-        """Return the comparison; blamed: the diagnosis."""
+    def comparison(self, diagnosed: diagnosis.Diagnosis | None) -> "Comparison":
+        """Return the comparison; diagnosed: the diagnosis."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise, cause = blamed or (0, None, None, None, None)
+        examined, lost, doubled, otherwise, cause = diagnosed or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
@@ -360,11 +352,15 @@ class _ComparisonPass:
     def _difference(self, number: int) -> "Difference":
         position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
         whole: Any = (*position, ...)  # a 0-d array, not a scalar
-        found, wanted = self._result[whole].copy(), self._expected[whole].copy()
-        ulps = int(distances(self._theirs[number : number + 1], self._ours[number : number + 1])[0])
-        return Difference(position, found, wanted, None if ulps == INFINITE else ulps)
+        actual, expected = self._result[whole].copy(), self._expected[whole].copy()
+        ulps = int(
+            distances(
+                self._flat_result[number : number + 1], self._flat_expected[number : number + 1]
+            )[0]
+        )
+        return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def exactly(one: NDArray[Any]) -> str:
+def exactly(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
-    return f"{shown(one)} (bytes {printable(one.tobytes().hex(), 40)})"
+    return f"{shown(array)} (bytes {printable(array.tobytes().hex(), 40)})"

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 COLUMNS = ("engine", "threads", "answer")
 
 
-def settings(given: dict[str, Any]) -> EngineSettings:
+def settings(options: dict[str, Any]) -> EngineSettings:
     """Pop the settings for engines from the options."""
     from ndtool.analysis.engines import EngineSettings
 
     names = EngineSettings._fields
-    return EngineSettings(**{name: given.pop(name) for name in names if name in given})
+    return EngineSettings(**{name: options.pop(name) for name in names if name in options})
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def verify(
     engine_settings: EngineSettings,
     html: str | None,
 ) -> None:
-    """Print the reports on engines, and the comparison of the output if any; raise the error."""
+    """Compare engines with the correct output, print the table, and raise the error if any."""
     from ndtool.analysis import engines
 
     with reporting_on(html, request, reporter) as report:
@@ -69,11 +69,11 @@ def verify(
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return table rows: one per engine, and per number of threads where its answer differs."""
+    """Return the rows of the table of engines; numbers of threads with one answer share a row."""
     rows: list[tuple[str, ...]] = []
-    for one in reports:
-        version = (one.version or "").partition("-")[0]  # without build metadata
-        row = f"{one.engine} {version}".rstrip(), str(one.threads or "-"), _answer(one)
+    for report in reports:
+        version = (report.version or "").partition("-")[0]  # without build metadata
+        row = f"{report.engine} {version}".rstrip(), str(report.threads or "-"), _answer(report)
         if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
             row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
         rows.append(row)

@@ -23,51 +23,51 @@ _HEAD = 3  # cells of a row that stay on its first line
 
 
 class Names:
-    """The names of a call's arrays; types and literals are called by their roles."""
+    """The names of arrays in answers: files by name, types and literals by role."""
 
     def __init__(self, call: OpenCall) -> None:
         self._call = call
 
     @property
-    def alone(self) -> bool:
+    def plain_indices(self) -> bool:
         """Whether an index is one integer, not a tuple."""
         return has_plain_indices(self._call.inference.plan)
 
     def name_of(self, role: str, position: tuple[int, ...]) -> str:
         """Return the name of an element: `table.npy[3, 0]`."""
-        where = f"[{', '.join(map(str, position))}]" if position else ""
-        return self._name(role) + where
+        coordinates = f"[{', '.join(map(str, position))}]" if position else ""
+        return self._name(role) + coordinates
 
     def index(self, position: tuple[int, ...], index: tuple[int, ...], more: str = "") -> str:
         """Return the text of an index tuple, with a remark: `rows.npy[7] = (-876)`."""
-        return f"{self.name_of('indices', position)} = {self.written(index)}{more}"
+        return f"{self.name_of('indices', position)} = {self.tuple_text(index)}{more}"
 
-    def written(self, index: tuple[int, ...]) -> str:
+    def tuple_text(self, index: tuple[int, ...]) -> str:
         """Return a tuple as text; a single integer has no parentheses."""
-        return str(index[0]) if self.alone else f"({', '.join(map(str, index))})"
+        return str(index[0]) if self.plain_indices else f"({', '.join(map(str, index))})"
 
-    def bent(self, step: Step) -> str:
-        """Return the remark on a tuple out of bounds: what the mode makes of it."""
+    def bounds_remark(self, step: Step) -> str:
+        """Return the remark on a tuple that is padding or out of bounds, "" for any other."""
         sizes = mapping.sizes(self._call.inference.plan)
         handling = self._call.inference.handling
-        if handling.pad is not None and handling.pad in step.named:
+        if handling.pad is not None and handling.pad in step.stored:
             return ", padding"
         least = -1 if handling.negatives else 0
-        if all(least * size <= i < size for i, size in zip(step.named, sizes, strict=True)):
+        if all(least * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
         mode = MODES[self._call.inference.attributes.out_of_bounds]
-        to = f", {mode.done} to {self.written(step.taken)}" if mode.redirects else ""
+        to = f", {mode.done} to {self.tuple_text(step.normalized)}" if mode.redirects else ""
         return f", out of bounds{to}"
 
     def _name(self, role: str) -> str:
-        given = self._call.sources.get(role)
-        if given is None or isinstance(given, TypeSource) or given.name.startswith("["):
+        source = self._call.sources.get(role)
+        if source is None or isinstance(source, TypeSource) or source.name.startswith("["):
             return role
-        return called(given.name)
+        return called(source.name)
 
 
 class AnswerText(NamedTuple):
-    """An answer: a title, rows, and before row `remark_row` a remark `more` on the rows omitted."""
+    """An answer: a title and rows; `more` is a remark on omitted rows, before row `remark_row`."""
 
     title: str
     rows: Rows
@@ -77,9 +77,9 @@ class AnswerText(NamedTuple):
 
 def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) -> Iterator[str]:
     """Yield an explanation as text, by lines."""
-    for number, one in enumerate(answer_texts(call, elements, origins)):
+    for number, answer_text in enumerate(answer_texts(call, elements, origins)):
         yield "\n" * bool(number)
-        yield from _written(one)
+        yield from _written(answer_text)
 
 
 def answer_texts(
@@ -87,15 +87,15 @@ def answer_texts(
 ) -> list[AnswerText]:
     """Return an explanation, one answer per element."""
     names = Names(call)
-    answer_texts = [_element(call, names, one) for one in elements]
-    return answer_texts + [_origin(call, names, one) for one in origins]
+    answer_texts = [_element(call, names, element) for element in elements]
+    return answer_texts + [_origin(call, names, origin) for origin in origins]
 
 
-def _written(one: AnswerText) -> Iterator[str]:
-    yield lines([one.title], 1)
-    for number, row in enumerate(_fitted(one.rows)):
-        if one.more and number == one.remark_row:
-            yield lines([f"  ... {one.more}"], 1)
+def _written(answer: AnswerText) -> Iterator[str]:
+    yield lines([answer.title], 1)
+    for number, row in enumerate(_fitted(answer.rows)):
+        if answer.more and number == answer.remark_row:
+            yield lines([f"  ... {answer.more}"], 1)
         yield lines(row.splitlines(), 1)
 
 
@@ -109,11 +109,11 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
         if step.indices is None:
             return "current", name, value, "", ""
-        index = names.index(step.indices, step.named, names.bent(step))
+        index = names.index(step.indices, step.stored, names.bounds_remark(step))
         return f"{signs[number > 1]} update", name, value, index, _shown(step.result)
 
-    left_out = element.updates - len(element.steps) + 1
-    more = f"{left_out} more updates: --all lists them" if left_out else ""
+    omitted = element.updates - len(element.steps) + 1
+    more = f"{omitted} more updates: --all lists them" if omitted else ""
     return AnswerText(
         title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
     )
@@ -121,11 +121,11 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
 
 def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
     assert step.indices is not None
-    which = names.bent(step)
-    if not which and step.taken != step.named:
-        which = f", which is {names.written(step.taken)}"
-    index = "index", names.index(step.indices, step.named, which)
-    return [index, ("data", names.name_of("data", step.position))] if step.taken else [index]
+    remark = names.bounds_remark(step)
+    if not remark and step.normalized != step.stored:
+        remark = f", which is {names.tuple_text(step.normalized)}"
+    index = "index", names.index(step.indices, step.stored, remark)
+    return [index, ("data", names.name_of("data", step.position))] if step.normalized else [index]
 
 
 def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
@@ -135,11 +135,11 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.named)
+        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.stored)
 
     answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
-    left_out = origin.total - len(answer_texts)
-    more = f"{left_out} more: --all lists them" if left_out else ""
+    omitted = origin.total - len(answer_texts)
+    more = f"{omitted} more: --all lists them" if omitted else ""
     return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
 
 

@@ -45,8 +45,8 @@ FILES = {
 
 def flags(operator: Operator, without: str = "") -> list[str]:
     """Return the options of an operator's example, except the one called `without`."""
-    given = operator.example.attributes.items()
-    return [f"--{name.replace('_', '-')} {value}" for name, value in given if name != without]
+    attributes = operator.example.attributes.items()
+    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != without]
 
 
 @click.pass_obj
@@ -93,12 +93,12 @@ def _run(
                 elif to is None:
                     outcome = steps.unwritten(ready)
                 else:
-                    beside = [report.as_sink()] if report else []
+                    companions = [report.as_sink()] if report else []
                     progress = bar.of(ready.plan.moved)
-                    outcome = steps.execute(ready, progress, beside, bar.begin)
+                    outcome = steps.execute(ready, progress, companions, bar.begin)
             if report:
-                found = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
-                report.warnings = found  # for a report that is published by itself
+                warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+                report.warnings = warnings  # for a report that is published by itself
             reporter.warn(outcome.warnings)
         if ready.validated and to is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
@@ -123,8 +123,8 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     with convert.Conversion(request) as conversion:
         reporter.warn(conversion.warnings)
         with reporter.progress() as bar:
-            kept = conversion.run(bar.of(conversion.metadata.nbytes))
-        reporter.converted(conversion, kept)
+            preserved = conversion.run(bar.of(conversion.metadata.nbytes))
+        reporter.converted(conversion, preserved)
 
 
 @click.pass_obj
@@ -133,26 +133,30 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     from ndtool.storage import locations
     from ndtool.storage.descriptors import failure
 
-    where = locations.local_path(folder)
+    location = locations.local_path(folder)
     failed: list[tuple[str, OSError]] = []
-    if locations.is_url(where):
-        removed, others = claims.sweep(where, force)
+    if locations.is_url(location):
+        removed, in_use = claims.sweep(location, force)
     else:
         try:
-            (removed, failed), others = leftovers.sweep(where, every=True), []
+            (removed, failed), in_use = leftovers.sweep(location, every=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for one in others:
-        owner = f"process {one.process} on {printable(one.host)}"
-        lines.append(f"not removed: {printable(one.folder)}: {owner} may be using it\n")
-    kept = [{"name": one.folder, "host": one.host, "process": one.process} for one in others]
+    for claim in in_use:
+        owner = f"process {claim.process} on {printable(claim.host)}"
+        lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
+    not_removed = [
+        {"name": claim.folder, "host": claim.host, "process": claim.process} for claim in in_use
+    ]
     if not lines and not failed:
         lines.append("nothing to remove\n")
-    reporter.answer(lambda: {"removed": removed, "kept": kept}, lambda: lines)
+    reporter.answer(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
     if failed:
         reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
-        raise OutputError(f"{printable(folder)}: not all could be removed", places=tuple(reasons))
+        raise OutputError(
+            f"{printable(folder)}: some files could not be removed", places=tuple(reasons)
+        )
 
 
 def _require_lasting(output: str) -> None:
@@ -175,9 +179,9 @@ def _require_no_terminal(output: str, hint: str) -> None:
 
 @contextmanager
 def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
-    """Yield the HTML report requested, or None, and publish it at the end.
+    """Yield the HTML report, None without --html; publish it at the end.
 
-    Publishes it also if the result is an index out of bounds or a difference.
+    It is also published if the command ends with an index out of bounds or a difference.
     """
     if html is None:
         yield None
@@ -199,7 +203,7 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
 def reporting_on(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
-    """Open the inputs of a call and do what `reporting` does."""
+    """Open the inputs of a call once more for a report; yield it as `reporting` does."""
     if html is None:
         yield None
         return
@@ -232,7 +236,7 @@ def asks_for_array(words: list[str]) -> bool:
 
 
 def _is_stdout(output: str) -> bool:
-    """Whether an output is standard output, by any name."""
+    """Whether an output is standard output, under any name, such as /dev/stdout."""
     if output == "-":
         return True
     from ndtool.formats import locators
@@ -252,7 +256,7 @@ def command(
 ) -> click.Command:
     """Return the command at `path`, such as `infer gather-nd`, with an example in its help.
 
-    The text begins with the command's line in the list of commands.
+    The list of commands shows the first part of the text.
     """
     return helppages.Command(
         path.rpartition(" ")[2],
@@ -276,17 +280,17 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
 
 
 def argument(name: str, **settings: Any) -> click.Argument:
-    """Return an argument whose value is a file, or an array in one."""
+    """Return an argument that refers to an array in a file."""
     return click.Argument([name], type=options.FILE, **settings)
 
 
 def unlowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
-    """Return parameters unless the operator is a lowered one, whose commands lack them."""
+    """Return parameters, none for an operator that another one computes."""
     return () if operator.name in LOWERED else parameters
 
 
 def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.Argument]:
-    """Yield the arguments for an operator's inputs, by their names in a Request.
+    """Yield the arguments for an operator's inputs, named as the fields of a Request.
 
     every: whether an optional input is required.
     """
@@ -310,20 +314,10 @@ def _run_command(operator: Operator) -> click.Command:
             options.VERBOSE,
             *unlowered(operator, options.HTML),
             *options.REPORTING,
-            options.NO_CLOBBER,
-            options.ONLY,
-            options.SYNC,
-            *options.STORING,
-            options.SPEC,
-            options.DTYPE,
-            options.TEXT,
-            options.THREADS,
-            options.MEMORY,
-            options.SPILL,
-            options.PRICES,
-            options.SCHEDULER,
-            options.WORKERS,
-            options.RESUME,
+            *options.OUTPUT_FILES,
+            *options.TYPES,
+            *options.RESOURCES,
+            *options.CLUSTER,
         ),
         operator.does,
         " ".join([*files, *flags(operator), "-o out.npy"]),
@@ -345,10 +339,7 @@ def convert() -> click.Command:
             argument("output", metavar="DST"),
             options.DTYPE,
             options.AS_VOID,
-            *options.STORING,
-            options.NO_CLOBBER,
-            options.ONLY,
-            options.SYNC,
+            *options.OUTPUT_FILES,
             *options.REPORTING,
         ),
         "Copy an array to another file or format. The values are unchanged, in C order.",

@@ -79,7 +79,7 @@ class Bash(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one being typed, and that one, joined at colons."""
+        """Return the words before the one at the cursor, and that one, joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         number = int(os.environ["COMP_CWORD"])
         self._behind = ""
@@ -135,7 +135,7 @@ def arrays(typed: str) -> list[CompletionItem]:
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
-    offered = _paths(typed, tuple(known.suffix for known in table.FORMATS if known.suffix))
+    offered = _paths(typed, tuple(row.suffix for row in table.FORMATS if row.suffix))
     if offered == [typed]:
         offered += _members(typed)
     return [CompletionItem(name, type="path") for name in offered]
@@ -148,7 +148,7 @@ def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
 
 def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
     folder, begun = os.path.split(typed)
-    found = []
+    names = []
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as listed:
             for entry in listed:
@@ -157,12 +157,12 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
                     continue
                 name = os.path.join(folder, entry.name)
                 if entry.name.endswith(suffixes):
-                    found.append(name)
+                    names.append(name)
                 elif entry.is_dir():
-                    found.append(name + "/")
+                    names.append(name + "/")
     except OSError:
         pass  # no completions
-    return sorted(found)
+    return sorted(names)
 
 
 def _members(path: str) -> list[str]:
@@ -177,9 +177,9 @@ def specs(typed: str) -> list[CompletionItem]:
     """Complete a standard's version."""
     from ndtool.rules.specs import TABLE
 
-    known = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]
-    known = list(dict.fromkeys(["ndtool", *known]))
-    return [CompletionItem(name) for name in known if name.startswith(typed)]
+    names = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]
+    names = list(dict.fromkeys(["ndtool", *names]))
+    return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 
 def types(typed: str) -> list[CompletionItem]:
@@ -194,7 +194,7 @@ def engines(typed: str) -> list[CompletionItem]:
     from ndtool.analysis.engines import ENGINES
 
     before, comma, last = typed.rpartition(",")
-    known = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
-    given = before.split(",")
-    remaining = [name for name in known if name.startswith(last) and name not in given]
+    words = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
+    listed = before.split(",")
+    remaining = [name for name in words if name.startswith(last) and name not in listed]
     return [CompletionItem(before + comma + name) for name in remaining]

@@ -10,8 +10,8 @@ from typing import TextIO
 from ndtool.errors import OutputError, sized
 from ndtool.storage.descriptors import write_next
 
-_PIECE = 1 << 16  # characters to write at a time
-_PATIENCE = 1.0  # seconds before the first progress bar
+_BLOCK = 1 << 16  # characters to write at a time
+_DELAY = 1.0  # seconds before the first progress bar
 
 
 def put(text: str | bytes) -> None:
@@ -30,7 +30,7 @@ def put_all(parts: Iterable[str]) -> None:
     for part in parts:
         texts.append(part)
         size += len(part)
-        if size >= _PIECE:
+        if size >= _BLOCK:
             put("".join(texts))
             texts, size = [], 0
     if texts:
@@ -56,7 +56,7 @@ class Progress:
 
     def __init__(self, shown: bool) -> None:
         self._phase = ""
-        self._next = time.perf_counter() + _PATIENCE if shown else float("inf")
+        self._next = time.perf_counter() + _DELAY if shown else float("inf")
         self._drawn = False
 
     def begin(self, phase: str) -> None:
@@ -66,7 +66,7 @@ class Progress:
     def of(self, nbytes: int) -> Callable[[float], None]:
         """Return a progress callback for work on some bytes, 0 if unknown.
 
-        The fraction 0 restarts the clock. Threads may call it; at worst a bar is drawn twice.
+        The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
         """
         most = began = first = 0.0  # the largest fraction; the time and fraction of the first call
 

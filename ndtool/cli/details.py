@@ -1,4 +1,4 @@
-"""What a run does and why, in lines of text: the option --verbose."""
+"""The lines of --verbose: how a run accesses inputs, what it selects, its plan and executor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
     from ndtool.rules.inference import Inference
     from ndtool.runs.steps import Prepared
 
+_ASSIGNED = {  # by --duplicates
+    "last": "the last of several updates of an element",
+    "first": "the first of several updates of an element",
+    "error": "no element may have several updates",
+}
+
 
 def details(ready: Prepared) -> list[str]:
     """Return how inputs are accessed, what indices select, the plan, and what executes it."""
-    call, found = ready.call, ready.call.inference
+    call, inference = ready.call, ready.call.inference
     return [
-        *(f"{role}: {_access(one)}" for role, one in call.sources.items()),
-        _selection(found),
-        *([f"updates: {_combined(found)}"] if found.scatters else []),
+        *(f"{role}: {_access(source)}" for role, source in call.sources.items()),
+        _selection(inference),
+        *([f"updates: {_combined(inference)}"] if inference.scatters else []),
         records.planned(ready.plan),
         *records.priced(ready.plan),
         f"executor: {_executor(ready)}",
@@ -40,29 +46,30 @@ def _access(source: Source) -> str:
         return "a literal"
     if not isinstance(source, Flat):
         return f"{name}, read by chunks of {list(metadata.grid)}"
-    given = source.local_range
-    how = "fetched by byte ranges" if given is None else "mapped" if given.mapped else "in memory"
+    access = "fetched by byte ranges"
+    if source.local_range is not None:
+        access = "mapped" if source.local_range.mapped else "in memory"
     order = ", in Fortran order" if metadata.order == "F" and len(metadata.shape) > 1 else ""
-    return f"{name}, {how}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
+    return f"{name}, {access}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
 
 
-def _selection(found: Inference) -> str:
+def _selection(inference: Inference) -> str:
     """Describe what the indices select."""
-    plan, itemsize = found.plan, found.dtype.itemsize
+    plan, itemsize = inference.plan, inference.dtype.itemsize
     if isinstance(plan, ElementsPlan):
         return f"selection: one element of data along axis {plan.axis} for each index"
     slices = f"{counted(plan.width, 'element')} ({sized(plan.width * itemsize)})"
     return f"selection: {counted(plan.tuples, 'index tuple')}, each a slice of {slices}"
 
 
-def _combined(found: Inference) -> str:
+def _combined(inference: Inference) -> str:
     """Describe how updates are combined with current values."""
-    given = found.attributes
-    if given.reduction != "none":
-        old = "" if given.include_self else ", without the old values"
-        return f"{given.reduction} in row-major order of indices, with any number of threads{old}"
-    which = {"error": "no element may have several", "last": "the last of several to an element"}
-    return f"assigned, {which.get(given.duplicates, 'the first of several to an element')}"
+    attributes = inference.attributes
+    if attributes.reduction != "none":
+        without = "" if attributes.include_self else ", without the current values"
+        order = "in row-major order of indices, with any number of threads"
+        return f"{attributes.reduction} {order}{without}"
+    return f"assigned, {_ASSIGNED[attributes.duplicates]}"
 
 
 def _executor(ready: Prepared) -> str:
@@ -73,8 +80,8 @@ def _executor(ready: Prepared) -> str:
         used = team(call.threads, ready.call.inference.nbytes)
         return f"{used} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
-        where = ", ".join(map(called, call.spills or ["TMPDIR"]))
-        return f"{threads} of this process; temporary files in {where}"
+        directories = ", ".join(map(called, call.spills or ["TMPDIR"]))
+        return f"{threads} of this process; temporary files in {directories}"
     if request.workers is not None:
         return f"a Dask cluster of {counted(request.workers, 'worker')} on this machine"
     return f"the Dask cluster of {called(str(request.scheduler))}"

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from math import prod
 
+from ndtool import notebook
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import measurable
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
-from ndtool.analysis.verify import OTHERWISE, Comparison
-from ndtool.cli import records
+from ndtool.analysis.verify import Comparison
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
 from ndtool.errors import counted, sized
@@ -24,63 +24,65 @@ _LONGEST = 40  # characters of a bar
 COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
 
 
-def metadata(call: OpenCall, found: Stats) -> list[str]:
-    """Return statistics as lines of text, the number of index tuples first."""
+def metadata(call: OpenCall, stats: Stats) -> list[str]:
+    """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
-    parts = [counted(found.tuples, "index tuple"), *_beyond(names, found)]
-    parts += [f"hint: {guess}" for guess in causes(found, call.inference.inputs["indices"].dtype)]
-    parts += [f"sorted: {'yes' if found.ascending else 'no'}", _touched(call, found)]
-    return parts + _duplicates(call, names, found)
+    parts = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
+    parts += [f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)]
+    parts += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
+    return parts + _duplicates(call, names, stats)
 
 
-def component_cells(found: Stats) -> list[tuple[str, ...]]:
+def component_cells(stats: Stats) -> list[tuple[str, ...]]:
     """Return a table row for each component of the tuples."""
     return [
         (
-            str(one.axis),
-            str(one.size),
-            f"{one.first}..{one.size - 1}" if one.size else "none",
-            "" if one.lowest is None else str(one.lowest),
-            "" if one.highest is None else str(one.highest),
-            str(one.negative),
-            str(one.out_of_bounds),
+            str(component.axis),
+            str(component.size),
+            f"{component.first}..{component.size - 1}" if component.size else "none",
+            "" if component.lowest is None else str(component.lowest),
+            "" if component.highest is None else str(component.highest),
+            str(component.negative),
+            str(component.out_of_bounds),
         )
-        for one in found.components
+        for component in stats.components
     ]
 
 
-def _beyond(names: Names, found: Stats) -> list[str]:
-    if not found.out_of_bounds:
+def _beyond(names: Names, stats: Stats) -> list[str]:
+    if not stats.out_of_bounds:
         return []
     first = ", ".join(
-        names.name_of("indices", one.position if names.alone else (*one.position, one.component))
-        + f" = {one.value}"
-        for one in found.beyond
+        names.name_of(
+            "indices", index.position if names.plain_indices else (*index.position, index.component)
+        )
+        + f" = {index.value}"
+        for index in stats.first_out_of_bounds
     )
-    return [f"out of bounds: {counted(found.out_of_bounds, 'tuple')}, first {first}"]
+    return [f"out of bounds: {counted(stats.out_of_bounds, 'tuple')}, first {first}"]
 
 
-def _touched(call: OpenCall, found: Stats) -> str:
-    runs, total = prod(found.runs), bytes_of_data(call)
-    pages = "" if found.pages is None else f", in {counted(found.pages, 'page')}"
-    share = f" ({100 * found.distinct / runs:.3g}%)" if runs else ""
-    named = f"{found.distinct} of {counted(runs, 'slice')}{share}"
-    return f"selected: {named}; {sized(found.touched)} of {sized(total)}{pages}"
+def _touched(call: OpenCall, stats: Stats) -> str:
+    runs, total = prod(stats.runs), bytes_of_data(call)
+    pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
+    share = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
+    selected = f"{stats.distinct} of {counted(runs, 'slice')}{share}"
+    return f"selected: {selected}; {sized(stats.bytes_touched)} of {sized(total)}{pages}"
 
 
-def _duplicates(call: OpenCall, names: Names, found: Stats) -> list[str]:
-    if not found.duplicated:
+def _duplicates(call: OpenCall, names: Names, stats: Stats) -> list[str]:
+    if not stats.duplicated:
         return ["duplicates: none"]
-    lines = [f"duplicates: {counted(found.duplicated, 'slice')}; {_consequence(call)}"]
-    return lines + [_frequent(names, one) for one in found.most]
+    lines = [f"duplicates: {counted(stats.duplicated, 'slice')}; {_consequence(call)}"]
+    return lines + [_frequent(names, frequent) for frequent in stats.most]
 
 
-def _frequent(names: Names, one: Frequent) -> str:
-    """Describe how often tuples select a slice, and which ones do."""
-    by = [names.name_of("indices", where) for where in one.tuples]
-    if one.times > _FEW:
+def _frequent(names: Names, frequent: Frequent) -> str:
+    """Describe how often a slice is selected, and by which tuples."""
+    by = [names.name_of("indices", position) for position in frequent.tuples]
+    if frequent.times > _FEW:
         by[_FEW - 1 : -1] = ["..."]
-    return f"  [{', '.join(map(str, one.row))}]: {one.times} times, by {', '.join(by)}"
+    return f"  [{', '.join(map(str, frequent.row))}]: {frequent.times} times, by {', '.join(by)}"
 
 
 def _consequence(call: OpenCall) -> str:
@@ -102,23 +104,23 @@ def _consequence(call: OpenCall) -> str:
     return "the order of their updates does not matter"
 
 
-def histogram(found: Stats) -> list[str]:
+def histogram(stats: Stats) -> list[str]:
     """Return the histogram as a bar chart, empty if it has one bin."""
-    if len(found.histogram) < 2 or not found.distinct:
+    if len(stats.histogram) < 2 or not stats.distinct:
         return []
-    last = prod(found.runs) - 1
+    last = prod(stats.runs) - 1
     ends = [
-        (first, min(first + found.width - 1, last)) for first in range(0, last + 1, found.width)
+        (first, min(first + stats.width - 1, last)) for first in range(0, last + 1, stats.width)
     ]
     labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in ends]
-    return bars(("slices", "tuples"), list(zip(labels, found.histogram, strict=True)), 1)
+    return bars(("slices", "tuples"), list(zip(labels, stats.histogram, strict=True)), 1)
 
 
 def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) -> list[str]:
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
     most = max(1, *(count for _, count in counts))
-    heads = records.aligned(titles, rows).splitlines()
+    heads = notebook.aligned([titles, *rows]).splitlines()
     wide = max(map(len, heads)) + 2
     length = max(1, min(_LONGEST, columns(fd) - wide))
     bar = _bar(fd)
@@ -155,17 +157,8 @@ def differences(compared: Comparison) -> list[str]:
     """Return a description of the elements that differ, as lines of text."""
     largest, lines = compared.largest, list[str]()
     if largest is not None and measurable(largest.output.dtype):
-        far = "infinitely many" if largest.ulps is None else largest.ulps
+        distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
-        found, wanted = values.shown(largest.output), values.shown(largest.expected)
-        lines.append(f"largest: {position} is {found}, not {wanted}: {far} ulps apart")
-    if blamed := (compared.lost or 0) + (compared.doubled or 0):
-        lines.append(
-            f"{blamed} of {compared.looked_into} are off by exactly one update:"
-            f" {compared.lost} lost one, {compared.doubled} applied one twice"
-        )
-    if compared.otherwise:
-        lines.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
-    if compared.cause:
-        lines.append(f"{compared.looked_into} are the result of {compared.cause}")
-    return lines
+        actual, expected = values.shown(largest.output), values.shown(largest.expected)
+        lines.append(f"largest: {position} is {actual}, not {expected}: {distance} ulps apart")
+    return lines + compared.findings

@@ -1,4 +1,4 @@
-"""The width of a stream's terminal, and lines wrapped to it at spaces, never within names."""
+"""The width of a terminal, and text wrapped to it at spaces."""
 
 import os
 from collections.abc import Iterable
@@ -8,16 +8,16 @@ _WIDTH = 80  # columns of a terminal of unknown width
 
 
 def columns(fd: int) -> int:
-    """Return the columns of a stream's terminal, or a very large number if it is none."""
+    """Return the columns of the terminal at a descriptor; a very large number if it is none."""
     if not os.isatty(fd):
         return _UNLIMITED
     variable = os.environ.get("COLUMNS", "")
-    wanted = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
-    return wanted or os.get_terminal_size(fd).columns or _WIDTH
+    width = int(variable[:9]) if variable.isascii() and variable.isdecimal() else 0
+    return width or os.get_terminal_size(fd).columns or _WIDTH
 
 
 def fold(line: str, fd: int) -> str:
-    """Return a line wrapped at spaces to the width of a stream's terminal."""
+    """Return a line wrapped at spaces to the terminal at a descriptor."""
     if len(line) <= columns(fd):
         return line
     from textwrap import fill
@@ -33,5 +33,5 @@ def fold(line: str, fd: int) -> str:
 
 
 def lines(parts: Iterable[str], fd: int) -> str:
-    """Return lines for a stream, each wrapped if too long."""
+    """Return lines, each wrapped to the terminal at a descriptor."""
     return "".join(f"{fold(part, fd)}\n" for part in parts)

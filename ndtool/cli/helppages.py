@@ -33,7 +33,7 @@ class Command(click.Command):
         grouped = {option for own in groups.values() for option in own}
         groups["Options"] = [option for option in every if option not in grouped]
         records = {
-            title: [record for one in group if (record := one.get_help_record(ctx))]
+            title: [record for option in group if (record := option.get_help_record(ctx))]
             for title, group in groups.items()
         }
         _write(records, formatter)
@@ -61,7 +61,7 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by sections."""
         listed = {
-            title: [(str(one.name), one.get_short_help_str()) for one in commands]
+            title: [(str(command.name), command.get_short_help_str()) for command in commands]
             for title, commands in self._sections.items()
         }
         _write(listed, formatter)

@@ -14,10 +14,9 @@ from ndtool.rules.reductions import ALIASES
 
 
 class Kind(click.ParamType):  # type: ignore[type-arg]
-    """A parameter type that a function converts; the function raises if a word is invalid.
+    """A parameter type: a function that converts a word, or raises NdtoolError.
 
-    offer: the name of the function of completion.py that completes a word, and its further
-    arguments.
+    offer: the function of completion.py that completes a word, by name, and its further arguments.
     """
 
     def __init__(self, name: str, take: Callable[[str], Any] = str, *offer: Any) -> None:
@@ -44,7 +43,7 @@ class Kind(click.ParamType):  # type: ignore[type-arg]
 
 
 class Directories(Kind):
-    """A directory or URL; a variable has several, separated as in PATH, or one URL."""
+    """A directory or URL; a variable has several, separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
         super().__init__("file", str, "arrays")
@@ -53,11 +52,11 @@ class Directories(Kind):
         """Return the directories in a variable."""
         from ndtool.storage import locations
 
-        return [rv] if locations.is_url(rv) else [one for one in rv.split(os.pathsep) if one]
+        return [rv] if locations.is_url(rv) else list(filter(None, rv.split(os.pathsep)))
 
 
 class Flag(click.types.BoolParamType):
-    """A flag: without a value on the command line, with one of a few in its variable."""
+    """A flag; its variable is one of SET or UNSET."""
 
     SET = ("1", "true", "yes", "on", "t", "y")
     UNSET = ("0", "false", "no", "off", "f", "n")
@@ -93,7 +92,7 @@ def integer(lowest: int, highest: int) -> Kind:
 
 
 def document(*suffixes: str) -> Kind:
-    """Return the parameter type of report files with some suffixes."""
+    """Return the parameter type of files that end with one of some suffixes."""
 
     def take(word: str) -> str:
         if not word.endswith(suffixes):

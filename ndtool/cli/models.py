@@ -34,7 +34,7 @@ def _model(
     save: str | None,
     engines: tuple[str, ...] | None,
     html: str | None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     from ndtool.analysis.model import Outcome, nodes, run
     from ndtool.machine import endings
@@ -53,26 +53,26 @@ def _model(
     else:
         with against.engine_progress(reporter) as report_progress:
             outcome = run(
-                model, inputs, engines or (), against.settings(given), report_progress, save
+                model, inputs, engines or (), against.settings(options), report_progress, save
             )
     if html is not None:
         page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
-    _tell(reporter, outcome)
+    _print(reporter, outcome)
 
 
-def _tell(reporter: Reporter, outcome: Outcome) -> None:
-    """Print nodes; raise the error of one."""
+def _print(reporter: Reporter, outcome: Outcome) -> None:
+    """Print the nodes of a model; raise the error of the one that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
         columns, shown = cells(outcome)
         put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
         put(lines(assumed(outcome), 1))
         rows = [
-            (printable(one.node.node), *row)
-            for one in outcome.nodes
-            for row in against.cells(one.reports)
+            (printable(node.node.node), *row)
+            for node in outcome.nodes
+            for row in against.cells(node.reports)
         ]
-        if commands := [command for one in outcome.nodes for command in _follow(one)]:
+        if commands := [command for node in outcome.nodes for command in _explain_command(node)]:
             put("\n" + lines(commands, 1))
         if rows:
             put("\n")
@@ -84,50 +84,54 @@ def _tell(reporter: Reporter, outcome: Outcome) -> None:
         reporter.put_json(record)
 
 
-def _follow(one: ModelNode) -> list[str]:
-    """Return the command that explains a saved node's output, as a list of at most one."""
-    if one.saved is None:
+def _explain_command(node: ModelNode) -> list[str]:
+    """Return the command that explains the output of a saved node, [] if there is none."""
+    if node.saved is None:
         return []
-    operator = operator_of(one.node.operator)
-    given = one.node.attributes
-    if None in given.values():  # a parameter of its function
+    operator = operator_of(node.node.operator)
+    attributes = node.node.attributes
+    if None in attributes.values():  # a parameter of its function
         return []
     flags = [
-        f"--{name.replace('_', '-')} {given[name]}" for name in operator.attributes if name in given
+        f"--{name.replace('_', '-')} {attributes[name]}"
+        for name in operator.attributes
+        if name in attributes
     ]
-    dtype = next(iter(one.inputs.values()))[1].dtype
+    dtype = next(iter(node.inputs.values()))[1].dtype
     if dtype in dtypes.EXTENDED:
         flags.append(f"--dtype {dtype}")
-    files = [shlex.quote(one.saved[role]) for role in operator.inputs if role in one.saved]
+    files = [shlex.quote(node.saved[role]) for role in operator.inputs if role in node.saved]
     words = ["ndtool explain", operator.command, *map(printable, files), *flags, "--at I,J..."]
-    return [f"{printable(one.node.node)}: {' '.join(words)}"]
+    return [f"{printable(node.node.node)}: {' '.join(words)}"]
 
 
 def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return a table of nodes: its columns, and a row for each."""
-    computed = any(one.runs is not None for one in outcome.nodes)
+    computed = any(node.runs is not None for node in outcome.nodes)
     columns = (*_COLUMNS, "computed") if computed else _COLUMNS
-    return columns, [_cells(one) for one in outcome.nodes]
+    return columns, [_cells(node) for node in outcome.nodes]
 
 
 def assumed(outcome: Outcome) -> list[str]:
-    """Return the conditions assumed of sizes, one per line; computed nodes have none."""
+    """Return the assumptions on symbolic sizes, one per line; computed nodes have none."""
     return [
-        f"assumed: {printable(one.node.node)}: {printable(sentence)}"
-        for one in outcome.nodes
-        for sentence in one.assumed
-        if one.found is None
+        f"assumed: {printable(node.node.node)}: {printable(sentence)}"
+        for node in outcome.nodes
+        for sentence in node.assumed
+        if node.found is None
     ]
 
 
-def _cells(one: ModelNode) -> tuple[str, ...]:
-    node = one.node
-    version = "" if one.version is None else f"-{one.version}"
+def _cells(model_node: ModelNode) -> tuple[str, ...]:
+    node = model_node.node
+    version = "" if model_node.version is None else f"-{model_node.version}"
     attributes = records.attributes(node)
-    inputs = ", ".join(f"{name} {known.described}" for name, known in one.inputs.values())
-    output = f"{node.output or ''} {(one.found or one.output).described}"
+    inputs = ", ".join(
+        f"{name} {declared.described}" for name, declared in model_node.inputs.values()
+    )
+    output = f"{node.output or ''} {(model_node.found or model_node.output).described}"
     times = {None: (), 0: ("no",), 1: ("ok",)}
-    computed = times.get(one.runs, (f"ok, {one.runs} times",))
+    computed = times.get(model_node.runs, (f"ok, {model_node.runs} times",))
     cells = (node.node, node.title + version, attributes, inputs, output, *computed)
     return tuple(map(printable, cells))
 

@@ -1,4 +1,4 @@
-"""The options of the command line, each one defined once, with its NDTOOL_* variable."""
+"""The options of the command line, each defined once; each has an NDTOOL_* variable."""
 
 from typing import Any
 
@@ -26,11 +26,11 @@ def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return a flag stored in the reporter at once, for errors about other options."""
-    kept = {"is_eager": True, "expose_value": False, "callback": _keep}
+    kept = {"is_eager": True, "expose_value": False, "callback": _store}
     return _flag(flag, text, *names, **kept, **settings)
 
 
-def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if context.obj is not None:
         setattr(context.obj, parameter.name or "", value)
 
@@ -217,7 +217,6 @@ CODEC = _option(
     type=Kind("codec", kinds.codec),
     metavar="NAME[:LEVEL]",
 )
-STORING = (CHUNKS, SHARDS, CODEC)  # for all commands that write arrays
 AT = _option(
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
@@ -299,12 +298,16 @@ VERBOSE = _reporter_flag("--verbose", "Explain what is done and why: access, pla
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
+OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
+TYPES = (SPEC, DTYPE, TEXT)
+RESOURCES = (THREADS, MEMORY, SPILL, PRICES)
+CLUSTER = (SCHEDULER, WORKERS, RESUME)
 GROUPS = {  # in the help; options without a group come first
     "Special indices": (PAD, NO_NEGATIVES),
     "Updates": (NO_INCLUDE_SELF, DUPLICATES),
     "Other engines": ENGINES,
-    "Output files": (NO_CLOBBER, ONLY, SYNC, *STORING),
-    "Types and standards": (SPEC, DTYPE, TEXT),
-    "Threads and memory": (THREADS, MEMORY, SPILL, PRICES),
-    "Cluster": (SCHEDULER, WORKERS, RESUME),
+    "Output files": OUTPUT_FILES,
+    "Types and standards": TYPES,
+    "Threads and memory": RESOURCES,
+    "Cluster": CLUSTER,
 }

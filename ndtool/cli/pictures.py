@@ -1,4 +1,4 @@
-"""Statistics as a picture: where in data indices fall, and counts of duplicates."""
+"""Statistics as a picture: which slices indices select, and how often."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 class Picture(NamedTuple):
     """The contents of a picture.
 
-    title, unit: texts. runs, named, tuples: counts of slices, of selected slices, of tuples.
-    density: counts of tuples by `width` slices. repeats: counts of slices by how often selected.
+    runs, named, tuples: counts of slices, of selected slices, of tuples. density: counts of tuples
+    by `width` slices. repeats: counts of slices by how often they are selected.
     """
 
     title: str
@@ -53,9 +53,9 @@ class Picture(NamedTuple):
         )
 
 
-def picture(call: OpenCall, found: Stats) -> Picture:
+def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
-    runs, name = prod(found.runs), called(call.inference.inputs["data"].name)
+    runs, name = prod(stats.runs), called(call.inference.inputs["data"].name)
     often = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
@@ -63,16 +63,16 @@ def picture(call: OpenCall, found: Stats) -> Picture:
         f"Where the indices of {call.inference.operator} fall in {name}",
         "slices of data, in row-major order",
         runs,
-        found.distinct,
-        found.tuples - found.out_of_bounds,
-        found.fine,
-        -(-runs // len(found.fine)) if found.fine else 1,
-        [("never", runs - found.distinct), *zip(often, found.repeats, strict=False)],
+        stats.distinct,
+        stats.tuples - stats.out_of_bounds,
+        stats.fine_histogram,
+        -(-runs // len(stats.fine_histogram)) if stats.fine_histogram else 1,
+        [("never", runs - stats.distinct), *zip(often, stats.repeats, strict=False)],
     )
 
 
 def file(path: str, shown: Picture) -> bytes | None:
-    """Return a picture as an .svg or .png file by the suffix, None for another suffix."""
+    """Return a picture as .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
         root = svg(shown)
         root.set("xmlns", "http://www.w3.org/2000/svg")

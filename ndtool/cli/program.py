@@ -23,7 +23,7 @@ class _Group(helppages.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; the error about an operator's other names suggests the right one."""
+        """Find a command; for another name of an operator, the error suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
         meant = titles.get(name, name.replace("_", "-"))
@@ -85,14 +85,14 @@ def program() -> click.Group:
 
 
 def run(arguments: list[str], reporter: Reporter) -> None:
-    """Run one command line; raise all errors, wrong usage as UsageError."""
+    """Run a command line; raise all errors, wrong usage as UsageError."""
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
             redaction.register(text)
     group = program()
-    if wanted := os.environ.get(_COMPLETE):
-        _complete(group, wanted)
+    if request := os.environ.get(_COMPLETE):
+        _complete(group, request)
         return
     reporter.json = (
         "--json" in arguments
@@ -110,42 +110,42 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         raise _usage(exc) from None
 
 
-def _complete(group: click.Group, wanted: str) -> None:
+def _complete(group: click.Group, request: str) -> None:
     """Print completions of a word, or the shell function that requests them."""
     from ndtool.cli import completion as words
 
-    shell, _, what = wanted.partition("_")
+    shell, _, action = request.partition("_")
     kind = words.shell(shell)
-    if kind is None or what not in ("source", "complete"):
+    if kind is None or action not in ("source", "complete"):
         raise UsageError(
-            f"{_COMPLETE} is {printable(repr(wanted))}: expected SHELL_source or SHELL_complete,"
+            f"{_COMPLETE} is {printable(repr(request))}: expected SHELL_source or SHELL_complete,"
             " where SHELL is bash, zsh or fish"
         )
     completion = kind(group, {}, "ndtool", _COMPLETE)
-    if what == "source":
+    if action == "source":
         put(completion.source())
         return
     try:
         completion.get_completion_args()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{_COMPLETE} is {wanted}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
+            f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
             " completion function sets them"
         ) from None
     put(completion.complete() + "\n")
 
 
 def _width() -> int:
-    """Return the columns of help: the terminal's, within readable limits."""
+    """Return the columns of help pages: those of the terminal, within limits."""
     return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
 
 
 def _usage(exc: click.ClickException) -> UsageError:
-    """Return click's error as ours."""
+    """Return click's error as a UsageError."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
-        given = context.get_parameter_source(option.name or "")
-        by_variable = given is click.core.ParameterSource.ENVIRONMENT
+        origin = context.get_parameter_source(option.name or "")
+        by_variable = origin is click.core.ParameterSource.ENVIRONMENT
         names = [str(option.envvar)] if by_variable else option.opts
         exc.param_hint = " / ".join(map(repr, names))
     message = (

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 
 @click.pass_obj
-def _infer(reporter: Reporter, /, *, operator: str, **given: Any) -> None:
+def _infer(reporter: Reporter, /, *, operator: str, **options: Any) -> None:
     from ndtool.analysis import infer
 
     reporter.trace = True  # the trace is the result, also if a rule is broken
-    named = {
-        role: given.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
+    inputs = {
+        role: options.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
     }
-    arguments = {role: argument for role, argument in named.items() if argument is not None}
-    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, given), **given))
+    arguments = {role: argument for role, argument in inputs.items() if argument is not None}
+    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, options), **options))
 
 
 @click.pass_obj
@@ -52,7 +52,7 @@ def _explain(
     origins: tuple[tuple[int, ...], ...],
     every: bool,
     html: str | None = None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
     from ndtool.cli import answers
@@ -61,20 +61,20 @@ def _explain(
 
     if not at and not origins:
         raise UsageError("missing element: expected --at or --from with a position")
-    request = Request(operator, attributes=attributes_of(operator, given), **given)
+    request = Request(operator, attributes=attributes_of(operator, options), **options)
     endings.prepare(*reporter.final_messages())
     with typed.opened(request) as call:
         reporter.warn(call.warnings)
         with reporting(html, call, reporter) as report:
             with reporter.progress() as bar:
                 progress = bar.of(call.sources["indices"].metadata.nbytes)
-                found = explain.explain(call, at, origins, every, progress)
+                explained = explain.explain(call, at, origins, every, progress)
             if report:
-                report.explained(*found)
-        one = len(at) + len(origins) == 1
+                report.explained(*explained)
+        single = len(at) + len(origins) == 1
         reporter.answer(
-            lambda: json_records.explained_record(call, *found, one),
-            lambda: answers.explained(call, *found),
+            lambda: json_records.explained_record(call, *explained, single),
+            lambda: answers.explained(call, *explained),
         )
         call.recheck()  # printing a long answer reads the inputs
 
@@ -87,7 +87,7 @@ def _stats(
     operator: str,
     html: str | None = None,
     plot: str | None = None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     from ndtool.analysis import stats
     from ndtool.machine import endings
@@ -95,7 +95,7 @@ def _stats(
 
     if plot is not None:
         from ndtool.cli.html import page
-    request = Request(operator, attributes=attributes_of(operator, given), **given)
+    request = Request(operator, attributes=attributes_of(operator, options), **options)
     endings.prepare(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.warn(call.warnings)
@@ -103,27 +103,27 @@ def _stats(
             page.check_plot(plot, call, html)
         with reporting(html, call, reporter) as report:
             with reporter.progress() as bar:
-                found = stats.stats(call, bar.of(call.sources["indices"].metadata.nbytes))
+                statistics = stats.stats(call, bar.of(call.sources["indices"].metadata.nbytes))
             if report:
-                report.stats = found
+                report.stats = statistics
         if plot is not None:
-            page.plot(plot, call, found, reporter)
+            page.plot(plot, call, statistics, reporter)
         if reporter.json:
-            reporter.put_json(json_records.stats_record(call, found))
+            reporter.put_json(json_records.stats_record(call, statistics))
         else:
-            _put_stats(call, found)
+            _put_stats(call, statistics)
 
 
-def _put_stats(call: "OpenCall", found: "Stats") -> None:
+def _put_stats(call: "OpenCall", statistics: "Stats") -> None:
     """Print statistics as text."""
     from ndtool.cli import figures, records
 
-    count, *others = figures.metadata(call, found)
+    count, *others = figures.metadata(call, statistics)
     put(lines([records.title(call.asked), count], 1))
-    if found.components:
-        cells, folded = figures.component_cells(found), ("valid", "out of bounds")
+    if statistics.components:
+        cells, folded = figures.component_cells(statistics), ("valid", "out of bounds")
         put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
-    put(lines([*others, *figures.histogram(found)], 1))
+    put(lines([*others, *figures.histogram(statistics)], 1))
 
 
 @click.pass_obj
@@ -134,14 +134,14 @@ def _verify(
     operator: str,
     engines: tuple[str, ...] | None = None,
     html: str | None = None,
-    **given: Any,
+    **options: Any,
 ) -> None:
     from ndtool.analysis import verify
     from ndtool.machine import endings
     from ndtool.runs.request import Request
 
-    engine_settings = against.settings(given)
-    request = Request(operator, attributes=attributes_of(operator, given), **given)
+    engine_settings = against.settings(options)
+    request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
     endings.prepare(*reporter.final_messages())
@@ -163,19 +163,19 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.formats.streams import Streams
 
     entries: list[MemberInfo] = []
-    found: list[OperatorNode] = []
+    found_nodes: list[OperatorNode] = []
     failed: NdtoolError | None = None
     streams = Streams()
     for name in names:
         try:
             entries += describe(name, streams)
-            found += nodes(name)
+            found_nodes += nodes(name)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             failed = failed or exc
             entries.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    reporter.entries(entries, found)
+    reporter.entries(entries, found_nodes)
     if failed is not None:
         raise failed
 
@@ -184,8 +184,8 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
-    known = EVERY.items()
-    names = [name for name, operator in known if command in (None, operator.command)]
+    operators = EVERY.items()
+    names = [name for name, operator in operators if command in (None, operator.command)]
     reporter.specs([row for row in specs.TABLE if row.operator in names])
 
 
@@ -219,15 +219,13 @@ def explain(operator: Operator) -> click.Command:
             options.AT,
             options.FROM,
             options.ALL,
-            options.SPEC,
-            options.DTYPE,
-            options.TEXT,
+            *options.TYPES,
             *unlowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
         " computed from: index tuple, data and updates. --from shows where an element of"
-        f" {operator.inputs[0].upper()} went. Inputs without indices may also be"
+        f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
         " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
     )
@@ -244,9 +242,7 @@ def stats(operator: Operator) -> click.Command:
         (
             *(map(argument, roles) if own else input_arguments(operator)),
             *attribute_options(operator),
-            options.SPEC,
-            options.DTYPE,
-            options.TEXT,
+            *options.TYPES,
             *unlowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),
@@ -293,7 +289,7 @@ def inspect() -> click.Command:
 
 def spec() -> click.Command:
     """Return the command that shows what the standards accept."""
-    choice = click.Choice([one.command for one in EVERY.values()])
+    choice = click.Choice([operator.command for operator in EVERY.values()])
     return command(
         "spec",
         _spec,

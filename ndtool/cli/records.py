@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis.records import attributes_of, notes_of
@@ -39,12 +38,12 @@ def lasted(seconds: float) -> str:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 0.9995:
         return f"{seconds * 1e3:.3g} ms"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.3g} s"
+    minutes, remaining = divmod(round(seconds), 60)
+    return f"{minutes} min {remaining} s" if minutes else f"{seconds:.3g} s"
 
 
 def title(inference: Inference) -> str:
-    """Return a call in one line, the title of its trace."""
+    """Return a call in one line: operator, inputs, attributes."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
     given = attributes_of(inference)
     if len(given) > 1 and not given.get("batch_dims"):
@@ -53,18 +52,10 @@ def title(inference: Inference) -> str:
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
 
 
-def aligned(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Return a table as plain text, one line per row."""
-    lines = [columns, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-    return "\n".join(padded) + "\n"
-
-
 def summary(inference: Inference) -> list[str]:
     """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
-    made = inference.trace.decisive
-    return [title(inference), f"{made.rule} = {made.numbers}", concluded(inference)[-1]]
+    rule = inference.trace.decisive
+    return [title(inference), f"{rule.rule} = {rule.numbers}", concluded(inference)[-1]]
 
 
 def broken(trace: Trace) -> str:
@@ -88,9 +79,9 @@ def concluded(inference: Inference) -> list[str]:
 def planned(plan: Plan) -> str:
     """Return a run's plan as a line of text."""
     tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
-    moved = [f"{sized(getattr(plan, what))} {what}" for what in ("read", "written", "spilled")]
-    way = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
-    return f"plan: {way}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
+    moved = [f"{sized(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")]
+    execution = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
+    return f"plan: {execution}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
 def priced(plan: Plan) -> list[str]:
@@ -107,8 +98,8 @@ def priced(plan: Plan) -> list[str]:
 
 def plan_record(plan: Plan) -> dict[str, Any]:
     """Return a plan as a JSON object."""
-    record = {key: one for key, one in plan._asdict().items() if key != "partitioning"}
-    return {**record, "estimates": [one._asdict() for one in plan.estimates]}
+    record = {key: value for key, value in plan._asdict().items() if key != "partitioning"}
+    return {**record, "estimates": [estimate._asdict() for estimate in plan.estimates]}
 
 
 def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
@@ -154,8 +145,10 @@ def _note(value: object) -> str:
 
 def attributes(node: OperatorNode) -> str:
     """Return a node's attributes as text; `?` for a parameter of its function."""
-    given = ((name, "?" if value is None else value) for name, value in node.attributes.items())
-    return ", ".join(f"{name} {value}" for name, value in given) or "-"
+    attributes = (
+        (name, "?" if value is None else value) for name, value in node.attributes.items()
+    )
+    return ", ".join(f"{name} {value}" for name, value in attributes) or "-"
 
 
 def node_cells(node: OperatorNode) -> tuple[str, ...]:
@@ -171,12 +164,7 @@ def spec_cells(row: Row) -> tuple[str, ...]:
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]
     indices = _ranges(row.indices) + ("" if row.negatives else ", none negative")
-    return (spec_name(row), row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
-
-
-def spec_name(row: Row) -> str:
-    """Return the value of --spec for a row."""
-    return row.spec
+    return (row.spec, row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
 
 
 def _ranges(names: tuple[str, ...]) -> str:

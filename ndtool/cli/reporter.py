@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__
+from ndtool import __version__, notebook
 from ndtool.analysis import records as json_records
 from ndtool.cli import records
 from ndtool.cli.console import Progress, put, put_all, say
@@ -45,19 +45,19 @@ def _json(fields: dict[str, Any], strip: Callable[[str], str] = redacted) -> str
 
 
 def _json_parts(value: Any, strip: Callable[[str], str] = redacted) -> Iterator[str]:
-    """Yield the JSON of a value in parts; an iterator becomes a list of any length."""
+    """Yield the JSON text of a value in parts; an iterator becomes a list."""
     import json
 
     if isinstance(value, Iterator):
         yield "["
-        for number, one in enumerate(value):
+        for number, item in enumerate(value):
             yield ", " * bool(number)
-            yield from _json_parts(one, strip)
+            yield from _json_parts(item, strip)
         yield "]"
-    elif isinstance(value, dict) and any(isinstance(one, Iterator) for one in value.values()):
-        for number, (key, one) in enumerate(value.items()):
+    elif isinstance(value, dict) and any(isinstance(item, Iterator) for item in value.values()):
+        for number, (key, item) in enumerate(value.items()):
             yield f"{', ' if number else '{'}{json.dumps(key)}: "
-            yield from _json_parts(one, strip)
+            yield from _json_parts(item, strip)
         yield "}"
     else:
         yield json.dumps(in_fields(value, strip))
@@ -69,12 +69,10 @@ def _message(text: str) -> str:
 
 
 class Reporter:
-    """The reporter of a run.
+    """Prints results to stdout and messages to stderr, as the options of the command say.
 
-    json: whether to print one JSON object instead of text. quiet: whether to print only errors.
-    trace: whether to print all rules of the trace or none, None for a summary on terminals.
-    verbose: whether to explain what a run does. data_on_stdout: whether the array goes to stdout.
-    arguments: the words of the command line.
+    json, quiet, trace, verbose: the options; trace is None for a summary on terminals.
+    data_on_stdout: whether the array goes to stdout. arguments: the words of the command line.
     """
 
     def __init__(self) -> None:
@@ -86,7 +84,7 @@ class Reporter:
         self._answered = False  # whether the JSON object was printed
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
-        self._spoken = 0.0  # seconds spent on reporting
+        self._reporting = 0.0  # seconds spent on reporting
 
     def begin(self, call: OpenCall, dry_run: bool) -> None:
         """Print warnings and the trace of a call."""
@@ -97,23 +95,23 @@ class Reporter:
                 say(_trace(call.asked.trace, records.title(call.asked), 2))
             else:
                 say(_summary(records.summary(call.asked)))
-        self._spoken = time.perf_counter() - started
+        self._reporting = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:
-        """Print what a run does and why, if that was requested."""
+        """Print the details of a run, with --verbose."""
         if self.verbose and not (self.json or self.quiet):
             from ndtool.cli.details import details
 
             started = time.perf_counter()
             say(lines(details(ready), 2))
-            self._spoken += time.perf_counter() - started
+            self._reporting += time.perf_counter() - started
 
     def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         from ndtool.cli import records
 
-        seconds = time.perf_counter() - call.started - self._spoken
-        found, output, plan = call.inference, call.request.output, outcome.plan
+        seconds = time.perf_counter() - call.started - self._reporting
+        inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
             warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
             self.put_json(
@@ -126,32 +124,32 @@ class Reporter:
                     "warnings": warnings,
                 }
             )
-        elif self._for_people() and dry_run:
-            size = sized(found.nbytes)
-            _tell(f"dry run: {_output(found)}, {size}; nothing was written")
-        elif self._for_people() and output not in (None, "-"):
+        elif self._is_interactive() and dry_run:
+            size = sized(inference.nbytes)
+            _say_line(f"dry run: {_output(inference)}, {size}; nothing was written")
+        elif self._is_interactive() and output not in (None, "-"):
             threads = f", {counted(call.threads, 'thread')}"
-            _tell(_wrote(output or "", _output(found), found.nbytes, seconds, threads))
+            _say_line(_wrote(output or "", _output(inference), inference.nbytes, seconds, threads))
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
             for line in (records.planned(plan), *records.priced(plan)):
-                _tell(line)
+                _say_line(line)
         if outcome.resumed:
-            _tell(records.resumed(outcome.resumed, plan.tasks))
+            _say_line(records.resumed(outcome.resumed, plan.tasks))
         if outcome.preserved and not dry_run:
-            _tell(_kept(outcome.preserved))
+            _say_line(_preserved(outcome.preserved))
 
-    def converted(self, conversion: Conversion, kept: tuple[str, ...] | None) -> None:
-        """Print the outcome of a conversion and its duration; kept: the preserved members."""
+    def converted(self, conversion: Conversion, preserved: tuple[str, ...] | None) -> None:
+        """Print the outcome of a conversion and its duration; preserved: the preserved members."""
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            self.put_json(json_records.converted_record(conversion, kept, seconds))
-        elif self._for_people() and request.output != "-":
-            _tell(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
-        if kept and not (self.json or self.quiet):
-            _tell(_kept(kept))
+            self.put_json(json_records.converted_record(conversion, preserved, seconds))
+        elif self._is_interactive() and request.output != "-":
+            _say_line(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
+        if preserved and not (self.json or self.quiet):
+            _say_line(_preserved(preserved))
 
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
@@ -171,16 +169,18 @@ class Reporter:
             put_all(words())
 
     def verified(self, name: str, compared: Comparison) -> None:
-        """Print that an output is verified, with its small differences if any."""
+        """Print that an output is verified, and how far elements differ within the tolerance."""
         from ndtool.cli import figures
 
         if self.json:
             self.put_json(json_records.verified_record(name, compared))
-        elif self._for_people():
-            how = "bit for bit"
+        elif self._is_interactive():
+            accuracy = "bit for bit"
             if compared.different:
-                how = f"within {compared.within} ulp, {compared.different} elements with other bits"
-            _tell(f"verified {printable(name)}: {compared.described}, {how}")
+                accuracy = (
+                    f"within {compared.within} ulp, {compared.different} elements with other bits"
+                )
+            _say_line(f"verified {printable(name)}: {compared.described}, {accuracy}")
             if compared.different:
                 say(figures.comparison(compared, 2))
 
@@ -203,7 +203,7 @@ class Reporter:
     def specs(self, rows: list[Row]) -> None:
         """Print rows of the standards."""
         if self.json:
-            listed = [{"spec": records.spec_name(row), **row._asdict()} for row in rows]
+            listed = [{"spec": row.spec, **row._asdict()} for row in rows]
             self.put_json({"version": __version__, "specs": listed})
             return
         columns = records.SPEC_COLUMNS
@@ -215,11 +215,8 @@ class Reporter:
         compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
             steps = {} if trace is None else {"trace": json_records.steps(trace)}
-            if compared is not None:
-                from ndtool.cli import figures
-
-                steps |= json_records.comparison_record(compared)
-            self._put_error({**exc.fields(), **steps})
+            record = json_records.comparison_record(compared)
+            self._put_error({**exc.fields(), **steps, **record})
             return
         if trace is not None and self._shows_trace(False):
             full = self.trace
@@ -227,7 +224,7 @@ class Reporter:
         exc.message = _message(exc.message)
         exc.places = tuple(map(_message, exc.places))
         exc.hint = _message(exc.hint)
-        if self._coloured():
+        if self._is_coloured():
             from ndtool.cli import styled
 
             say(styled.error(exc))
@@ -240,12 +237,12 @@ class Reporter:
 
     def written(self, name: str) -> None:
         """Print that a report or picture was written."""
-        if self._for_people():
-            _tell(f"wrote {printable(name)}")
+        if self._is_interactive():
+            _say_line(f"wrote {printable(name)}")
 
     def final_messages(self) -> tuple[bytes, int, bytes]:
         """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
-        clear = b"\r\x1b[K" if self._for_people() else b""
+        clear = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST)
         text = _json(exc.fields()) if self.json else f"error: {exc}\n"
         return clear + text.encode(), 1 if self.json and not self.data_on_stdout else 2, clear
@@ -263,9 +260,9 @@ class Reporter:
     def progress(self) -> Progress:
         """Return a progress bar, shown on terminals only."""
         movable = os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
-        return Progress(self._for_people() and movable)
+        return Progress(self._is_interactive() and movable)
 
-    def _for_people(self) -> bool:
+    def _is_interactive(self) -> bool:
         return self._terminal and not (self.quiet or self.json)
 
     def _shows_trace(self, dry_run: bool) -> bool:
@@ -273,7 +270,7 @@ class Reporter:
             return bool(self.trace) and not self.json
         return (self._terminal or dry_run) and not self.quiet
 
-    def _coloured(self) -> bool:
+    def _is_coloured(self) -> bool:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     def warn(self, warnings: list[str]) -> None:
@@ -282,7 +279,7 @@ class Reporter:
             return
         for warning in warnings:
             text = _message(warning)
-            if self._coloured():
+            if self._is_coloured():
                 from ndtool.cli import styled
 
                 say(styled.warning(text))
@@ -309,7 +306,7 @@ class Reporter:
             say(text)
 
 
-def _tell(line: str) -> None:
+def _say_line(line: str) -> None:
     say(lines([line], 2))
 
 
@@ -344,18 +341,18 @@ def table(
         from ndtool.cli import styled
 
         return styled.table(columns, rows, folded, fd, title)
-    return (title and title + "\n") + records.aligned(columns, rows)
+    return (title and title + "\n") + notebook.aligned([columns, *rows])
 
 
 def _output(inference: Inference) -> str:
     return described(inference.dtype, inference.plan.output)
 
 
-def _wrote(name: str, what: str, nbytes: int, seconds: float, how: str = "") -> str:
-    return f"wrote {printable(name)}: {what}, {sized(nbytes)} in {lasted(seconds)}{how}"
+def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
+    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {lasted(seconds)}{suffix}"
 
 
-def _kept(names: tuple[str, ...]) -> str:
+def _preserved(names: tuple[str, ...]) -> str:
     """Return the line about preserved members of an archive."""
     listed = ", ".join(printable(name, 80) for name in names[:_LISTED])
     more = len(names) - _LISTED

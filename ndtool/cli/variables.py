@@ -1,7 +1,7 @@
-"""NDTOOL_* variables, which set options for all calls: drop those without effect on a call.
+"""Drop values of NDTOOL_* variables that have no effect on a call.
 
-An invalid value of a variable is refused as an option's is. A valid one that does not apply to a
-call is ignored, while the same option on the command line is refused.
+An invalid value is an error, as for the option. A valid value that does not apply to a call is
+ignored, while the option itself would be refused.
 """
 
 import os
@@ -20,12 +20,12 @@ def is_by_variable(name: str) -> bool:
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def drop_idle(output: str, given: dict[str, Any]) -> None:
-    """Drop cluster and chunk options from variables if they do not apply."""
-    if "workers" in given:
-        _drop_idle_cluster(output, given)
-    if given.get("spill") and is_by_variable("spill"):
-        for spill in given["spill"]:
+def drop_idle(output: str, options: dict[str, Any]) -> None:
+    """Drop cluster and chunk options that come from variables and do not apply."""
+    if "workers" in options:
+        _drop_idle_cluster(output, options)
+    if options.get("spill") and is_by_variable("spill"):
+        for spill in options["spill"]:
             _require_directory(spill)
     idle = list(filter(is_by_variable, STORING))
     if not idle:
@@ -33,57 +33,59 @@ def drop_idle(output: str, given: dict[str, Any]) -> None:
     from ndtool.formats import locators, outputs
     from ndtool.storage import local
 
-    known = outputs.by_name(output)
+    file_format = outputs.by_name(output)
     is_store = local.is_store(locators.parse(output).path)
-    if is_store or (known and known.is_folder):
+    if is_store or (file_format and file_format.is_folder):
         return
-    if known and known.chunks:  # of HDF5, which has no shards and few codecs
-        codec = (given.get("codec") or "none").partition(":")[0]
+    if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
+        codec = (options.get("codec") or "none").partition(":")[0]
         idle = [
             name for name in idle
-            if name == "shards" or (name == "codec" and codec not in known.module.CODECS)
+            if name == "shards" or (name == "codec" and codec not in file_format.module.CODECS)
         ]  # fmt: skip
-    given.update(dict.fromkeys(idle))
+    options.update(dict.fromkeys(idle))
 
 
-def drop_idle_rule(scatters: bool, given: dict[str, Any]) -> None:
-    """Drop out-of-bounds options from variables if the operator or mode lacks them."""
-    others = "fill" if scatters else "drop"
-    if given.get("out_of_bounds") == others and is_by_variable("out_of_bounds"):
-        del given["out_of_bounds"]
-    fills = given.get("out_of_bounds") == "fill" or given.get("pad") is not None
+def drop_idle_rule(scatters: bool, options: dict[str, Any]) -> None:
+    """Drop out-of-bounds options that come from variables and the operator or mode lacks."""
+    inapplicable = "fill" if scatters else "drop"
+    if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
+        del options["out_of_bounds"]
+    fills = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
     if not fills and is_by_variable("fill"):
-        del given["fill"]
+        del options["fill"]
 
 
-def _drop_idle_cluster(output: str, given: dict[str, Any]) -> None:
+def _drop_idle_cluster(output: str, options: dict[str, Any]) -> None:
     """Drop a variable's cluster if an option sets another, or it cannot write the output."""
     from ndtool.storage import locations
 
-    clusters = {name for name in ("scheduler", "workers") if given[name] is not None}
+    clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
     by_variable = set(filter(is_by_variable, clusters))
     if by_variable != clusters or not _is_for_workers(output):
-        given.update(dict.fromkeys(by_variable))
-    on_cluster = given["scheduler"] is not None or given["workers"] is not None
-    spills = given["spill"] if is_by_variable("spill") else ()
+        options.update(dict.fromkeys(by_variable))
+    on_cluster = options["scheduler"] is not None or options["workers"] is not None
+    spills = options["spill"] if is_by_variable("spill") else ()
     if (
         len(spills) > 1
         if on_cluster
         else any(map(locations.is_url, map(locations.local_path, spills)))
     ):
-        given["spill"] = ()
+        options["spill"] = ()
     if not on_cluster and is_by_variable("resume"):
-        given["resume"] = False
+        options["resume"] = False
 
 
 def _require_directory(spill: str) -> None:
     """Raise UsageError, with the variable's name, if its directory does not exist."""
     from ndtool.storage import locations
 
-    where = locations.local_path(spill)
-    if not locations.is_url(where) and not os.path.isdir(where):
-        what = "is not a directory" if os.path.lexists(where) else "does not exist"
-        raise UsageError(f"NDTOOL_SPILL is {called(where)}, which {what}: expected a directory")
+    directory = locations.local_path(spill)
+    if not locations.is_url(directory) and not os.path.isdir(directory):
+        problem = "is not a directory" if os.path.lexists(directory) else "does not exist"
+        raise UsageError(
+            f"NDTOOL_SPILL is {called(directory)}, which {problem}: expected a directory"
+        )
 
 
 def _is_for_workers(output: str) -> bool:
@@ -93,8 +95,8 @@ def _is_for_workers(output: str) -> bool:
 
     path = locators.parse(output).path
     if locations.is_url(path):
-        known = outputs.by_name(output)
-        return known is not None and known.is_folder
+        file_format = outputs.by_name(output)
+        return file_format is not None and file_format.is_folder
     return output != "-" and (
         os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)
     )

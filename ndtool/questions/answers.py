@@ -1,7 +1,7 @@
 """Answers to questions about calls, with the fields of the JSON objects that --json prints.
 
-Answers do not change. Notebooks show them as tables, and so does `rich.print`; `print` shows text.
-A field that is a word of Python ends in an underscore: `from_`, `with_`.
+Answers are immutable. Notebooks and `rich.print` show them as tables, `print` as text. A field
+whose name is a Python keyword ends in an underscore: `from_`, `with_`.
 """
 
 from __future__ import annotations
@@ -19,34 +19,43 @@ Element = bool | int | float | str | None  # text if JSON has no such number
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A part of an answer, made from a JSON object.
+    """An answer, or a nested value of one, made from a JSON object.
 
     NESTED: the classes of fields that are objects or lists of objects. OPTIONAL: fields without a
-    key in the object where they are None.
+    key in the object if they are None. INLINED: the field whose own fields are keys of the object.
     """
 
     NESTED: ClassVar[Mapping[str, type[Value]]] = {}
     OPTIONAL: ClassVar[tuple[str, ...]] = ()
+    INLINED: ClassVar[str] = ""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the value with the fields of a JSON object."""
-        known = names_of(cls)
-        named = {key if key in known else f"{key}_": one for key, one in record.items()}
-        return cls(**{name: _made(cls.NESTED.get(name), one) for name, one in named.items()})
+        names, kind = names_of(cls), cls.NESTED.get(cls.INLINED)
+        inlined = {key: record[key] for key in record if cls.INLINED and key not in names}
+        values = {key: value for key, value in record.items() if key not in inlined}
+        if inlined and kind is not None:
+            inlined = {key: record[key] for key in names_of(kind) if key in record}
+        if cls.INLINED:
+            values[cls.INLINED] = inlined if inlined or kind is None else None
+        fields = {key if key in names else f"{key}_": value for key, value in values.items()}
+        return cls(**{name: _frozen(cls.NESTED.get(name), value) for name, value in fields.items()})
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
-        found = ((name, getattr(self, name)) for name in names_of(type(self)))
-        return {
-            name.rstrip("_"): _plain(one)
-            for name, one in found
-            if one is not None or name not in self.OPTIONAL
+        values = ((name, getattr(self, name)) for name in names_of(type(self)))
+        record = {
+            name.rstrip("_"): _plain(value)
+            for name, value in values
+            if value is not None or name not in self.OPTIONAL
         }
+        inlined = record.pop(self.INLINED, None) or {}
+        return record | inlined
 
 
 class Fields(dict[str, Any]):
-    """A dict that does not change; unlike a mappingproxy, it can be pickled."""
+    """An immutable dict; unlike a mappingproxy, it can be pickled."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise TypeError("an answer does not change")
@@ -66,23 +75,24 @@ def names_of(kind: type[Value]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-def _made(kind: type[Value] | None, value: Any) -> Any:
-    """Return a part of a JSON object as a value that does not change."""
+def _frozen(kind: type[Value] | None, value: Any) -> Any:
+    """Return a JSON value as an immutable one; kind: the class of its objects."""
     if isinstance(value, Mapping):
-        if kind is None or all(isinstance(one, Mapping) for one in value.values()):
-            return Fields({key: _made(kind, one) for key, one in value.items()})
+        if kind is None or all(isinstance(item, Mapping) for item in value.values()):
+            return Fields({key: _frozen(kind, item) for key, item in value.items()})
         return kind.of(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return tuple(_made(kind, one) for one in value)
+        return tuple(_frozen(kind, item) for item in value)
     return value
 
 
 def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
     if isinstance(value, Value):
         return value.fields()
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,7 @@ class Answer(Value):
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return "".join(map(notebook.html, self.tables()))
+        return "".join(notebook.table(*table) for table in self.tables())
 
     def __rich__(self) -> Any:
         return notebook.rich(self.tables())
@@ -107,7 +117,7 @@ class Answer(Value):
 
 @dataclass(frozen=True, slots=True)
 class Typed(Value):
-    """The name, element type and shape of an array. Sizes may be names of symbols, or unknown."""
+    """The name, element type and shape of an array; sizes may be symbols, or unknown."""
 
     name: str | None
     dtype: str | None
@@ -172,10 +182,10 @@ class Inferred(Answer):
 
     def tables(self) -> list[Table]:
         """Return the arrays, and the trace."""
-        arrays = [(role, one.name or "", one.described) for role, one in self.inputs.items()]
-        arrays += [("assumed", "", one) for one in self.assumed]
+        arrays = [(role, array.name or "", array.described) for role, array in self.inputs.items()]
+        arrays += [("assumed", "", condition) for condition in self.assumed]
         arrays.append(("output", "", self.output.described))
-        rules = [(one.rule, one.with_, one.result) for one in self.trace]
+        rules = [(rule.rule, rule.with_, rule.result) for rule in self.trace]
         return [
             Table(self.operator, ("array", "name", "type"), arrays),
             Table("trace", ("rule", "with", "result"), rules),
@@ -237,20 +247,21 @@ class Explanation(Answer):
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """Return the explanation in a JSON object, which has the fields of a single element."""
-        rest = dict(record)
-        head = {name: rest.pop(name) for name in ("version", "operator")}
-        listed = rest.get("explained", [rest])
+        remaining = dict(record)
+        head = {name: remaining.pop(name) for name in ("version", "operator")}
+        listed = remaining.get("explained", [remaining])
         explained = tuple(
-            ExplainedElement.of(one) if "at" in one else ExplainedOrigin.of(one) for one in listed
+            ExplainedElement.of(item) if "at" in item else ExplainedOrigin.of(item)
+            for item in listed
         )
         return cls(**head, explained=explained)
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
-        found = {"version": self.version, "operator": self.operator}
+        common = {"version": self.version, "operator": self.operator}
         if len(self.explained) == 1:
-            return {**found, **self.explained[0].fields()}
-        return {**found, "explained": [one.fields() for one in self.explained]}
+            return {**common, **self.explained[0].fields()}
+        return {**common, "explained": [element.fields() for element in self.explained]}
 
     def __getattr__(self, name: str) -> Any:
         """Return a field of the only element."""
@@ -262,13 +273,15 @@ class Explanation(Answer):
 
     def tables(self) -> list[Table]:
         """Return a table of steps, or of destinations, for each element."""
-        return [_explained(one) for one in self.explained]
+        return [_explained(element) for element in self.explained]
 
 
-def _explained(one: ExplainedElement | ExplainedOrigin) -> Table:
-    if isinstance(one, ExplainedOrigin):
-        title = f"data{list(one.from_)} = {one.value}: {one.count} elements of the output"
-        return Table(title, ("position",), [(str(list(at)),) for at in one.outputs])
+def _explained(element: ExplainedElement | ExplainedOrigin) -> Table:
+    if isinstance(element, ExplainedOrigin):
+        title = (
+            f"data{list(element.from_)} = {element.value}: {element.count} elements of the output"
+        )
+        return Table(title, ("position",), [(str(list(at)),) for at in element.outputs])
     rows = [
         (
             f"{step.role}{list(step.position)}",
@@ -276,10 +289,10 @@ def _explained(one: ExplainedElement | ExplainedOrigin) -> Table:
             "" if step.indices is None else f"indices{list(step.indices)} = {step.tuple}",
             str(step.result),
         )
-        for step in one.steps
+        for step in element.steps
     ]
-    more = f", {one.updates} updates" if one.updates else ""
-    title = f"output{list(one.at)} = {one.value}{more}"
+    more = f", {element.updates} updates" if element.updates else ""
+    title = f"output{list(element.at)} = {element.value}{more}"
     return Table(title, ("from", "value", "index tuple", "result"), rows)
 
 
@@ -353,7 +366,7 @@ class Statistics(Answer):
     def tables(self) -> list[Table]:
         """Return the ranges of components, and the counts."""
         columns = ("axis", "size", "lowest", "highest", "negative", "out of bounds")
-        ranges = [tuple(map(str, one.fields().values())) for one in self.components]
+        ranges = [tuple(map(str, component.fields().values())) for component in self.components]
         counts = [
             ("out of bounds", str(self.out_of_bounds)),
             *(("hint", hint) for hint in self.hints),

@@ -12,7 +12,7 @@ ndtool.files; another array may take its place. Answers have the fields of the c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex, Unpack
+from typing import Any, SupportsIndex, Unpack
 
 from ndtool.analysis import records
 from ndtool.errors import RuleError, UsageError
@@ -20,25 +20,22 @@ from ndtool.formats.opened import require_same
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
-    Named,
+    ArrayOrFile,
     Progress,
     ProgressReporter,
     array_source,
-    checked,
+    by_role,
     checked_attributes,
     engine_names,
     engine_settings,
     file_names,
     operator_name,
+    request_of,
 )
 from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification
 from ndtool.rules.inference import Given
-from ndtool.rules.operators import LOWERED, LOWERED_INPUTS, Attributes, operator_of
-from ndtool.runs.request import Request
-
-if TYPE_CHECKING:
-    from ndtool.arrays.source import Source
+from ndtool.rules.operators import LOWERED, operator_of
 
 __all__ = ["explain", "infer", "stats", "verify"]
 _Position = int | tuple[int, ...]
@@ -60,7 +57,7 @@ class AttributeOptions(CallOptions, total=False):
 
 def infer(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     spec: str = "ndtool",
     dtype: str | None = None,
     **attributes: Unpack[AttributeOptions],
@@ -81,25 +78,25 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    roles = _roles(operator, arguments)
-    files = file_names(roles)
-    known = {
+    inputs = by_role(operator, arguments)
+    files = file_names(inputs)
+    types = {
         role: Given(role, source.metadata.dtype, source.metadata.shape)
-        for role, one in roles.items()
-        if role not in files and (source := array_source(role, one))
+        for role, value in inputs.items()
+        if role not in files and (source := array_source(role, value))
     }
-    given = checked_attributes(operator, dict(attributes))
+    checked = checked_attributes(operator, dict(attributes))
     try:
-        found = inferring.infer(operator, files, given, spec, dtype, known)
+        inference = inferring.infer(operator, files, checked, spec, dtype, types)
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return Inferred.of(records.inferred_record(found))
+    return Inferred.of(records.inferred_record(inference))
 
 
 def explain(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     at: _Positions = None,
     from_: _Positions = None,
     all: bool = False,  # noqa: A002 - the option's name
@@ -133,21 +130,22 @@ def explain(
     outputs, origins = _positions("at", at), _positions("from_", from_)
     if not outputs and not origins:
         raise UsageError("missing element: expected at or from_ with a position")
-    roles = _roles(operator, arguments)
-    how = {"spec": spec, "dtype": dtype, "text": text}
-    request, given = _request(operator, roles, dict(attributes), how, progress)
-    with typed.opened(request, given) as call, ProgressReporter("explain", progress) as report:
-        require_same(roles, call.sources)
-        found = explaining.explain(call, outputs, origins, all, report)
+    inputs = by_role(operator, arguments)
+    request, arrays = request_of(
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
+    )
+    with typed.opened(request, arrays) as call, ProgressReporter("explain", progress) as report:
+        require_same(inputs, call.sources)
+        explained = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
-        answer = Explanation.of(records.explained_record(call, *found, single))
+        answer = Explanation.of(records.explained_record(call, *explained, single))
         call.recheck()
     return answer
 
 
 def stats(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     spec: str = "ndtool",
     dtype: str | None = None,
     text: bool = False,
@@ -172,21 +170,22 @@ def stats(
     """
     from ndtool.analysis import stats as statistics
 
-    only = None if operator in LOWERED else ("data", "indices")
-    roles = _roles(operator, arguments, only)
-    how = {"spec": spec, "dtype": dtype, "text": text}
-    request, given = _request(operator, roles, dict(attributes), how, progress)
+    roles = None if operator_name(operator) in LOWERED else ("data", "indices")
+    inputs = by_role(operator, arguments, roles)
+    request, arrays = request_of(
+        operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
+    )
     with (
-        statistics.open_call(request, given) as call,
+        statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
     ):
-        require_same(roles, call.sources)
+        require_same(inputs, call.sources)
         return Statistics.of(records.stats_record(call, statistics.stats(call, report)))
 
 
 def verify(
     operator: OperatorName,
-    *arguments: Named,
+    *arguments: ArrayOrFile,
     within: SupportsIndex = 0,
     against: str | Sequence[str] | None = None,
     runs: SupportsIndex = 5,
@@ -216,18 +215,19 @@ def verify(
     """
     from ndtool.analysis import engines, verify as verifying  # noqa: I001
 
-    roles = _roles(operator, arguments, (*operator_of(operator_name(operator)).inputs, "output"),
-                   optional=against is not None)  # fmt: skip
-    how = {"dtype": dtype, "text": text, "threads": threads}
-    request, given = _request(operator, roles, dict(attributes), how, progress)
+    roles = (*operator_of(operator_name(operator)).inputs, "output")
+    inputs = by_role(operator, arguments, roles, optional=against is not None)
+    request, arrays = request_of(
+        operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads
+    )
     ulps = integer("within", within, UsageError)
     with ProgressReporter("verify", progress) as report:
         if against is None:
-            compared = verifying.verify(request, report, ulps, given)
+            compared = verifying.verify(request, report, ulps, arrays)
             return Verification.of(records.verified_record(request.output, compared))
         settings = engine_settings(within, runs, timeout, threads)
         verdict = engines.verify(
-            request, engine_names(against), settings, lambda share, _: report(share), given
+            request, engine_names(against), settings, lambda share, _: report(share), arrays
         )
     if verdict.error is not None:
         verdict.error.more["engines"] = records.engine_records(verdict.reports)
@@ -237,55 +237,17 @@ def verify(
     )
 
 
-def _roles(
-    operator: str,
-    arguments: Sequence[Any],
-    roles: tuple[str, ...] | None = None,
-    optional: bool = False,
-) -> dict[str, Any]:
-    """Return arguments by role; optional: whether the last one may be left out."""
-    known = operator_of(operator_name(operator)).inputs
-    roles = known if roles is None else roles
-    if "output" not in roles and "write_indices" in roles:
-        optional = True
-    if len(arguments) not in (len(roles), len(roles) - optional):
-        raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
-    return dict(zip(roles, arguments, strict=False))
-
-
-def _request(
-    operator: str,
-    roles: dict[str, Any],
-    attributes: dict[str, Any],
-    how: dict[str, Any],
-    progress: Progress,
-) -> tuple[Request, dict[str, Source]]:
-    """Return the request of a call, and its inputs that are arrays."""
-    checked({"progress": progress})
-    files = file_names(roles)
-    fields: dict[str, Any] = {
-        LOWERED_INPUTS.get(role, role): files.get(role, role) for role in roles
-    }
-    given: Attributes = checked_attributes(operator, attributes)
-    request = Request(operator, attributes=given, **{"indices": None, **fields, **how})
-    return request, {
-        role: array_source(role, one, given.out_of_bounds)
-        for role, one in roles.items()
-        if role not in files
-    }
-
-
-def _positions(name: str, given: Any) -> list[tuple[int, ...]]:
+def _positions(name: str, value: Any) -> list[tuple[int, ...]]:
     """Return positions: one, or a list of several."""
-    if given is None:
+    if value is None:
         return []
-    given = given.tolist() if hasattr(given, "tolist") else given  # rows of np.argwhere
-    if not isinstance(given, tuple | list):
-        return [(integer(name, given, UsageError),)]
-    if given and all(isinstance(one, tuple | list) for one in given):
-        return [_position(name, one) for one in given]
-    return [_position(name, given)]
+    value = value.tolist() if hasattr(value, "tolist") else value  # rows of np.argwhere
+    if not isinstance(value, tuple | list):
+        return [(integer(name, value, UsageError),)]
+    if value and all(isinstance(item, tuple | list) for item in value):
+        return [_position(name, item) for item in value]
+    return [_position(name, value)]
 
 
-def _position(name: str, given: Any) -> tuple[int, ...]:
-    return tuple(integer(name, one, UsageError) for one in given)
+def _position(name: str, coordinates: Any) -> tuple[int, ...]:
+    return tuple(integer(name, coordinate, UsageError) for coordinate in coordinates)

@@ -1,4 +1,4 @@
-"""Inference from files, and verification of files: functions of ndtool.files."""
+"""The functions infer and verify of ndtool.files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from ndtool.errors import RuleError, UsageError
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import OperatorName
-from ndtool.options import checked_attributes, named_inputs, operator_name
+from ndtool.options import by_role, checked_attributes, file_names, operator_name, path, request_of
 from ndtool.rules.inference import Inference
-from ndtool.rules.operators import LOWERED_INPUTS, operator_of
-from ndtool.runs.request import Request
+from ndtool.rules.operators import operator_of
 
 if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison
@@ -41,18 +40,13 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    roles = operator_of(operator_name(operator)).inputs
-    if "write_indices" in roles:  # an optional input
-        roles = roles[: max(len(arguments), len(roles) - 1)]
-    inputs = named_inputs(operator, arguments, roles)
+    names = _file_names(by_role(operator, arguments))
+    checked = checked_attributes(operator, attributes)
     try:
-        found = inferring.infer(
-            operator, inputs, checked_attributes(operator, attributes), spec, dtype
-        )
+        return notebook.ShownInference(*inferring.infer(operator, names, checked, spec, dtype))
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return notebook.ShownInference(*found)
 
 
 def verify(
@@ -85,9 +79,12 @@ def verify(
     from ndtool.analysis import verify as verifying
 
     roles = (*operator_of(operator_name(operator)).inputs, "output")
-    inputs = named_inputs(operator, arguments, roles)
-    given: dict[str, Any] = {LOWERED_INPUTS.get(role, role): name for role, name in inputs.items()}
-    request = Request(
-        operator, attributes=checked_attributes(operator, attributes), dtype=dtype, **given
-    )
+    names = _file_names(by_role(operator, arguments, roles))
+    request, _ = request_of(operator, names, attributes, dtype=dtype)
     return verifying.verify(request, within=integer("within", within, UsageError))
+
+
+def _file_names(arguments: dict[str, Any]) -> dict[str, str]:
+    """Return the names of files by role; raise UsageError for an array in memory."""
+    names = arguments | file_names(arguments)
+    return {role: path(role, name) for role, name in names.items()}

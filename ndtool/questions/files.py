@@ -1,4 +1,4 @@
-"""Questions about files and models, and conversion, as the commands of the same names do them."""
+"""Questions about files and models, and conversion: the commands of these names in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndtool.analysis import records
 from ndtool.errors import UsageError
 from ndtool.inmemory.arguments import array, word
 from ndtool.options import (
-    Named,
+    ArrayOrFile,
     Progress,
     ProgressReporter,
     array_source,
@@ -47,8 +47,8 @@ def inspect(*names: str | os.PathLike[str]) -> Inspection:
         raise UsageError("missing file: expected at least one name")
     streams, files = Streams(), [path("names", name) for name in names]
     entries = [entry for name in files for entry in describe(name, streams)]
-    found = [node for name in files for node in nodes(name)]
-    return Inspection.of(records.inspection_record(entries, found))
+    found_nodes = [node for name in files for node in nodes(name)]
+    return Inspection.of(records.inspection_record(entries, found_nodes))
 
 
 def model(
@@ -87,12 +87,12 @@ def model(
     """
     from ndtool.analysis import model as models
 
-    where = path("model", model)
+    model_path = path("model", model)
     if inputs is None:
         if against is not None or save is not None:
             name = "save" if against is None else "against"
             raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
-        return Model.of(records.model_record(models.nodes(where)))
+        return Model.of(records.model_record(models.nodes(model_path)))
     feeds: Any
     if isinstance(inputs, Mapping):
         names = [word("a name in inputs", name) for name in inputs]
@@ -101,10 +101,11 @@ def model(
         feeds = path("inputs", inputs)
     settings = engine_settings(within, runs, timeout, threads)
     folder = None if save is None else path("save", save)
-    others = () if against is None else engine_names(against)
-    checked({"progress": progress})
+    engines = () if against is None else engine_names(against)
     with ProgressReporter("model", progress) as report:
-        outcome = models.run(where, feeds, others, settings, lambda share, _: report(share), folder)
+        outcome = models.run(
+            model_path, feeds, engines, settings, lambda share, _: report(share), folder
+        )
     record = records.model_record(outcome.nodes)
     if outcome.error is not None:
         outcome.error.more["nodes"] = record["nodes"]
@@ -113,7 +114,7 @@ def model(
 
 
 def convert(
-    source: Named,
+    source: ArrayOrFile,
     output: str | os.PathLike[str],
     *,
     dtype: str | None = None,
@@ -145,22 +146,21 @@ def convert(
     """
     from ndtool.runs import convert as converting
 
-    how, _ = checked(
-        {name: one for name, one in (
-            ("dtype", dtype), ("chunks", chunks), ("shards", shards), ("codec", codec),
-        ) if one is not None} | {"progress": progress}  # type: ignore[arg-type]
-    )  # fmt: skip
+    encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
+    keywords = checked(
+        {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
+    )
     name = file_name("source", source)
-    given = array_source("source", source) if name is None else None
+    array = array_source("source", source) if name is None else None
     request = converting.Request(
         name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
-        sync=sync, **how,
+        sync=sync, **keywords,
     )  # fmt: skip
     started = time.perf_counter()
     with (
-        converting.Conversion(request, given) as conversion,
+        converting.Conversion(request, array) as conversion,
         ProgressReporter("convert", progress) as report,
     ):
-        kept = conversion.run(report)
+        preserved = conversion.run(report)
         seconds = time.perf_counter() - started
-        return Converted.of(records.converted_record(conversion, kept, seconds))
+        return Converted.of(records.converted_record(conversion, preserved, seconds))

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ndtool.notebook import Table
-from ndtool.questions.answers import (
-    Answer,
-    Element,
-    Origin,
-    Output,
-    Position,
-    Typed,
-    Value,
-    names_of,
-)
+from ndtool.questions.answers import Answer, Element, Origin, Output, Position, Typed, Value
+from ndtool.rules.shapes import written
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +57,8 @@ class Engine(Value):
     result: same, different, unstable, refused, crashed or missing. compared: its worst answer.
     """
 
+    NESTED: ClassVar = {"compared": Compared}
+    INLINED: ClassVar = "compared"
     engine: str
     version: str | None
     threads: int | None
@@ -72,21 +66,6 @@ class Engine(Value):
     different: int | None
     message: str | None
     compared: Compared | None
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the report in a JSON object, which has the fields of the comparison."""
-        rest = dict(record)
-        own = {name: rest.pop(name) for name in names_of(cls) if name in rest}
-        if not rest:
-            return cls(**own, compared=None)
-        return cls(**own, compared=Compared.of({**rest, "different": own["different"]}))
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        own = {name: getattr(self, name) for name in names_of(type(self))}
-        compared = own.pop("compared")
-        return {**(compared.fields() if compared else {}), **own}
 
     @property
     def cells(self) -> tuple[str, str, str]:
@@ -102,48 +81,34 @@ ENGINE_COLUMNS = ("engine", "threads", "answer")
 class Verification(Answer):
     """A verified output, and the answers of other engines if they were requested."""
 
+    NESTED: ClassVar = {"compared": Compared, "engines": Engine}
+    OPTIONAL: ClassVar = ("engines",)
+    INLINED: ClassVar = "compared"
     output: str | None
     verified: bool
     compared: Compared | None
     engines: tuple[Engine, ...] | None = None
 
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the verification in a JSON object, which has the fields of the comparison."""
-        compared = {name: record[name] for name in names_of(Compared) if name in record}
-        engines = record.get("engines")
-        return cls(
-            record["version"], record["output"], record["verified"],
-            Compared.of(compared) if compared else None,
-            None if engines is None else tuple(map(Engine.of, engines)),
-        )  # fmt: skip
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        known = {"version": self.version, "output": self.output, "verified": self.verified}
-        compared = self.compared.fields() if self.compared else {}
-        engines = {"engines": [one.fields() for one in self.engines or ()]}
-        return {**known, **compared, **(engines if self.engines is not None else {})}
-
     def tables(self) -> list[Table]:
         """Return counts by distance, and a row for each engine."""
-        found, title = [], f"verified {self.output or 'the operator'}"
+        tables, title = [], f"verified {self.output or 'the operator'}"
         if self.compared is not None:
             title += f": {self.compared.equal} of {self.compared.total} elements have the same bits"
-            found.append(Table(title, ("ulps apart", "elements"), self.compared.rows()))
+            tables.append(Table(title, ("ulps apart", "elements"), self.compared.rows()))
         if self.engines is not None:
-            found.append(Table(title, ENGINE_COLUMNS, [one.cells for one in self.engines]))
-        return found
+            tables.append(Table(title, ENGINE_COLUMNS, [engine.cells for engine in self.engines]))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
 class Array(Value):
-    """An array in a file; fields are None if it is none, and problem says why.
+    """An array in a file. If there is none, fields are None and `problem` has the reason.
 
     bytes: of its elements. position: its offset in the file, None if it cannot be mapped. notes:
-    what only its format has.
+    metadata of its format.
     """
 
+    INLINED: ClassVar = "notes"
     name: str
     member: str | None
     dtype: str | None
@@ -160,21 +125,6 @@ class Array(Value):
     problem: str | None
     warning: str | None
     notes: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the array in a JSON object, which has the notes of its format."""
-        known = {name: record[name] for name in names_of(cls) if name != "notes"}
-        notes = {name: one for name, one in record.items() if name not in known}
-        made = Value.of.__func__  # type: ignore[attr-defined]
-        found: Self = made(cls, {**known, "notes": notes})
-        return found
-
-    def fields(self) -> dict[str, Any]:
-        """Return the JSON object that --json prints."""
-        found = Value.fields(self)
-        notes = found.pop("notes")
-        return {**found, **notes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +153,22 @@ class Inspection(Answer):
         """Return the arrays, and the nodes if there are any."""
         arrays = [
             (
-                one.name,
-                "none" if one.shape is None else f"{one.dtype}{list(one.shape)}".replace(" ", ""),
-                one.order or "",
-                "" if one.bytes is None else str(one.bytes),
-                one.problem or ("yes" if one.mappable else "no"),
+                array.name,
+                "none" if array.shape is None else f"{array.dtype}{written(array.shape)}",
+                array.order or "",
+                "" if array.bytes is None else str(array.bytes),
+                array.problem or ("yes" if array.mappable else "no"),
             )
-            for one in self.arrays
+            for array in self.arrays
         ]
-        found = [Table("", ("name", "array", "order", "bytes", "mappable"), arrays)]
+        tables = [Table("", ("name", "array", "order", "bytes", "mappable"), arrays)]
         nodes = [
-            (one.node, one.title, ", ".join(one.inputs), one.output or "") for one in self.nodes
+            (node.node, node.title, ", ".join(node.inputs), node.output or "")
+            for node in self.nodes
         ]
         if nodes:
-            found.append(Table("", ("node", "operator", "inputs", "output"), nodes))
-        return found
+            tables.append(Table("", ("node", "operator", "inputs", "output"), nodes))
+        return tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,19 +206,21 @@ class Model(Answer):
         """Return the nodes, and the answers of other engines if there are any."""
         rows = [
             (
-                one.node,
-                one.title + ("" if one.version is None else f"-{one.version}"),
-                ", ".join(f"{name} {value}" for name, value in one.attributes.items()) or "-",
-                ", ".join(f"{given.name} {given.described}" for given in one.inputs.values()),
-                f"{one.output.name or ''} {one.output.described}",
-                {None: "", 0: "no", 1: "ok"}.get(one.runs, f"ok, {one.runs} times"),
+                node.node,
+                node.title + ("" if node.version is None else f"-{node.version}"),
+                ", ".join(f"{name} {value}" for name, value in node.attributes.items()) or "-",
+                ", ".join(f"{array.name} {array.described}" for array in node.inputs.values()),
+                f"{node.output.name or ''} {node.output.described}",
+                {None: "", 0: "no", 1: "ok"}.get(node.runs, f"ok, {node.runs} times"),
             )
-            for one in self.nodes
+            for node in self.nodes
         ]
         columns = ("node", "operator", "attributes", "inputs", "output", "computed")
-        engines = [(one.node, *engine.cells) for one in self.nodes for engine in one.engines or ()]
-        found = [Table("", columns, rows)]
-        return found + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
+        engines = [
+            (node.node, *engine.cells) for node in self.nodes for engine in node.engines or ()
+        ]
+        tables = [Table("", columns, rows)]
+        return tables + ([Table("", ("node", *ENGINE_COLUMNS), engines)] if engines else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +236,7 @@ class Converted(Answer):
     def tables(self) -> list[Table]:
         """Return the source and the output."""
         rows = [
-            (role, one.name or "", one.described)
-            for role, one in (("source", self.source), ("output", self.output))
+            (role, array.name or "", array.described)
+            for role, array in (("source", self.source), ("output", self.output))
         ]
         return [Table("", ("array", "name", "type"), rows)]

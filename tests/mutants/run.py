@@ -1,11 +1,14 @@
 """Flip operators and bounds in the sources, one at a time, and expect the tests to fail.
 
-    python tests/mutants/run.py [--sample N] [--seed S] [--only FILE] [--show]
+    python tests/mutants/run.py [--sample N] [--minutes M] [--jobs J] [--seed S] [--only FILE]
+                                [--check] [--show]
 
-Mutants that no test detects are listed: either a test is missing, or the mutant is equivalent, and
-belongs in EQUIVALENT with the reason. Sources are copied to build/mutants; kernels are built there
-once, with all mutants in them: see schemata.py. A detected mutant takes one to ten CPU seconds,
-a survivor a minute. Exit status 1 if one survives.
+A sample is drawn at random: one mutant of each file, then any. Mutants that no test kills are
+listed: either a test is missing, or the mutant is equivalent, and belongs in EQUIVALENT with the
+reason. Sources are copied to build/mutants; kernels are built there once, with all mutants in them:
+see schemata.py. A killed mutant takes one to ten CPU seconds, a survivor a minute or two. Exit
+status 1 if one survives, 2 if the tests fail without a mutant. --check first tests mutants whose
+fate is known, a fatal and an equivalent one of both kinds.
 """
 
 import argparse
@@ -19,6 +22,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,14 +33,19 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
-# C in strings, and lines that affect only speed or the end of a process.
-WITHOUT_VALUES = {"_endings.pxd", "_process.pxi", "loops/startable.pxd", "loops/pages.pxd"}
+# Files without mutants, and why.
+WITHOUT_VALUES = {
+    "_endings.pxd": "C in strings, about the end of a process",
+    "_process.pxi": "the process: its signals, its pages of memory",
+    "loops/startable.pxd": "how many threads run affects only speed",
+    "loops/pages.pxd": "constants of the system",
+}
 
 
 def below_package(*patterns: str) -> tuple[str, ...]:
     """Return the paths of the files that match, relative to the package, without omissions."""
     found = (path.relative_to(PACKAGE).as_posix() for one in patterns for path in PACKAGE.glob(one))
-    return tuple(sorted(set(found) - WITHOUT_VALUES))
+    return tuple(sorted(set(found) - set(WITHOUT_VALUES)))
 
 
 SOURCES = (
@@ -72,8 +82,7 @@ settings.load_profile("mutants")
 def no_hang():
     signal.setitimer(signal.ITIMER_PROF, 60)
 """
-WORKERS = 2
-LIMIT = 900  # timeout of one mutant's tests; a hang counts as detected
+LIMIT = 3600  # timeout of one mutant's tests; a hang counts as killed
 SECONDS = 300  # CPU seconds of each process: tests start some that hang
 MEMORY = 64 << 30  # bytes of address space, so that a wrong size fails at once
 
@@ -155,6 +164,16 @@ EQUIVALENT = {
 }
 
 
+# Mutants whose fate is known, as (file, a part of the line, the token).
+FATAL = (("loops/gathers.pxd", "to += n * width", "*"), ("rules/shapes.py", "+ data[b + k :]", "+"))
+HARMLESS = (
+    ("loops/moves.pxd", "    elif width == 1:", "1"),
+    ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
+)
+KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
+HANGS = (-signal.SIGPROF, -signal.SIGXCPU)
+
+
 class Mutant(NamedTuple):
     """A token of a source, and its replacement."""
 
@@ -196,20 +215,41 @@ def code_lines(file: str) -> Iterator[tuple[int, str]]:
 
 
 def mutants(file: str) -> Iterator[Mutant]:
-    """Yield all mutants of a file."""
+    """Yield all mutants of a file, without equivalent ones."""
+    known = [(part, token) for name, part, token in EQUIVALENT if name == file]
     for number, line in code_lines(file):
-        same = [token for name, part, token in EQUIVALENT if name == file and part in line]
-        for token in TOKEN.finditer(line):
-            before = line[: token.start()].rstrip()
-            unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
-            tight = token[0] == "*" and not line[: token.start()].endswith(" ")  # a pointer
-            if (
-                token[0] in FLIPS
-                and token[0] not in same
-                and not (unary and token[0] != "-")
-                and not tight
-            ):
-                yield Mutant(file, number, token.start(), token[0], FLIPS[token[0]])
+        same = [token for part, token in known if part in line]
+        yield from (one for one in flips(file, number, line) if one.old not in same)
+
+
+def flips(file: str, number: int, line: str) -> Iterator[Mutant]:
+    """Yield all mutants of a line."""
+    for token in TOKEN.finditer(line):
+        before = line[: token.start()].rstrip()
+        unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
+        tight = token[0] == "*" and not line[: token.start()].endswith(" ")  # a pointer
+        if token[0] in FLIPS and not (unary and token[0] != "-") and not tight:
+            yield Mutant(file, number, token.start(), token[0], FLIPS[token[0]])
+
+
+def find(file: str, part: str, old: str) -> Mutant:
+    """Return the first mutant of a token in a line that contains a text."""
+    lines = (line for line in code_lines(file) if part in line[1])
+    return next(one for line in lines for one in flips(file, *line) if one.old == old)
+
+
+def drawn(files: Sequence[str], size: int, seed: int) -> list[Mutant]:
+    """Return a random sample: a mutant of each file first, then any."""
+    generator = random.Random(seed)
+    first, others = [], []
+    for name in files:
+        every = list(mutants(name))
+        generator.shuffle(every)
+        first += every[:1]
+        others += every[1:]
+    generator.shuffle(first)
+    generator.shuffle(others)
+    return [*first, *others][:size]
 
 
 def prepare(worker: int) -> Path:
@@ -240,8 +280,8 @@ def limits() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 
-def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
-    """Run Python in the folder, where its ndtool is found first; a hang counts as failure."""
+def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
+    """Run Python in the folder, where its ndtool is found first; return its status, None of a hang."""
     environment = {
         **os.environ,
         "KERNEL_MUTANT": str(number),
@@ -257,9 +297,10 @@ def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
             stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        return process.wait(LIMIT) == 0
+        ended = process.wait(LIMIT)
+        return None if ended in HANGS else ended
     except subprocess.TimeoutExpired:
-        return False
+        return None
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)
@@ -268,11 +309,13 @@ def succeeds(folder: Path, *arguments: str, number: int = -1) -> bool:
         process.wait()
 
 
-def passes(folder: Path, tests: Sequence[str], number: int = -1) -> bool:
-    return succeeds(
+def run_tests(folder: Path, tests: Sequence[str], number: int = -1) -> str:
+    """Run tests until one fails; return what becomes of a mutant."""
+    ended = status(
         folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--assert=plain",
         "-m", "not huge", *LARGE, *(f"tests/{name}" for name in tests), number=number,
     )  # fmt: skip
+    return TIMEOUT if ended is None else SURVIVED if ended == 0 else KILLED
 
 
 def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
@@ -300,81 +343,115 @@ def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
     return {number for *_, number in records} - skipped
 
 
-def survives(mutant: Mutant, folder: Path) -> bool:
-    """Build, if necessary, and test a mutant; one that does not compile counts as detected."""
+def outcome(mutant: Mutant, folder: Path) -> str:
+    """Build, if necessary, and test a mutant; one that does not compile counts as killed."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
     try:
         if mutant.file not in KERNELS:
-            return passes(folder, TESTS)
+            return run_tests(folder, TESTS)
         return rebuilt(folder)
     finally:
         path.write_text(original)
 
 
-def rebuilt(folder: Path) -> bool:
+def rebuilt(folder: Path) -> str:
     """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
     built = kernels.read_bytes()
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     try:
-        return succeeds(folder, "setup.py", "-q", "build_ext", "--inplace") and passes(
-            folder, KERNEL_TESTS
-        )
+        if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
+            return KILLED
+        return run_tests(folder, KERNEL_TESTS)
     finally:
         kernels.unlink(missing_ok=True)
         kernels.write_bytes(built)
         kernels.chmod(0o755)
 
 
-def main() -> int:
+def pass_without_mutants(folders: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
+    """Run both lists of tests on the original sources."""
+    every = [(folders[0], TESTS), (folders[-1], KERNEL_TESTS)]
+    return set(pool.map(run_tests, *zip(*every, strict=True))) == {SURVIVED}
+
+
+def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
+    """Yield a table of outcomes by file, and the survivors."""
+    columns = (KILLED, TIMEOUT, SURVIVED)
+    counts = Counter((mutant.file, fate) for mutant, fate in judged)
+    total = Counter(fate for _, fate in judged)
+    width = max((len(mutant.file) for mutant, _ in judged), default=0)
+    yield " ".join([" " * width, *columns])
+    for file in sorted({mutant.file for mutant, _ in judged}):
+        cells = (f"{counts[file, fate]:{len(fate)}}" for fate in columns)
+        yield " ".join([f"{file:{width}}", *cells])
+    yield f"{len(judged)} mutants: " + ", ".join(f"{total[fate]} {fate}" for fate in columns)
+    yield from (str(mutant) for mutant, fate in judged if fate == SURVIVED)
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, default=60, help="mutants of Python, and of kernels")
+    parser.add_argument("--sample", type=int, default=120, help="mutants")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="then none is begun")
+    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one file")
+    parser.add_argument("--check", action="store_true", help="mutants with a known fate first")
     parser.add_argument("--show", action="store_true", help="list the mutants, run nothing")
-    options = parser.parse_args()
-    chosen: list[Mutant] = []
-    for group in (SOURCES, KERNELS):
-        files = [name for name in group if options.only in (None, name)]
-        every = [mutant for name in files for mutant in mutants(name)]
-        random.Random(options.seed).shuffle(every)
-        chosen += every[: options.sample]
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    files = [name for name in (*SOURCES, *KERNELS) if options.only in (None, name)]
+    chosen = drawn(files, options.sample, options.seed)
     if options.show:
         print(*chosen, sep="\n")
         return 0
-    every_folder = [prepare(worker) for worker in range(WORKERS)]
+    known = [find(*row) for row in (*FATAL, *HARMLESS)] if options.check else []
+    every_mutant = [*known, *chosen]
+    every_folder = [prepare(job) for job in range(options.jobs)]
     folders: SimpleQueue[Path] = SimpleQueue()
     for folder in every_folder:
         folders.put(folder)
-    together = build_all(every_folder[0], chosen)
+    together = build_all(every_folder[0], every_mutant)
     if together:
         kernels = next((every_folder[0] / "ndtool").glob("_kernels*.so"))
         for folder in every_folder[1:]:
             shutil.copy(kernels, folder / "ndtool")
+    end = time.monotonic() + options.minutes * 60
 
-    def judge(number: int, mutant: Mutant) -> bool:
-        folder = folders.get()
+    def judge(number: int, mutant: Mutant) -> str | None:
+        folder, started = folders.get(), time.monotonic()
         try:
+            if started > end:
+                return None
             if number in together:
-                alive = passes(folder, KERNEL_TESTS, number)
+                fate = run_tests(folder, KERNEL_TESTS, number)
             else:
-                alive = survives(mutant, folder)
+                fate = outcome(mutant, folder)
         finally:
             folders.put(folder)
-        print(f"{'SURVIVED' if alive else 'noticed':8} {mutant}", flush=True)
-        return alive
+        print(f"{fate:8} {time.monotonic() - started:5.0f} s {mutant}", flush=True)
+        return fate
 
-    with ThreadPoolExecutor(WORKERS) as pool:
-        if not all(pool.map(passes, every_folder, (TESTS, KERNEL_TESTS))):
+    print(f"seed {options.seed}, {len(together)} mutants compiled together", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        if not pass_without_mutants(every_folder, pool):
             print("the tests fail without a mutant, see build/mutants/*/log")
             return 2
         print("the tests pass without a mutant", flush=True)
-        judged = pool.map(judge, range(len(chosen)), chosen)
-        alive = [m for m, lives in zip(chosen, judged, strict=True) if lives]
-    print(f"{len(chosen)} mutants, {len(alive)} survived", *alive, sep="\n")
-    return 1 if alive else 0
+        fates = list(pool.map(judge, range(len(every_mutant)), every_mutant))
+    expected = [KILLED] * len(FATAL) + [SURVIVED] * len(HARMLESS) if known else []
+    if fates[: len(known)] != expected:
+        print("a mutant with a known fate met another one")
+        return 2
+    begun = list(zip(every_mutant, fates, strict=True))[len(known) :]
+    judged = [(mutant, fate) for mutant, fate in begun if fate]
+    print(*summary(judged), sep="\n")
+    return 1 if any(fate == SURVIVED for _, fate in judged) else 0
 
 
 if __name__ == "__main__":

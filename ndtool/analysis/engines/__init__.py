@@ -1,8 +1,7 @@
 """Comparison of other engines on a call's inputs with the correct output.
 
-Each runs in its own process, as some crash on an index out of bounds, and with one and with
-several threads, as some lose updates with several. Its inputs are files that it maps, its output
-is a file; all are unnamed. The script of that process is side.py.
+Each engine runs in its own process (side.py), as some crash on an index out of bounds; with one
+thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
 """
 
 import os
@@ -18,15 +17,7 @@ from ndtool.analysis.engines.process import EngineProcess
 from ndtool.analysis.oracle.blocks import in_order, slices
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import native
-from ndtool.analysis.verify import (
-    OTHERWISE,
-    Comparison,
-    Opened,
-    compare,
-    difference,
-    exactly,
-    recomputed,
-)
+from ndtool.analysis.verify import Comparison, Opened, compare, difference, exactly, recomputed
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
 from ndtool.machine import threads
@@ -43,7 +34,7 @@ EngineProgress = Callable[
 ]  # progress: the fraction done, and the engine at work
 RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
 TIMEOUT = 600  # seconds for one run
-_OURS = 0.2  # the recomputation's share of the progress bar
+_RECOMPUTING = 0.2  # the recomputation's share of the progress bar
 _LONG = 500  # characters of an engine's message
 LISTED = 5  # engines whose first difference an error lists
 
@@ -91,8 +82,8 @@ class Report(NamedTuple):
 class Verdict(NamedTuple):
     """The result of `verify`.
 
-    reports: the reports on all engines. compared: the comparison of the output, if there is one.
-    error: an index out of bounds, or a difference, that of the output first.
+    reports: on all engines. compared: the comparison of the output, None without one. error: an
+    index out of bounds, a wrong output, or else an engine that differs.
     """
 
     reports: list[Report]
@@ -118,8 +109,8 @@ def chosen(words: str) -> tuple[str, ...]:
         elif word in ENGINES:
             names.append(word)
         else:
-            known = ", ".join([*ENGINES, "all", "auto"])
-            raise UsageError(f"{printable(word)!r} is not an engine: valid {known}")
+            valid = ", ".join([*ENGINES, "all", "auto"])
+            raise UsageError(f"{printable(word)!r} is not an engine: valid {valid}")
     return tuple(dict.fromkeys(names))
 
 
@@ -129,7 +120,7 @@ def lacking(name: str) -> bool:
 
 
 def require_any(names: tuple[str, ...]) -> None:
-    """Raise UsageError where none of some engines is installed."""
+    """Raise UsageError if none of some engines is installed."""
     if all(map(lacking, names)):
         packages = " ".join(ENGINES[name].packages for name in names)
         raise UsageError(
@@ -143,27 +134,30 @@ def verify(
     names: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress,
-    given: dict[str, Source] | None = None,
+    sources: dict[str, Source] | None = None,
 ) -> Verdict:
     """Compare engines, and `request.output` if there is one, with the operator's output.
 
-    given: inputs, and the output, that the caller has open.
+    sources: inputs, and the output, that the caller has open.
     """
     require_any(names)
     compared, expected = None, None
     error: NdtoolError | None = None
-    with Opened(request, given) as call:
+    with Opened(request, sources) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:
             expected = recomputed(
-                request, arrays, lambda share: progress(_OURS * share, ""), result
+                request, arrays, lambda share: progress(_RECOMPUTING * share, ""), result
             )
         except BoundsError as exc:
             error = exc
-        engine_call = EngineCall(request, arrays, expected, engine_settings, call.range_boxes)
+        engine_call = EngineCall(request, arrays, expected, engine_settings, call.byte_ranges)
         reports = engine_call.reports(
-            names, lambda share, engine_name: progress(_OURS + (1 - _OURS) * share, engine_name)
+            names,
+            lambda share, engine_name: progress(
+                _RECOMPUTING + (1 - _RECOMPUTING) * share, engine_name
+            ),
         )
         if result is not None and expected is not None:
             compared = compare(request, arrays, result, expected, within=engine_settings.within)
@@ -173,9 +167,9 @@ def verify(
 
 
 class EngineCall:
-    """A call to run on engines, with its expected output, None if an index is out of bounds.
+    """A call to run on engines; expected: its correct output, None if an index is out of bounds.
 
-    range_boxes: the inputs' bytes; those of mapped files are passed without a copy.
+    byte_ranges: the bytes of the inputs; mapped files are passed without a copy.
     """
 
     def __init__(
@@ -184,11 +178,11 @@ class EngineCall:
         arrays: Arrays,
         expected: NDArray[Any] | None,
         engine_settings: EngineSettings,
-        range_boxes: dict[str, ByteRange] | None = None,
+        byte_ranges: dict[str, ByteRange] | None = None,
     ) -> None:
         self._request, self._settings, self._arrays = request, engine_settings, arrays
         self._expected = None if expected is None else _native(expected)
-        self._stretches = range_boxes or {}
+        self._byte_ranges = byte_ranges or {}
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
@@ -200,18 +194,18 @@ class EngineCall:
             several = (1, most) if ENGINES[name].parallel else (1,)
             cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
             cases += [(name, None)] if lacking(name) else []
-        found = []
+        reports = []
         with ExitStack() as stack:
             job = self._job(stack)
             for done, (name, team) in enumerate(cases):
                 words = f"{name}, {counted(team or 0, 'thread')}"
                 progress(done / len(cases), words)
                 if team is None:
-                    found.append(missing(name))
+                    reports.append(missing(name))
                 else:
-                    found.append(self._report(name, team, job))
+                    reports.append(self._report(name, team, job))
         progress(1, "")
-        return found
+        return reports
 
     def _job(self, stack: ExitStack) -> dict[str, Any]:
         """Return the job for an engine's process; its files stay open as long as `stack`."""
@@ -228,14 +222,14 @@ class EngineCall:
             "title": operator.title,
             "version": versions[-1].version if versions else 0,
             "attributes": operator.given(self._request.attributes),
-            "arrays": [self._lent(role, stack) for role in operator.inputs],
+            "arrays": [self._input_file(role, stack) for role in operator.inputs],
             "output": output,
             "nbytes": nbytes,
         }
 
-    def _lent(self, role: str, stack: ExitStack) -> dict[str, Any]:
-        """Return an input's description, in its own file if mapped natively, else in a copy."""
-        array, byte_range = self._arrays[role], self._stretches.get(role)
+    def _input_file(self, role: str, stack: ExitStack) -> dict[str, Any]:
+        """Return an input as JSON with a descriptor, of its own mapped file or of a copy."""
+        array, byte_range = self._arrays[role], self._byte_ranges.get(role)
         dtype = _plain(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
         record = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
@@ -263,15 +257,15 @@ class EngineCall:
         ) as side:
             record = side.reply()
             report = report._replace(version=record.get("version"))
-            found: dict[str, Comparison] = {}
+            comparisons: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
                 record = side.ask()
                 if "digest" not in record:
                     break
-                if wrong := self._unlike(record):
+                if wrong := self._type_difference(record):
                     return report._replace(result="different", message=wrong)
-                if record["digest"] not in found:
-                    found[record["digest"]] = self._answer(job["output"])
+                if record["digest"] not in comparisons:
+                    comparisons[record["digest"]] = self._answer(job["output"])
             if "refused" in record:
                 return report._replace(
                     result="refused", message=printable(record["refused"], _LONG)
@@ -280,15 +274,15 @@ class EngineCall:
                 return missing(name, record["missing"])
             if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
-        return judged(report, list(found.values()))
+        return judged(report, list(comparisons.values()))
 
-    def _unlike(self, record: dict[str, Any]) -> str:
-        """Return what is wrong with an answer's type or shape, "" if nothing."""
-        found = f"{record['dtype']}{shapes.written(record['shape'])}"
+    def _type_difference(self, record: dict[str, Any]) -> str:
+        """Describe a wrong type or shape of an engine's answer; "" if both are right."""
+        actual = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:
-            return f"returns {found}, although an index is out of bounds"
-        wanted = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
-        return "" if found == wanted else f"returns {found}, not {wanted}"
+            return f"returns {actual}, although an index is out of bounds"
+        expected = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+        return "" if actual == expected else f"returns {actual}, not {expected}"
 
     def _answer(self, fd: int) -> Comparison:
         expected = self._expected
@@ -310,14 +304,14 @@ def missing(name: str, reason: str = "") -> Report:
     return Report(name, None, None, "missing", message=message)
 
 
-def judged(report: Report, found: list[Comparison]) -> Report:
+def judged(report: Report, comparisons: list[Comparison]) -> Report:
     """Return the report with the verdict on all distinct answers."""
-    worst = max(found, key=lambda one: (one.beyond, one.different))
+    worst = max(comparisons, key=lambda compared: (compared.beyond, compared.different))
     report = report._replace(different=worst.different, compared=worst)
     if not worst.beyond:
         message = f"{_differing(worst)}, within {worst.within} ulp" if worst.different else None
         return report._replace(message=message)
-    if len(found) == 1:
+    if len(comparisons) == 1:
         return report._replace(result="different", message=_differing(worst))
     message = f"bits vary between runs; at worst {_differing(worst)}"
     return report._replace(result="unstable", message=message)
@@ -326,37 +320,26 @@ def judged(report: Report, found: list[Comparison]) -> Report:
 def _differing(compared: Comparison) -> str:
     """Describe how many elements differ, and how."""
     text = f"{compared.different} of {compared.total} elements differ"
-    lost, doubled = compared.lost or 0, compared.doubled or 0
-    reasons = []
-    if lost or doubled:
-        reasons.append(
-            f"{lost + doubled} of {compared.looked_into} off by exactly one update"
-            f" ({lost} lost one, {doubled} applied one twice)"
-        )
-    if compared.otherwise:
-        reasons.append(f"{compared.otherwise} of {compared.looked_into} {OTHERWISE}")
-    if compared.cause:
-        reasons.append(f"{compared.looked_into} are the result of {compared.cause}")
-    if reasons:
-        text += f": {'; '.join(reasons)}"
-    elif compared.largest is not None and compared.largest.ulps is not None:
+    if not compared.findings and compared.largest and compared.largest.ulps is not None:
         text += f", by up to {compared.largest.ulps} ulp"
-    return text
+    return "; ".join([text, *compared.findings])
 
 
 def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
     """Return the error about engines that differ from the operator, or None."""
-    wrong = {one.engine: one for one in reports if one.result in ("different", "unstable")}
+    wrong = {
+        report.engine: report for report in reports if report.result in ("different", "unstable")
+    }
     if not wrong:
         return None
     verb = "differs" if len(wrong) == 1 else "differ"
     places = []
-    for one in wrong.values():
-        if one.compared is not None and one.compared.first is not None:
-            first = one.compared.first
+    for report in wrong.values():
+        if report.compared is not None and report.compared.first is not None:
+            first = report.compared.first
             position = ", ".join(map(str, first.position))
-            found, wanted = exactly(first.output), exactly(first.expected)
-            places.append(f"{one.engine}[{position}] = {found}, not {wanted}")
+            actual, expected = exactly(first.output), exactly(first.expected)
+            places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])
     )
@@ -364,8 +347,8 @@ def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | 
 
 def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to pass to engines: numbers in native byte order, all others as void."""
-    known = dtype.kind in "biufc" or dtype.isbuiltin == 2
-    return dtype.newbyteorder("=") if known else np.dtype(f"V{dtype.itemsize}")
+    is_number = dtype.kind in "biufc" or dtype.isbuiltin == 2
+    return dtype.newbyteorder("=") if is_number else np.dtype(f"V{dtype.itemsize}")
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:
@@ -381,7 +364,7 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _temporary(nbytes: int, stack: ExitStack) -> int:
-    """Return the descriptor of a new unnamed file of some bytes, open as long as `stack`."""
+    """Return the descriptor of a new unnamed file of some bytes, which `stack` closes."""
     fd = tempfiles.unnamed_file()
     stack.callback(os.close, fd)
     if nbytes:

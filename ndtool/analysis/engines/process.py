@@ -27,35 +27,35 @@ _SETTINGS = {
 class EngineProcess:
     """A process that runs one call on an engine; a context manager that kills it.
 
-    job: the description of the call. timeout: the seconds for a reply.
+    job: the call as a JSON object. timeout: the seconds to wait for a reply.
     """
 
     def __init__(self, job: dict[str, Any], timeout: int) -> None:
         self._timeout, self._late = timeout, False
-        self._chat = tempfiles.unnamed_file()
-        replies, theirs = os.pipe()
+        self._output = tempfiles.unnamed_file()
+        replies, child_end = os.pipe()
         self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
         team = str(job["threads"])
-        lent = [one["fd"] for one in job["arrays"]]
+        inputs = [array["fd"] for array in job["arrays"]]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", side.__file__],
                 stdin=subprocess.PIPE,
-                stdout=self._chat,
-                stderr=self._chat,
-                pass_fds=(theirs, job["output"], *lent),
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(child_end, job["output"], *inputs),
                 start_new_session=True,
                 env={**os.environ, **_SETTINGS, "OMP_NUM_THREADS": team},
             )
         except BaseException:
             self._replies.close()
-            os.close(self._chat)
+            os.close(self._output)
             raise
         finally:
-            os.close(theirs)
+            os.close(child_end)
         self._poll = select.poll()
         self._poll.register(self._replies, select.POLLIN)
-        self._send(json.dumps({**job, "replies": theirs}))
+        self._send(json.dumps({**job, "replies": child_end}))
 
     def __enter__(self) -> Self:
         return self
@@ -65,7 +65,7 @@ class EngineProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._replies.close()
-        os.close(self._chat)
+        os.close(self._output)
 
     def ask(self) -> dict[str, Any]:
         """Request one more run; return the reply."""
@@ -88,11 +88,11 @@ class EngineProcess:
         code = self._process.wait()
         if self._late:
             return f"no result in {self._timeout} s"
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        size = os.fstat(self._chat).st_size
-        output = os.pread(self._chat, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
+        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        size = os.fstat(self._output).st_size
+        output = os.pread(self._output, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
         last = " ".join(output.rstrip().rpartition("\n")[2].split())
-        return f"{how}: {last}" if last else how
+        return f"{cause}: {last}" if last else cause
 
     def _kill(self) -> None:
         """Kill the process and its children."""

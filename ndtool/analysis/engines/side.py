@@ -1,8 +1,8 @@
-"""Script of an engine's process: run one call on the engine.
+"""The script of an engine's process: it runs one call on the engine.
 
-It reads a JSON description of the call from the first line of standard input. It replies on a
-descriptor of its own: first with the engine's version, then, for each further line, that an
-output is in the output's file. It imports nothing of ndtool, as an engine may crash the process.
+The first line of standard input is the call, as JSON. Replies go to a descriptor of their own:
+first the engine's version; then, for each further line of input, that an output is in its file. The
+script imports nothing of ndtool: an engine may crash the process.
 """
 
 import json
@@ -42,8 +42,8 @@ class Call(NamedTuple):
     @property
     def operands(self) -> dict[str, Array]:
         """The inputs by their names."""
-        named = {"data": self.data, "indices": self.indices}
-        return named if self.updates is None else {**named, "updates": self.updates}
+        operands = {"data": self.data, "indices": self.indices}
+        return operands if self.updates is None else {**operands, "updates": self.updates}
 
     @property
     def axis(self) -> int:
@@ -116,10 +116,10 @@ def _numpy(_: Any, call: Call) -> Compute:
     return compute
 
 
-def _lacks(lacks: object, what: str) -> None:
+def _lacks(lacks: object, reason: str) -> None:
     """Refuse a call that an engine does not have."""
     if lacks:
-        raise NotOfferedError(what)
+        raise NotOfferedError(reason)
 
 
 def _require_tuples(call: Call, engine: str) -> None:
@@ -234,11 +234,11 @@ def _jax(jax: Any, call: Call) -> Compute:
     names = {"none": "set", "sub": "subtract", "div": "divide"}
     call.require_reduction("jax", (*_ALL, *names))
 
-    def taken(data: Any, indices: Any) -> Any:
+    def gathered(data: Any, indices: Any) -> Any:
         return data[tuple(jnp.moveaxis(indices, -1, 0))]
 
     for _ in range(call.batch_dims):
-        taken = jax.vmap(taken)
+        gathered = jax.vmap(gathered)
 
     def compute() -> Any:
         if call.operator == "gather" and call.batch_dims:
@@ -246,7 +246,7 @@ def _jax(jax: Any, call: Call) -> Compute:
         if call.operator == "gather":
             return jnp.take(data, indices, call.axis)
         if call.operator == "gather_nd":
-            return taken(data, indices)
+            return gathered(data, indices)
         if call.operator == "gather_elements":
             return jnp.take_along_axis(data[call.reached], indices, call.axis)
         method = names.get(call.reduction, call.reduction)
@@ -256,7 +256,7 @@ def _jax(jax: Any, call: Call) -> Compute:
 
 
 def _openvino(ov: Any, call: Call) -> Compute:
-    """Compile a model of the one node of its own operator set."""
+    """Compile a model of one node."""
     ops: Any = import_module("openvino.opset15")
     operands = list(call.operands.values())
     inputs = [ops.parameter(array.shape, array.dtype.type) for array in operands]
@@ -285,7 +285,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
 
 
 def _onnxruntime(ort: Any, call: Call) -> Compute:
-    """Make a session on the CPU for a model of the one node."""
+    """Make a session on the CPU for a model of one node."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = call.threads, 1
     options.log_severity_level = 4
@@ -296,14 +296,14 @@ def _onnxruntime(ort: Any, call: Call) -> Compute:
 
 
 def _onnx(_: Any, call: Call) -> Compute:
-    """Let the reference evaluator of the onnx package run a model of the one node."""
+    """Run a model of one node in the reference evaluator of the onnx package."""
     reference: Any = import_module("onnx.reference")
     evaluator = reference.ReferenceEvaluator(_model(call))
     return lambda: evaluator.run(None, call.operands)[0]
 
 
 def _model(call: Call) -> Any:
-    """Return a model of the one node, of the operator's newest version that ndtool knows."""
+    """Return a model of one node, of the newest operator version that ndtool knows."""
     _lacks(not call.version, f"ONNX has no {call.title}")
     call.require_reduction("ONNX", _ALL)
     _lacks(
@@ -344,7 +344,7 @@ def _array(description: dict[str, Any], engine: str) -> Array:
 
 
 def _call(job: dict[str, Any]) -> Call:
-    data, indices, *updates = (_array(one, job["engine"]) for one in job["arrays"])
+    data, indices, *updates = (_array(description, job["engine"]) for description in job["arrays"])
     return Call(
         job["operator"],
         job["title"],

@@ -1,4 +1,4 @@
-"""What an engine's process does beside the call: its limits, its output, models of one node.
+"""The parts of an engine's process that are no engine: limits, output, models of one node.
 
 side.py imports it from its own folder, as it imports nothing of ndtool.
 """
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1  # Linux's: the signal to get when the parent ends
 
 
 def limit(threads: int) -> None:
-    """Pin the process to as many processors as threads: some engines have no such setting."""
+    """Pin the process to one processor per thread: some engines have no setting for threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
@@ -42,23 +42,23 @@ def follow_parent() -> None:
 
 
 def model(call: Any) -> Any:
-    """Return a model of the one node, of the operator's newest version that ndtool knows.
+    """Return a model of one node, of the newest operator version that ndtool knows.
 
     Raises KeyError or ValueError for an element type that ONNX lacks.
     """
     helper: Any = import_module("onnx.helper")
-    named: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for name, array in call.operands.items():
         element = helper.np_dtype_to_tensor_dtype(array.dtype)
-        named[name] = helper.make_tensor_value_info(name, element, array.shape)
-    element = named["data"].type.tensor_type.elem_type
+        inputs[name] = helper.make_tensor_value_info(name, element, array.shape)
+    element = inputs["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
-    given = {name: value for name, value in call.attributes.items() if value != "none"}
+    attributes = {name: value for name, value in call.attributes.items() if value != "none"}
     for name in ("include_self", "duplicates"):  # they change nothing here
-        given.pop(name, None)
+        attributes.pop(name, None)
     if not call.batch_dims:
-        given.pop("batch_dims", None)
-    node = helper.make_node(call.title, list(named), ["output"], **given)
-    graph = helper.make_graph([node], "one node", list(named.values()), [output])
+        attributes.pop("batch_dims", None)
+    node = helper.make_node(call.title, list(inputs), ["output"], **attributes)
+    graph = helper.make_graph([node], "one node", list(inputs.values()), [output])
     opset = helper.make_opsetid("", call.version)
     return helper.make_model(graph, opset_imports=[opset], ir_version=8)

@@ -11,8 +11,8 @@ from ndtool.errors import BoundsError
 
 Position = tuple[int, ...]
 Index = tuple[Any, ...]
-Place = Index | None  # coordinates of a slice; None if a tuple selects none
-Blocks = Iterator[tuple[list[Index], list[Place]]]
+Coordinates = Index | None  # coordinates of a slice; None if a tuple selects none
+Blocks = Iterator[tuple[list[Index], list[Coordinates]]]
 ProgressCallback = Callable[[float], object]
 
 TUPLES = 1 << 12  # index tuples in a block
@@ -24,47 +24,47 @@ def silent(_: float) -> None:
 
 
 def nd_blocks(
-    indices: Array, b: int, run: int, bounds: "Rule", progress: ProgressCallback
+    indices: Array, b: int, run: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices and their coordinates in data, in row-major order.
+    """Yield positions of tuples, and the coordinates that they select in data, in row-major order.
 
     run: the slice size in bytes; a block has at most PIECE bytes, or one slice.
     """
     lead, k = indices.shape[:-1], indices.shape[-1]
     for start, tuples in _tuples(indices, prod(lead), k, run, progress):
         positions = _positions(start, len(tuples), lead)
-        named = zip(positions, map(bounds.settled, tuples.tolist()), strict=True)
-        yield positions, [None if t is None else (*i[:b], *t) for i, t in named]
+        pairs = zip(positions, map(bounds.coordinates, tuples.tolist()), strict=True)
+        yield positions, [None if t is None else (*i[:b], *t) for i, t in pairs]
 
 
 def elements_blocks(
-    indices: Array, axis: int, run: int, bounds: "Rule", progress: ProgressCallback
+    indices: Array, axis: int, run: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices and their coordinates in data, in row-major order."""
+    """Yield positions in indices, and the coordinates selected in data, in row-major order."""
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, run, progress):
         positions = _positions(start, len(values), shape)
-        named = zip(positions, map(bounds.settled, values.tolist()), strict=True)
+        pairs = zip(positions, map(bounds.coordinates, values.tolist()), strict=True)
         yield (
             positions,
-            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in named],
+            [None if t is None else (*i[:axis], *t, *i[axis + 1 :]) for i, t in pairs],
         )
 
 
 def plain_blocks(
-    data: Array, indices: Array, axis: int, b: int, bounds: "Rule", progress: ProgressCallback
+    data: Array, indices: Array, axis: int, b: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in updates, or the output, and their coordinates in data, in order."""
+    """Yield positions in updates or the output, and the coordinates selected in data."""
     before, run = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
     count = prod(before)
     for number, p in enumerate(np.ndindex(before)):
-        done = part(progress, number / count, (number + 1) / count)
-        mine = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(mine, 0, run, bounds, done):
-            named = [
+        done = portion(progress, number / count, (number + 1) / count)
+        own_indices = np.asarray(indices[(*p[:b], ...)])
+        for positions, selected in elements_blocks(own_indices, 0, run, bounds, done):
+            in_data = [
                 None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
             ]
-            yield [(*p, *i) for i in positions], named
+            yield [(*p, *i) for i in positions], in_data
 
 
 def _tuples(
@@ -100,16 +100,15 @@ def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> It
         progress(min(start + step, count) / count)
 
 
-def part(progress: ProgressCallback, begin: float, end: float) -> ProgressCallback:
-    """Return a callback that reports progress of the part `begin`..`end` of the work to
-    `progress`."""
+def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCallback:
+    """Return a callback for the portion `begin`..`end` of the work that `progress` is about."""
     return lambda share: progress(begin + share * (end - begin))
 
 
-class Rule:
-    """Padding, the sense of negative indices and an out-of-bounds mode, applied to index tuples.
+class Bounds:
+    """The coordinates that index tuples select; handling: out-of-bounds mode, padding, negatives.
 
-    axes: the axes of data, of shape `shape`, that a tuple's components index.
+    axes: the axes of data, of shape `shape`, that the components index.
     """
 
     def __init__(
@@ -119,8 +118,8 @@ class Rule:
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 
-    def settled(self, index: list[int]) -> Place:
-        """Return the coordinates that a tuple selects, or None if it selects none."""
+    def coordinates(self, index: list[int]) -> Coordinates:
+        """Return the coordinates of the slice that a tuple selects, None if it selects none."""
         if self._pad is not None and self._pad in index:
             return None
         pairs, counts = list(zip(index, self._sizes, strict=True)), self._negatives

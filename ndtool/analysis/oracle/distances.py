@@ -16,8 +16,9 @@ _EXTENDED = ("bfloat16", "float8_e3", "float8_e4", "float8_e5")
 def distances(left: Array, right: Array) -> Ulps:
     """Return the distances of elements in representable numbers: 0 only if all bits are equal.
 
-    Integers: the difference. Complex numbers: the larger of two distances. The two zeros have
-    distance 1, and so have NaNs of different bits. Both arrays have one type, in any byte order.
+    Integers: the difference. Complex numbers: the larger distance of the two parts. Zeros of
+    different sign, and NaNs of different bits, have distance 1. Both arrays have one type, in any
+    byte order.
     """
     if not measurable(left.dtype):
         return np.where((bits(left) != bits(right)).any(axis=1), np.uint64(INFINITE), np.uint64(0))

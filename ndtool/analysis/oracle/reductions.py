@@ -46,13 +46,13 @@ def _mul(old: Array, new: Array) -> Array:
 
 
 def _max(old: Array, new: Array) -> Array:
-    """Return the larger one, or the first NaN; of equals the update, in float16 the current."""
+    """Return the larger value or the first NaN; of equals the update, in float16 the current."""
     keeps_current = old >= new if old.dtype.name == "float16" else old > new
     return np.where(np.isnan(old) | keeps_current, old, new)
 
 
 def _min(old: Array, new: Array) -> Array:
-    """Return the smaller one, or the first NaN; of equals the update, in float16 the current."""
+    """Return the smaller value or the first NaN; of equals the update, in float16 the current."""
     keeps_current = old <= new if old.dtype.name == "float16" else old < new
     return np.where(np.isnan(old) | keeps_current, old, new)
 
@@ -109,8 +109,8 @@ def _one_nan(first: Array, second: Array, result: Array) -> Array:
     if result.dtype.kind != "f":
         return result
     nans = np.where(np.isnan(first), first + first, second + second)
-    made = np.copysign(np.array(np.nan, result.dtype), -1)
-    nan = np.where(np.isnan(first) | np.isnan(second), nans, made)
+    new_nan = np.copysign(np.array(np.nan, result.dtype), -1)
+    nan = np.where(np.isnan(first) | np.isnan(second), nans, new_nan)
     return np.where(np.isnan(result), nan, result)
 
 

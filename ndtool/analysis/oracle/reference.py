@@ -22,14 +22,14 @@ import numpy as np
 
 from ndtool.analysis.oracle.blocks import (
     Blocks,
+    Bounds,
     Position,
     ProgressCallback,
-    Rule,
     elements_blocks,
     in_order,
     nd_blocks,
-    part,
     plain_blocks,
+    portion,
     silent,
     slices,
 )
@@ -59,12 +59,12 @@ def gather_nd(
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
     check_types(data, indices)
     k = _components(data, indices, b, least=1)
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
-    bounds.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
     output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
     run = prod(data.shape[b + k :]) * data.itemsize
     return _filled(
-        output, data, filling, nd_blocks(indices, b, run, bounds, part(progress, 0.1, 1))
+        output, data, filling, nd_blocks(indices, b, run, bounds, portion(progress, 0.1, 1))
     )
 
 
@@ -95,11 +95,11 @@ def scatter_nd(
     k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
-    bounds.check(indices, indices.shape[:-1], part(progress, 0, 0.1))
-    output = _copied(data, new, part(progress, 0.1, 0.2))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
+    bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
+    output = _copied(data, new, portion(progress, 0.1, 0.2))
     run = prod(data.shape[b + k :]) * data.itemsize
-    blocks = nd_blocks(indices, b, run, bounds, part(progress, 0.2, 1))
+    blocks = nd_blocks(indices, b, run, bounds, portion(progress, 0.2, 1))
     return updated(output, updates, combination, blocks, b + k)
 
 
@@ -122,10 +122,10 @@ def gather_elements(
     data, indices = np.asarray(data), np.asarray(indices)
     check_types(data, indices)
     axis = elements_axis(data, indices, axis)
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = new(indices.shape, data.dtype)
-    blocks = elements_blocks(indices, axis, data.itemsize, bounds, part(progress, 0.1, 1))
+    blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.1, 1))
     return _filled(output, data, filling, blocks)
 
 
@@ -150,11 +150,14 @@ def gather(
     data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
     check_types(data, indices)
     axis = _plain_axis(data, indices, axis, b)
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
     output = new(_plain_shape(data, indices, axis, b), data.dtype)
     return _filled(
-        output, data, filling, plain_blocks(data, indices, axis, b, bounds, part(progress, 0.1, 1))
+        output,
+        data,
+        filling,
+        plain_blocks(data, indices, axis, b, bounds, portion(progress, 0.1, 1)),
     )
 
 
@@ -185,15 +188,15 @@ def scatter(
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
-    output = _copied(data, new, part(progress, 0.1, 0.2))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
+    output = _copied(data, new, portion(progress, 0.1, 0.2))
     if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates, though of no element
-        one = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
+        empty_data = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
         none = np.empty((*indices.shape, 0), data.dtype)
         rules: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
-        scatter(one, indices, none, b, reduction, b, duplicates="error", **rules)
-    blocks = plain_blocks(data, indices, axis, b, bounds, part(progress, 0.2, 1))
+        scatter(empty_data, indices, none, b, reduction, b, duplicates="error", **rules)
+    blocks = plain_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
     return updated(output, updates, combination, blocks, axis + 1, slice(b, axis))
 
 
@@ -252,10 +255,10 @@ def scatter_elements(
         updates.shape == indices.shape,
         f"updates {updates.shape}: it must be {indices.shape} as indices are",
     )
-    bounds = Rule((out_of_bounds, pad, negatives), data.shape, (axis,))
-    bounds.check(indices, indices.shape, part(progress, 0, 0.1))
-    output = _copied(data, new, part(progress, 0.1, 0.2))
-    blocks = elements_blocks(indices, axis, data.itemsize, bounds, part(progress, 0.2, 1))
+    bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
+    bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
+    output = _copied(data, new, portion(progress, 0.1, 0.2))
+    blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))
     return updated(output, updates, combination, blocks, data.ndim)
 
 

@@ -42,13 +42,10 @@ def updated(
 
 
 def _distinct(blocks: Blocks, shape: Position, refuse: bool, repeated: slice) -> Blocks:
-    """Yield blocks in which a tuple that selects what an earlier one does selects nothing.
-
-    refuse: whether it raises DuplicatesError instead.
-    """
+    """Yield blocks without duplicates: a later one selects nothing, or raises if `refuse`."""
     earlier: dict[int, Position] = {}
-    for some, selected in blocks:
-        positions, distinct = list(some), list(selected)
+    for block_positions, selected in blocks:
+        positions, distinct = list(block_positions), list(selected)
         for n, (position, coordinates) in enumerate(zip(positions, selected, strict=True)):
             if coordinates is None:
                 continue
@@ -81,17 +78,17 @@ def _reduce(
         for columns in slices(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             new = flat[first : first + prod(shape)].reshape(shape)[applied]
-            for some in _without_duplicates(rows):
+            for span in _without_duplicates(rows):
                 if combination.include_self:
-                    _combine(runs, (rows[some], columns), reduce, new[some])
+                    _combine(runs, (rows[span], columns), reduce, new[span])
                 else:
-                    fresh = counts[rows[some]] == 0
-                    as_bytes(runs)[rows[some][fresh], columns] = as_bytes(
-                        new[some][fresh].astype(runs.dtype)
+                    fresh = counts[rows[span]] == 0
+                    as_bytes(runs)[rows[span][fresh], columns] = as_bytes(
+                        new[span][fresh].astype(runs.dtype)
                     )
-                    _combine(runs, (rows[some][~fresh], columns), reduce, new[some][~fresh])
+                    _combine(runs, (rows[span][~fresh], columns), reduce, new[span][~fresh])
                 if counted and columns.stop == width:
-                    counts[rows[some]] += 1
+                    counts[rows[span]] += 1
         start += len(selected) * width
     if combination.reduction == "mean":
         _divide(runs, counts, combination.include_self)

@@ -110,13 +110,13 @@ def engine(answer: Answer) -> tuple[Element | str, ...]:
 
 
 def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
-    """Return the comparisons of answers that differ; title: the prefix of their titles."""
+    """Return the comparisons of engines that differ; title: the prefix of their titles."""
     parts = []
-    for one in answers:
-        if one.compared is not None and one.compared.different:
-            threads = counted(one.threads or 0, "thread")
-            parts.append(element("h3", f"{title}{one.engine} {one.version}, {threads}"))
-            parts += comparison(one.compared)
+    for answer in answers:
+        if answer.compared is not None and answer.compared.different:
+            threads = counted(answer.threads or 0, "thread")
+            parts.append(element("h3", f"{title}{answer.engine} {answer.version}, {threads}"))
+            parts += comparison(answer.compared)
     return parts
 
 

@@ -31,7 +31,8 @@ Spot = tuple[str, Position]  # an element: its array and position
 class Grids:
     """The arrays of a drawing as HTML.
 
-    selected: elements of interest. found: elements of the output that is verified.
+    selected: elements of interest. actual: the drawn elements of the output to verify, and whether
+    each is wrong.
     """
 
     def __init__(
@@ -39,16 +40,20 @@ class Grids:
         call: OpenCall,
         drawing: Drawing,
         selected: Sequence[Spot] = (),
-        found: Found | None = None,
+        actual: Found | None = None,
     ) -> None:
-        self._call, self._drawing, self._found = call, drawing, found
+        self._call, self._drawing, self._found = call, drawing, actual
         self._sentences = Sentences(call, drawing)
-        self._beyond = [one.cells[j] for one in drawing.tuples for j in one.beyond]
+        self._out_of_bounds = [
+            drawn_tuple.cells[j]
+            for drawn_tuple in drawing.tuples
+            for j in drawn_tuple.out_of_bounds
+        ]
         self._grids = dict(drawing.grids)
         wrong = []
-        if found is not None:
-            self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in found])
-            wrong = [("found", n) for n, (_, differs) in enumerate(found) if differs]
+        if actual is not None:
+            self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in actual])
+            wrong = [("found", n) for n, (_, differs) in enumerate(actual) if differs]
         numbers = [
             (role, drawing.grids[role].number(at)) for role, at in selected if role in drawing.grids
         ]
@@ -59,17 +64,17 @@ class Grids:
         self._lit = linked_to(self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links)
 
     def _first(self) -> tuple[str, int] | None:
-        """Return the element to highlight at first: one of interest, else one with links."""
+        """Return the element to highlight first: a selected one, else one with links."""
         if self._selected:
             return self._selected[0]
-        if self._beyond:
-            number = self._drawing.grids["indices"].number(self._beyond[0])
+        if self._out_of_bounds:
+            number = self._drawing.grids["indices"].number(self._out_of_bounds[0])
             return None if number is None else ("indices", number)
         output = self._drawing.grids.get("output")
         if output is None or not prod(map(len, output.axes)):
             return None
         if self._call.inference.scatters:
-            at = max(output.positions, key=lambda one: self._drawing.updates[one])
+            at = max(output.positions, key=lambda position: self._drawing.updates[position])
         else:
             copied = [link.output for link in self._drawing.links if link.data is not None]
             at = copied[0] if copied and copied[0] is not None else output.positions[0]
@@ -142,12 +147,12 @@ class Grids:
         )
 
     def cell(self, role: str, number: int) -> Element:
-        """Return an element of an array; number: among those drawn."""
+        """Return the cell of an element; number: its number among the drawn ones."""
         grid, name = self._grids[role], f"{role}-{number}"
         kinds = {
             "selected": (role, number) in self._selected,
             "wrong": self._found is not None and role == "found" and self._found[number][1],
-            "beyond": role == "indices" and grid.positions[number] in self._beyond,
+            "beyond": role == "indices" and grid.positions[number] in self._out_of_bounds,
             "lit": name in self._lit,
             "here": (role, number) == self._begin,
         }
@@ -166,8 +171,8 @@ class Grids:
         at = self._grids[role].positions[number]
         if role != "found" or self._found is None:
             return self._sentences.of(role, at)
-        one, wrong = self._found[number]
-        words = f"{name_of('output', at)} is {shown(one)}"
+        value, wrong = self._found[number]
+        words = f"{name_of('output', at)} is {shown(value)}"
         return words + f", which differs from {self._sentences.of('output', at)}" * wrong
 
 
@@ -183,17 +188,17 @@ class _Panels:
         self.columns = FOLD if self._folded else self._lengths[-1] if rank else 1
 
     def nested(self, leading: Position) -> Element:
-        """Return the elements at some leading coordinates, as nested HTML elements.
+        """Return the elements at leading coordinates, as nested HTML elements.
 
-        leading: the numbers of these coordinates among those drawn.
+        leading: the numbers of these coordinates among the drawn ones.
         """
         depth = len(leading)
         if depth == self._lead:
             tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
         below = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
-        for i, one in zip(self._grid.axes[depth], below, strict=True):
-            one.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
+        for i, child in zip(self._grid.axes[depth], below, strict=True):
+            child.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
         return element("div", *below, class_="nest")
 
     def _tables(self, leading: Position) -> list[Element]:
@@ -262,7 +267,7 @@ class _Panels:
 
 
 def _gaps(along: Sequence[int], size: int) -> list[bool]:
-    """Return whether coordinates are omitted before each of some, and after the last one."""
+    """Return whether coordinates are omitted before each one, and after the last one."""
     return [after - before > 1 for before, after in pairwise([-1, *along, size])]
 
 
@@ -281,11 +286,11 @@ def _axes(grid: Grid) -> str:
     return f"{down}axis {rank - 1} →"
 
 
-def _brief(one: Any) -> str:
+def _brief(value: Any) -> str:
     """Return an element's text in a cell."""
-    text = shown(one)
+    text = shown(value)
     if len(text) <= BRIEF:
         return text
-    if one.dtype.kind == "f":
-        return f"{float(one):.5g}"
+    if value.dtype.kind == "f":
+        return f"{float(value):.5g}"
     return text[: BRIEF - 1] + "…"

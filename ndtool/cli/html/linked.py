@@ -1,4 +1,4 @@
-"""The links of a drawing by the IDs of its cells: page.js highlights by them, too."""
+"""The links of a drawing by IDs of cells, which page.js reads to highlight linked cells."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ Links = dict[str, list[Any]]
 
 
 def links_of(drawing: Drawing) -> Links:
-    """Return the numbers of the cells of each index tuple, and the links.
+    """Return the cells of each index tuple, and the links, by the numbers of cells.
 
-    A link has the number of an element of the output, of one of data, of a tuple, of an update, and
-    of the update among those of its element, from 1; None where there is none.
+    A link is a list: the elements of output and data, the tuple, the update, and which update of
+    its element it is, from 1; null where there is none.
     """
     grids = drawing.grids
 
@@ -20,11 +20,11 @@ def links_of(drawing: Drawing) -> Links:
         return None if position is None else grids[role].number(position)
 
     links = []
-    seen: dict[Position, int] = {}
+    counts: dict[Position, int] = {}
     for link in drawing.links:
         nth = None
         if link.updates is not None and link.output is not None:
-            nth = seen[link.output] = seen.get(link.output, 0) + 1
+            nth = counts[link.output] = counts.get(link.output, 0) + 1
         links.append(
             [
                 number("output", link.output),
@@ -36,26 +36,29 @@ def links_of(drawing: Drawing) -> Links:
         )
     for row, link in zip(links, drawing.links, strict=True):
         if row[4] is not None and link.output is not None:
-            listed, count = seen[link.output], drawing.updates[link.output]
+            listed, count = counts[link.output], drawing.updates[link.output]
             row[4] += (count - listed) * (row[4] > listed // 2)
     return {
-        "tuples": [[number("indices", cell) for cell in one.cells] for one in drawing.tuples],
+        "tuples": [
+            [number("indices", cell) for cell in drawn_tuple.cells]
+            for drawn_tuple in drawing.tuples
+        ],
         "links": links,
     }
 
 
 def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
-    """Return the cells to highlight with a cell, and the numbers of several updates."""
+    """Return the cells linked to a cell; if several are updates, with the order of each."""
     if begin is None:
         return {}
-    found = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
+    linked = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
     lit: dict[str, int | None] = dict.fromkeys([begin])
-    lit |= dict.fromkeys(one for _, cells in found for one in cells)
-    updates = [link for link, _ in found if link[3] is not None]
+    lit |= dict.fromkeys(cell for _, cells in linked for cell in cells)
+    updates = [link for link, _ in linked if link[3] is not None]
     if begin.startswith(("output-", "found-")) and len(updates) > 1:
         for link in updates:
-            for one in (f"updates-{link[3]}", *_tuple(link, links)):
-                lit[one] = lit[one] or link[4]
+            for cell in (f"updates-{link[3]}", *_tuple(link, links)):
+                lit[cell] = lit[cell] or link[4]
     return lit
 
 

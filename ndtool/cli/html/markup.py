@@ -12,15 +12,15 @@ _LONGEST = 100_000  # characters of a text, more than any has
 
 def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
     """Return an element; attributes None or False are omitted, `_` in names becomes `-`."""
-    made = Element(
+    parent = Element(
         tag, {_name(key): _value(value) for key, value in attributes.items() if _is_given(value)}
     )
     for child in children:
         if isinstance(child, Element):
-            made.append(child)
+            parent.append(child)
         elif child is not None:
-            _add_text(made, printable(child, _LONGEST))
-    return made
+            _add_text(parent, printable(child, _LONGEST))
+    return parent
 
 
 def _is_given(value: Any) -> bool:
@@ -35,18 +35,18 @@ def _value(value: Any) -> str:
     return "" if value is True else printable(str(value), _LONGEST)
 
 
-def _add_text(made: Element, text: str) -> None:
-    if len(made):
-        made[-1].tail = (made[-1].tail or "") + text
+def _add_text(parent: Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
     else:
-        made.text = (made.text or "") + text
+        parent.text = (parent.text or "") + text
 
 
 def verbatim(tag: str, text: str, **attributes: Any) -> Element:
     """Return an element with unescaped text: our own style or script."""
-    made = element(tag, **attributes)
-    made.text = text
-    return made
+    child = element(tag, **attributes)
+    child.text = text
+    return child
 
 
 def data_block(name: str, value: Any) -> Element:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 from xml.etree.ElementTree import Element
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
 
+LISTED = 1000  # rows of an explanation
+
 
 class Report:
     """The HTML report about an open call: collects results, then publishes them."""
@@ -61,8 +64,8 @@ class Report:
         """Add explanations, and highlight their elements."""
         answer_texts = answers.answer_texts(self._call, elements, origins)
         self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
-        self._selected += [("output", one.at) for one in elements]
-        self._selected += [("data", one.position) for one in origins]
+        self._selected += [("output", explained.at) for explained in elements]
+        self._selected += [("data", origin.position) for origin in origins]
 
     def compared(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
@@ -77,7 +80,9 @@ class Report:
         parts = [wide(table), *fragments.differing(answers)]
         self._answers.append(section("Other engines", *parts))
         firsts = [
-            one.compared.first.position for one in answers if one.compared and one.compared.first
+            answer.compared.first.position
+            for answer in answers
+            if answer.compared and answer.compared.first
         ]
         self._selected += [("output", at) for at in firsts]
 
@@ -131,7 +136,7 @@ class Report:
         call = self._call
         first = [] if self._difference is None else [self._difference.position]
         positions = {
-            role: [at for one, at in self._selected if one == role] for role in ("output", "data")
+            role: [at for name, at in self._selected if name == role] for role in ("output", "data")
         }
         focus = excerpts.Focus((*first, *positions["output"]), tuple(positions["data"]))
         large = excerpts.has_large_updates(call)
@@ -142,8 +147,8 @@ class Report:
                 text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
-        found = self._given_output(drawn) if expected is not None else None
-        grids = Grids(call, drawn, self._selected, found)
+        actual = self._given_output(drawn) if expected is not None else None
+        grids = Grids(call, drawn, self._selected, actual)
         listed = grids.sources()
         text = "There is no output, because an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
@@ -151,18 +156,18 @@ class Report:
         return parts + ([] if listed is None else [section("Sources", listed)])
 
     def _given_output(self, drawn: drawing.Drawing) -> Found | None:
-        """Return the elements of the output to verify; None if its type or shape differs."""
+        """Return the drawn elements of the output to verify; None if its type or shape differs."""
         call, grid = self._call, drawn.grids["output"]
         if not self._verifies or grid.elements is None:
             return None
-        with closing(locators.open_source(call.request.output or "", Streams())) as given:
-            metadata, dtype = given.metadata, call.inference.dtype
-            taken = Given(given.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
-            if (taken.dtype, taken.shape) != (dtype, call.inference.plan.output):
+        with closing(locators.open_source(call.request.output or "", Streams())) as source:
+            metadata, dtype = source.metadata, call.inference.dtype
+            typed = Given(source.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
+            if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = drawing.elements(given, dtype, grid.axes)
+            elements = drawing.elements(source, dtype, grid.axes)
         pairs = zip(elements, grid.elements, strict=True)
-        return [(one, one.tobytes() != right.tobytes()) for one, right in pairs]
+        return [(actual, actual.tobytes() != expected.tobytes()) for actual, expected in pairs]
 
 
 def check_plot(path: str, call: OpenCall, html: str | None) -> None:
@@ -172,9 +177,9 @@ def check_plot(path: str, call: OpenCall, html: str | None) -> None:
     pictures.require(path)
 
 
-def plot(path: str, call: OpenCall, found: Stats, reporter: Reporter) -> None:
+def plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
     """Write the picture of statistics, in the format of its suffix."""
-    picture = pictures.picture(call, found)
+    picture = pictures.picture(call, statistics)
     content = pictures.file(path, picture)
     if content is None:
         content = markup.page(
@@ -192,7 +197,7 @@ def plot(path: str, call: OpenCall, found: Stats, reporter: Reporter) -> None:
 def require_apart(option: str, path: str, *others: str | None) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
-    Also if it is within a store that is replaced, or is standard input or output.
+    Such a file may also be a store that contains the report, or a standard stream.
     """
     real = os.path.realpath(path)
     for other in filter(None, others):
@@ -200,9 +205,9 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
         if real == real_other or (
             os.path.isdir(real_other) and real.startswith(real_other + os.sep)
         ):
-            where = "is" if real == real_other else "is in"
+            relation = "is" if real == real_other else "is in"
             raise UsageError(
-                f"{option} {printable(path)} {where} {called(other)}: expected another file"
+                f"{option} {printable(path)} {relation} {called(other)}: expected another file"
             )
     for fd, stream in enumerate(("standard input", "standard output")):
         if stat.S_ISREG(_mode(path)) and _is_open_as(path, fd):
@@ -231,30 +236,36 @@ def _mode(path: str) -> int:
         return 0  # opening it raises the error
 
 
-def _answer_rows(one: answers.AnswerText) -> Element:
-    rows = [element("tr", *(element("td", cell) for cell in row)) for row in one.rows]
-    if one.more:
-        rows.insert(one.remark_row, element("tr", element("td", f"… {one.more}", colspan=5)))
+def _answer_rows(answer: answers.AnswerText) -> Element:
+    """Return an explanation as a title and a table of at most LISTED rows."""
+    rows = [
+        element("tr", *(element("td", cell) for cell in row)) for row in islice(answer.rows, LISTED)
+    ]
+    omitted = len(answer.rows) - len(rows)
+    remark = f"{omitted} more, which the command prints" if omitted else answer.more
+    if remark:
+        row = element("tr", element("td", f"… {remark}", colspan=5))
+        rows.insert(len(rows) if omitted else answer.remark_row, row)
     shown = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", one.title), wide(shown))
+    return element("div", element("h3", answer.title), wide(shown))
 
 
 def _arrays(call: OpenCall) -> Element:
     rows = [
-        (role, element("span", called(given.name), class_="file"), described(*given[1:]))
-        for role, given in call.inference.inputs.items()
+        (role, element("span", called(argument.name), class_="file"), described(*argument[1:]))
+        for role, argument in call.inference.inputs.items()
     ]
     output = "" if call.request.output in (None, "-") else called(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
     return wide(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
 
 
-def _statistics(call: OpenCall, found: Stats) -> Element:
-    count, *others = figures.metadata(call, found)
-    cells = figures.component_cells(found)
+def _statistics(call: OpenCall, statistics: Stats) -> Element:
+    count, *others = figures.metadata(call, statistics)
+    cells = figures.component_cells(statistics)
     components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
     lines = element("ul", *(element("li", line) for line in others))
-    picture = pictures.svg(pictures.picture(call, found)) if found.distinct else None
+    picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
     return section(
         "Statistics of the indices", element("p", count), wide(components), lines, wide(picture)
     )
@@ -292,16 +303,16 @@ def write_model(path: str, model: str, outcome: Outcome, shown: Table, reporter:
 def _engines_of(outcome: Outcome) -> list[Element]:
     """Return the reports on engines for each node."""
     rows = [
-        (one.node.node, *fragments.engine(report))
-        for one in outcome.nodes
-        for report in one.reports
+        (node.node.node, *fragments.engine(report))
+        for node in outcome.nodes
+        for report in node.reports
     ]
     if not rows:
         return []
     table = markup.table(("node", *fragments.ENGINE_COLUMNS), rows)
     parts = [
         part
-        for one in outcome.nodes
-        for part in fragments.differing(one.reports, f"{one.node.node}: ")
+        for node in outcome.nodes
+        for part in fragments.differing(node.reports, f"{node.node.node}: ")
     ]
     return [section("Other engines", wide(table), *parts)]

@@ -1,4 +1,4 @@
-"""A sentence for each element of a drawing: where it comes from, or where it goes."""
+"""A sentence for each element of a drawing: how it is computed, or what it is used for."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Sentences:
                 self._links[role, getattr(link, role)].append(link)
         self._of_cell = {
             cell: (number, j)
-            for number, one in enumerate(drawing.tuples)
-            for j, cell in enumerate(one.cells)
+            for number, drawn_tuple in enumerate(drawing.tuples)
+            for j, cell in enumerate(drawn_tuple.cells)
         }
 
     def of(self, role: str, position: Position) -> str:
@@ -67,98 +67,99 @@ class Sentences:
         return chain([first], repeat(later))
 
     def _output(self, at: Position) -> str:
-        links, this = self._links["output", at], self._element("output", at)
+        links, element = self._links["output", at], self._element("output", at)
         if not self._scatters:
-            return f"{this} from {self._from(links[0])}"
+            return f"{element} from {self._from(links[0])}"
         old, *changes = self.sources(at)
         count = self._drawing.updates[at]
         if not changes:
-            return f"{this} from {name_of('data', at)}, which no index selects"
+            return f"{element} from {name_of('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
             after = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
-            return f"{this} from {first}, which overwrites {old}{after}"
+            return f"{element} from {first}, which overwrites {old}{after}"
         if self._reduction == "none":
             before = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
-            return f"{this} from {last}, which overwrites {old}{before}"
+            return f"{element} from {last}, which overwrites {old}{before}"
         listed = changes if count > len(links) - 1 else self._shortened(changes)
-        return f"{this}: {'; '.join([old, *listed])}"
+        return f"{element}: {'; '.join([old, *listed])}"
 
     def _data(self, at: Position) -> str:
-        links, this = self._links["data", at], self._element("data", at)
+        links, element = self._links["data", at], self._element("data", at)
         if "output" not in self._drawing.grids:
             by = self._listed([self._tuple(link.number) for link in links])
-            return self._claim(this, links, f"is selected by {by or 'no index'}")
+            return self._claim(element, links, f"is selected by {by or 'no index'}")
         if not self._scatters:
-            return self._claim(this, links, f"goes to {self._outputs(links)}")
+            return self._claim(element, links, f"goes to {self._outputs(links)}")
         changes = self._links["output", at][1:]
         if not changes:
-            return f"{this} is unchanged in {name_of('output', at)}"
+            return f"{element} is unchanged in {name_of('output', at)}"
         if self._combining.copies_first:
-            return f"{this} is replaced by {name_of('updates', changes[0].updates or ())}"
+            return f"{element} is replaced by {name_of('updates', changes[0].updates or ())}"
         if self._reduction == "none":
-            return f"{this} is overwritten by {name_of('updates', changes[-1].updates or ())}"
+            return f"{element} is overwritten by {name_of('updates', changes[-1].updates or ())}"
         count = self._drawing.updates[at]
-        return f"{this} gets {counted(count, 'update')} in {name_of('output', at)}"
+        return f"{element} gets {counted(count, 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]
-        one, this = self._drawing.tuples[number], self._element("indices", cell)
-        if j in one.beyond:
+        drawn_tuple, element = self._drawing.tuples[number], self._element("indices", cell)
+        if j in drawn_tuple.out_of_bounds:
             lowest, highest = self._drawing.valid[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
-            this += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
-            taken = "" if one.front is None else f"; replaced by {self._names.written(one.front)}"
-            return this + taken
-        if len(one.cells) > 1:
-            this += f", in {self._tuple(number)}"
-        elif one.front != one.written and one.front is not None:
-            this += f", which is {self._names.written(one.front)}"
-        if one.front is None:
-            return f"{this}, which selects nothing: it is out of bounds"
+            element += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
+            if drawn_tuple.normalized is None:
+                return element
+            return f"{element}; replaced by {self._names.tuple_text(drawn_tuple.normalized)}"
+        if len(drawn_tuple.cells) > 1:
+            element += f", in {self._tuple(number)}"
+        elif drawn_tuple.normalized != drawn_tuple.stored and drawn_tuple.normalized is not None:
+            element += f", which is {self._names.tuple_text(drawn_tuple.normalized)}"
+        if drawn_tuple.normalized is None:
+            return f"{element}, which selects nothing: it is out of bounds"
         links = self._links["number", number]
         if "output" not in self._drawing.grids:
             selected = self._listed([name_of("data", link.data or ()) for link in links])
-            return self._claim(this, links, f"selects {selected}")
+            return self._claim(element, links, f"selects {selected}")
         if not self._scatters:
-            return self._claim(this, links, f"is used for {self._outputs(links)}")
+            return self._claim(element, links, f"is used for {self._outputs(links)}")
         applied = self._listed([name_of("updates", link.updates or ()) for link in links])
         claim = f"applies {applied or 'nothing'} to {self._outputs(links)}"
-        return self._claim(this, links, claim)
+        return self._claim(element, links, claim)
 
     def _updates(self, at: Position) -> str:
-        links, this = self._links["updates", at], self._element("updates", at)
+        links, element = self._links["updates", at], self._element("updates", at)
         if not links:
-            return self._claim(this, links, "is dropped: its index is out of bounds")
+            return self._claim(element, links, "is dropped: its index is out of bounds")
         (link,) = links
         by = self._by(link)
         if link.output is None:
-            return f"{this} is for {name_of('data', link.data or ())}, {by}"
-        rest = self._gives(link)
+            return f"{element} is for {name_of('data', link.data or ())}, {by}"
+        ending = self._gives(link)
         of_element = self._links["output", link.output]
         if self._combining.duplicates == "first":
-            rest = (
+            ending = (
                 "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
             )
         elif self._reduction == "none" and link is not of_element[-1]:
-            rest = "; a later update overwrites it"
-        return f"{this} goes to {name_of('output', link.output)}, {by}{rest}"
+            ending = "; a later update overwrites it"
+        return f"{element} goes to {name_of('output', link.output)}, {by}{ending}"
 
-    def _claim(self, this: str, links: Sequence[Link], claim: str) -> str:
-        """Return a sentence; in an excerpt, one about the drawn elements, if any are linked."""
+    def _claim(self, element: str, links: Sequence[Link], claim: str) -> str:
+        """Return a sentence; in an excerpt it is about the drawn elements only."""
         if self._drawing.is_complete:
-            return f"{this} {claim}"
-        return f"{this} {claim}, of the drawn elements" if links else this
+            return f"{element} {claim}"
+        return f"{element} {claim}, of the drawn elements" if links else element
 
     def _element(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]
-        this = name_of(role, position)
+        element = name_of(role, position)
         if grid.elements is None:
-            return this
+            return element
         number = grid.number(position)
-        return this if number is None else f"{this} = {shown(grid.elements[number])}"
+        return element if number is None else f"{element} = {shown(grid.elements[number])}"
 
     def _from(self, link: Link) -> str:
         if link.data is None:
@@ -170,11 +171,13 @@ class Sentences:
 
     def _tuple(self, number: int | None) -> str:
         assert number is not None
-        one = self._drawing.tuples[number]
-        which = f"{name_of('indices', one.at)} = {self._names.written(one.written)}"
-        if one.front in (None, one.written):
-            return which
-        return f"{which}, which is {self._names.written(one.front or ())}"
+        drawn_tuple = self._drawing.tuples[number]
+        text = (
+            f"{name_of('indices', drawn_tuple.at)} = {self._names.tuple_text(drawn_tuple.stored)}"
+        )
+        if drawn_tuple.normalized in (None, drawn_tuple.stored):
+            return text
+        return f"{text}, which is {self._names.tuple_text(drawn_tuple.normalized or ())}"
 
     def _update(self, link: Link) -> str:
         return self._element("updates", link.updates or ())
