@@ -52,8 +52,10 @@ def scatter(s: Scatter) -> bool:
         runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
     )
     exceeds_cache = len(s.out) > (1 if threads > 1 else 2) * tuning.SORTED * tuning.CACHED
+    # on one thread, prefetched updates in order are faster, unless windows help more
+    gains = threads > 1 or s.combining.is_counted or s.write is not None
     spans_cache = one_batch or batch_bytes > tuning.CACHED
-    if is_worth_sorting and exceeds_cache and spans_cache and not wide:
+    if gains and is_worth_sorting and exceeds_cache and spans_cache and not wide:
         local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
         if local < tuning.LOCAL_SHARE:
             return by_destination(s, runs, rows)

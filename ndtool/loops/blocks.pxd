@@ -32,7 +32,7 @@ cdef enum:
     SHORT = 128          # tuples of a block of short slices, for evenly spaced prefetches
     MOST_RANK = 64       # axes
     LINE = 64            # bytes of a cache line
-    FEW = 16             # fewer tuples of one batch do not pay for a vectorized call
+    FEW = 16             # tuples of a batch from which it is worth its own call
     CACHED = 524288      # bytes that stay in a core's cache during a loop
 
 cdef extern from *:
@@ -247,12 +247,8 @@ cdef inline void row_offsets "ndtool_row_offsets"(
 ) noexcept nogil:
     """offsets[i] = rows[i] * stride + base, of validated row indices."""
     cdef Py_ssize_t i
-    if bytes_each == 2:
-        for i in range(n):
-            offsets[i] = <int64_t> (row_at(rows, i, 2) * stride + base)
-    else:
-        for i in range(n):
-            offsets[i] = <int64_t> (row_at(rows, i, 4) * stride + base)
+    for i in range(n):
+        offsets[i] = <int64_t> (row_at(rows, i, bytes_each) * stride + base)
 
 
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
@@ -333,8 +329,6 @@ cdef inline uint64_t next_offsets(
             at.remaining += take - 1
         elif special:
             bad = 1
-        elif take < FEW:
-            bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         elif walk.mode != REFUSE and 1 <= nd.k <= 2:
             bad = offsets_by_mode(walk, index + done * nd.k, take, at.base, 0, offsets + done)
         elif nd.k == 1:

@@ -172,12 +172,8 @@ cdef inline void count_rows(
     cdef int64_t first = slice_number(c, to)
     if c.bytes_each == 8:
         count_rows_of(<uint64_t*> c.data + first, rows, bytes_each, n, size)
-    elif bytes_each == 2:
-        count_rows_of(<uint32_t*> c.data + first, rows, 2, n, size)
-    elif bytes_each == 4:
-        count_rows_of(<uint32_t*> c.data + first, rows, 4, n, size)
     else:
-        count_rows_of(<uint32_t*> c.data + first, rows, 8, n, size)
+        count_rows_of(<uint32_t*> c.data + first, rows, bytes_each, n, size)
 
 
 cdef struct Divided:

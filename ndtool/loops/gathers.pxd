@@ -11,7 +11,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.indices cimport ENTRIES, REFUSE, SPECIAL, widened
 from ndtool.loops.memory cimport (
-    AHEAD, load_lines, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
+    AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
 from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
 from ndtool.loops.views cimport View, copy_view
@@ -72,8 +72,6 @@ cdef inline uint64_t gather_range(
     if small and not predictable and nd.repeats == 1 and nd.per_batch >= SHORT and not special:
         return gather_pipelined(g, t, stop)
     seek(&at, &g.walk, t)
-    if nd.in_cache and nd.batch_rank:
-        load_lines(source + at.base + nd.lowest, nd.span)
     while t < stop:
         n = min(step, stop - t)
         if not upcoming:
@@ -289,15 +287,6 @@ cdef inline void gather_rows(
             memcpy(to + i * pitch, source + offsets[i], width)
 
 
-cdef inline void prefetch_strided(
-    const uint8_t* source, int64_t stride, int64_t elements
-) noexcept nogil:
-    """Prefetch the first elements of a slice that is not contiguous."""
-    cdef int64_t i
-    for i in range(elements):
-        prefetch(source + i * stride)
-
-
 cdef struct GatherStrided:
     # a gather of slices that are not contiguous
     Walk walk
@@ -322,8 +311,6 @@ cdef inline uint64_t gather_strided_task(const GatherStrided* g, int64_t task) n
         if next_offsets(&at, &g.walk, t, take, offsets):
             return 1
         for i in range(take):
-            if view.rank == 1 and i + 2 < take:
-                prefetch_strided(g.source + offsets[i + 2], view.strides[0], min(g.elements, LINE))
             if offsets[i] == DROPPED:
                 memcpy(g.to + (t + i) * pitch, g.filling, pitch)
                 continue

@@ -79,10 +79,6 @@ cdef inline void widen "ndtool_widen"(
     cdef uint16_t v2
     if kind == 8:
         memcpy(block, indices, n * 8)
-    elif kind == 4:
-        for i in range(n):
-            memcpy(&v4, indices + 4 * i, 4)
-            block[i] = <int32_t> v4
     elif kind & BYTES == 8:
         for i in range(n):
             memcpy(&v8, indices + 8 * i, 8)

@@ -31,17 +31,6 @@ cdef extern from *:
       #define ndtool_inline
       #define ndtool_prefetch(address) ((void) (address))
     #endif
-    /* loads from consecutive lines: faster than a prefetch instruction for each */
-    static inline void ndtool_load_lines(const uint8_t *from, Py_ssize_t n) {
-        volatile uint8_t seen;
-        for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
-        (void) seen;
-    }
-    /* all lines of n bytes: one more if a slice begins inside a line */
-    static inline void ndtool_prefetch_slice(const uint8_t *from, Py_ssize_t n) {
-        const uint8_t *line = (const uint8_t *) ((uintptr_t) from & ~(uintptr_t) 63);
-        for (; line < from + n; line += 64) ndtool_prefetch(line);
-    }
     /* non-temporal stores: no line is read before it is overwritten. Those of a full line are
        the fastest, where the CPU has them */
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
@@ -85,8 +74,6 @@ cdef extern from *:
     #endif
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
-    void prefetch_lines_of "ndtool_prefetch_slice"(const uint8_t*, Py_ssize_t) noexcept nogil
-    void load_lines "ndtool_load_lines"(const uint8_t*, Py_ssize_t) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
 
@@ -102,15 +89,10 @@ cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept no
 
 
 cdef inline void prefetch_slice(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Prefetch a slice; of a long one, enough for the hardware to prefetch the rest."""
-    prefetch_lines_of(slice, min(width, AHEAD // 8))
-
-
-cdef inline void prefetch_span(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Prefetch a slice like `prefetch_slice`; inlined where rows are reduced."""
+    """Prefetch a slice; of a long one, as much as lets the hardware prefetch the rest."""
     cdef Py_ssize_t prefetched = min(width, AHEAD // 8)
     prefetch_lines(slice, prefetched)
-    prefetch(slice + prefetched - 1)
+    prefetch(slice + prefetched - 1)    # a slice that begins inside a line spans one more
 
 
 cdef inline void store(

@@ -121,15 +121,6 @@ cdef inline void copy_bytes(uint8_t* to, const uint8_t* source, Py_ssize_t width
         to[0] = source[0]
 
 
-cdef inline void prefetch_slices(
-    const uint8_t* source, const int64_t* offsets, Py_ssize_t n
-) noexcept nogil:
-    """Prefetch the first bytes of n slices."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        prefetch(source + offsets[i])
-
-
 cdef inline void gather_block(
     uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t ahead

@@ -5,12 +5,12 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, CACHED, LINE, MOST_RANK, offsets_1
+from ndtool.loops.blocks cimport BLOCK, LINE, MOST_RANK, offsets_1
 from ndtool.loops.indices cimport (
     BYTES, REFUSE, SPECIAL, BoundsMode, apply_mode, bounded_exact, widened, widened_exact,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
-from ndtool.loops.moves cimport gather_block, prefetch_slices
+from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
     BAD, FIRST_PASS, SINK, Updates, after_first_pass, apply_block, complete, first_pass_of,
     of_window, sink_offset,
@@ -185,7 +185,6 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexc
     cdef uint8_t* to
     cdef const int64_t* index
     cdef bint streamed = c.streamed and p.itemsize <= STAGED
-    cdef bint in_cache = p.size * u.columns * p.itemsize <= CACHED
     if packed:
         pack_tile(p, &u, source, packed)
         source = packed
@@ -203,8 +202,6 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexc
             c, &u, index, rows, step, column_stride, redirect, offsets
         ) and resolve_unit(c, &u, start, rows, step, column_stride, redirect, offsets):
             return 1
-        if not packed and not in_cache:
-            prefetch_slices(source, offsets, rows * u.columns)
         to = &stage[0] if streamed else out + row * pitch
         gather_block(to, source, offsets, rows * u.columns, p.itemsize, 0)
         if streamed:

@@ -7,7 +7,7 @@ from libc.stdint cimport (
 )
 
 from ndtool.loops.indices cimport read_once, row_at
-from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
+from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
@@ -69,8 +69,8 @@ cdef inline Py_ssize_t long_rows(int op, number* of, const Reduction* r) noexcep
     cdef const number* update
     for i in range(n):
         if i + ahead < total:
-            prefetch_span(r.updates + r.positions[i + ahead] * r.pitch, width)
-            prefetch_span(r.to + r.offsets[i + ahead], width)
+            prefetch_slice(r.updates + r.positions[i + ahead] * r.pitch, width)
+            prefetch_slice(r.to + r.offsets[i + ahead], width)
         out = <number*> (r.to + r.offsets[i])
         update = <const number*> (r.updates + r.positions[i] * r.pitch)
         c = 0
@@ -112,23 +112,10 @@ cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
 cdef inline void one_element(
     int op, number* element, const number* updates, Py_ssize_t n
 ) noexcept nogil:
-    """Apply n updates to one element, held in a register: each update needs the previous result.
-
-    A max or min may be computed in any grouping, as which of equal values or of NaNs it returns
-    depends on their order alone. So four quarters are reduced in turn, which hides latency.
-    """
-    cdef Py_ssize_t i, m = n // 4 if op == MAX or op == MIN else 0
-    cdef number value = element[0], a, b, c, d
-    if m:
-        a, b, c, d = updates[0], updates[m], updates[2 * m], updates[3 * m]
-        for i in range(1, m):
-            a = combined_scalar(op, a, updates[i])
-            b = combined_scalar(op, b, updates[m + i])
-            c = combined_scalar(op, c, updates[2 * m + i])
-            d = combined_scalar(op, d, updates[3 * m + i])
-        value = combined_scalar(op, combined_scalar(op, value, a), b)
-        value = combined_scalar(op, combined_scalar(op, value, c), d)
-    for i in range(4 * m, n):
+    """Apply n updates to one element, held in a register: each update needs the previous result."""
+    cdef Py_ssize_t i
+    cdef number value = element[0]
+    for i in range(n):
         value = combined_scalar(op, value, updates[i])
     element[0] = value
 

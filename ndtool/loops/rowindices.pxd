@@ -11,7 +11,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.gathers cimport Gather, stream_full_lines
 from ndtool.loops.indices cimport VALIDATED, read_once, row_at
-from ndtool.loops.memory cimport AHEAD, load_lines, prefetch, prefetch_lines, stream, stream_end
+from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 
 cdef extern from *:
@@ -104,8 +104,6 @@ cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept 
     cdef RowBlock rows
     cdef uint8_t* to = g.to + t * g.width
     seek(&at, &g.walk, t)
-    if nd.in_cache and nd.batch_rank:
-        load_lines(g.source + at.base + nd.lowest, nd.span)
     rows.pace = pace
     rows.size = nd.sizes[0]
     while t < stop:

@@ -261,11 +261,14 @@ cdef inline void apply_short(
 ) noexcept nogil:
     """Apply n short updates, interleaved with prefetches of the next `more` destinations."""
     cdef Py_ssize_t i = 0, j, take, burst = BURST if more else n, width = u.pitch
+    cdef bint spans = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
         take = min(burst, n - i)
         prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch(to + offsets[j])
+            if spans:
+                prefetch(to + offsets[j] + width - 1)
         if u.counts.data:
             for j in range(n + i, min(n + i + take, n + more)):
                 prefetch(count_address(&u.counts, to + offsets[j]))
@@ -456,15 +459,7 @@ cdef inline void apply_listed(
     cdef Py_ssize_t i
     for i in range(n):
         chosen[i] = offsets[listed[i]]
-    if width == 4:
-        for i in range(n):
-            memcpy(packed + 4 * i, updates + 4 * listed[i], 4)
-    elif width == 8:
-        for i in range(n):
-            memcpy(packed + 8 * i, updates + 8 * listed[i], 8)
-    else:
-        for i in range(n):
-            copy_bytes(packed + width * i, updates + width * listed[i], width)
+        copy_bytes(packed + width * i, updates + width * listed[i], width)
     apply_plain(op, code, to, &chosen[0], &packed[0], n, width)
 
 
