@@ -24,7 +24,8 @@ from ndtool.runs.executors import Task
 from ndtool.runs.executors.simulator import Faults, Meter, Simulator, Step
 from ndtool.runs.external import estimates, policy
 from ndtool.runs.external.costs import Costs, Run, Stored
-from ndtool.runs.external.partitioning import Partitioning, Rows
+from ndtool.runs.external.partitioning import Partitioning
+from ndtool.runs.external.rows import Rows
 from ndtool.runs.machines import Machine
 from ndtool.runs.prices import Prices
 
@@ -194,7 +195,7 @@ def tables() -> None:
         phases = run.phases()
         cut = run.partitioning
         requests = sum(sum(estimates.paid(one.requests)) for one in phases)
-        piece = case.block * cut.pitch(0) / max(map(cut.fan, range(cut.levels)))
+        piece = case.block * cut.spilled_per_tuple(0) / max(map(cut.fan_out, range(cut.levels)))
         took, money = dask_shuffle(case)
         print(
             f"| {sized(case.nbytes)} | {case.tuples:.0e} of {case.width} B | {case.workers}"
@@ -341,7 +342,8 @@ def on_a_slow_store() -> None:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.executors.threads import Threads
     from ndtool.runs.external import simulation
-    from ndtool.runs.external.partitioning import partitioning_for, rows_of
+    from ndtool.runs.external.partitioning import partitioning_for
+    from ndtool.runs.external.rows import rows_of
     from ndtool.runs.request import Request
 
     print("| tuples | levels | workers | tasks | requests | run | simulated | |")
@@ -413,7 +415,7 @@ def on_a_disk(gibibytes: int = 1) -> None:
                 continue
             run = estimates.run_of(call, plan.partitioning, ready.output, None)
             disk = estimates.DISK._replace(bandwidth=nbytes / min(read))
-            guess = sum(estimates.seconds(one, disk, 1) for one in run.phases())
+            guess = estimates.run_seconds(run, run.phases(), disk, 1)
             took, guessed = min(times) / min(read), guess / min(read)
             print(
                 f"| {operator} | {memory >> 20} MiB | {nbytes / min(read):.2g} |"

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,6 +115,39 @@ def counted() -> Iterator[Counted]:
 
     with patch.object(serving.WSGIRequestHandler, "log_request", note):
         yield found
+
+
+SLOW_DOWN = (
+    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+)
+
+
+@contextmanager
+def throttled(rate: float, burst: int) -> Iterator[Counter[str]]:
+    """Refuse requests beyond `rate` per second by 503 Slow Down, as S3 does; count both."""
+    serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
+    real, lock, counts = serving.WSGIRequestHandler.run_wsgi, threading.Lock(), Counter[str]()
+    tokens = [float(burst), time.monotonic()]
+
+    def run(handler: Any) -> None:
+        with lock:
+            now = time.monotonic()
+            tokens[:] = min(float(burst), tokens[0] + rate * (now - tokens[1])), now
+            is_refused = tokens[0] < 1
+            tokens[0] -= not is_refused
+            counts["refused" if is_refused else "served"] += 1
+        if not is_refused:
+            real(handler)
+            return
+        handler.close_connection = True  # the body of the request is not read
+        handler.send_response(503, "Slow Down")
+        for name, value in (("Content-Length", str(len(SLOW_DOWN))), ("Connection", "close")):
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(b"" if handler.command == "HEAD" else SLOW_DOWN)
+
+    with patch.object(serving.WSGIRequestHandler, "run_wsgi", run):
+        yield counts
 
 
 class Proxy:

@@ -3,8 +3,9 @@
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import bucket
 import forkserver
@@ -13,6 +14,7 @@ from bucket import Bucket
 from hypothesis import settings
 
 from ndtool.engine import tuning
+from ndtool.runs.external import choice
 
 SMALL = tuning.SMALL
 
@@ -67,6 +69,21 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def interruptible() -> None:
     """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def leveled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that makes all runs use a number of levels."""
+
+    def use(levels: int) -> None:
+        real = choice._levels
+
+        def chosen(partition: Any, budget: int) -> Any:
+            return [one for one in real(partition, budget) if one.levels == levels]
+
+        monkeypatch.setattr(choice, "_levels", chosen)
+
+    return use
 
 
 def open_files() -> set[tuple[str, str]]:

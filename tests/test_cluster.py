@@ -8,7 +8,7 @@ import subprocess
 import time
 import weakref
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,8 +58,9 @@ def noted(kind, before, at):
         return before(self, *arguments)
     return after
 
-def follow_orders(phase, before):
+def follow_orders(kind, before):
     def after(work, number, depth):
+        phase = f"{{kind}}{{depth + 1}}" if depth else kind
         end = before(work, number, depth)
         try:
             with open(ORDER) as order:
@@ -250,6 +251,29 @@ def test_tasks_of_a_killed_worker_run_again(
     assert workers.done()
     assert same(load(out), wanted(operator))
     assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+
+
+@pytest.mark.slow("tasks of each phase of two levels run again")
+@pytest.mark.parametrize("phase", ["split", "split2", "sweep", "replay2", "replay"])
+def test_tasks_of_a_killed_worker_run_again_in_levels(
+    stores: Path, workers: Workers, phase: str, leveled: Callable[[int], None]
+) -> None:
+    leveled(2)
+    for operator, out in (("gather_nd", "out.npy"), ("scatter_nd", "out.zarr")):
+        if operator == "scatter_nd" and phase.startswith("replay"):
+            continue
+        before = state(stores)
+        workers.order("die", phase)
+        done(
+            operator,
+            ".npy",
+            out,
+            scheduler=workers.client,
+            **STORED[operator] if out == "out.zarr" else {},
+        )
+        assert workers.done()
+        assert same(load(out), wanted(operator))
+        assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
 
 
 def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -> None:

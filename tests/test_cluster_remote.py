@@ -145,6 +145,22 @@ def test_tasks_of_a_killed_worker_run_again(
     assert s3.uploads() == []
 
 
+@pytest.mark.slow("a store that throttles for long slows a run down, and does not end it")
+@pytest.mark.parametrize("operator", ["gather_nd", "scatter_nd"])
+def test_a_store_that_throttles_slows_a_run_down(
+    stores: Path, workers: Workers, s3: Bucket, operator: str
+) -> None:
+    how = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
+    with bucket.throttled(rate=10, burst=10) as counts:
+        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **how)
+    assert len(result.warnings) <= 1  # not one for each object
+    done(operator, ".zarr", f"{ROOT}/one.zarr", **CHUNKS[operator])
+    assert counts["refused"] > 20
+    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert tops(s3) == {"out.zarr", "one.zarr"}
+    assert s3.uploads() == []
+
+
 def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
     """Start a run whose workers block in a phase."""
     workers.order("wait", phase)
@@ -281,7 +297,7 @@ def test_segments_of_a_killed_run_are_resumed(
 
 def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     position = spillfiles.create_folder(f"{ROOT}/tmp")
-    spillfiles.open_store(position.inside).note("manifest", b"{}")
+    spillfiles.open_store(position.inside).write_file("manifest", b"{}")
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
     assert spillfiles.reopen(position.inside) is None
     position.leave()
@@ -290,8 +306,8 @@ def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     taken = spillfiles.reopen(position.inside)
     assert taken is not None
     assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])
-    assert spillfiles.open_store(taken.inside).noted("manifest") == b"{}"
-    assert spillfiles.open_store(taken.inside).noted("starts") is None
+    assert spillfiles.open_store(taken.inside).read_file("manifest") == b"{}"
+    assert spillfiles.open_store(taken.inside).read_file("starts") is None
     taken.drop()
     assert s3.keys() == []
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))

@@ -307,7 +307,7 @@ def test_inputs_that_changed(left: Killed, name: str) -> None:
 def test_another_version(left: Killed) -> None:
     manifest = left.copy() / "manifest"
     report = json.loads(manifest.read_text())
-    report["made"]["version"] = "0.0.9"
+    report["fingerprint"]["version"] = "0.0.9"
     manifest.write_text(json.dumps(report))
     result = left.resume()
     assert result.resumed == 0
@@ -352,7 +352,9 @@ def test_other_chunks_of_the_output(left: Killed) -> None:
     shutil.rmtree("out.zarr")
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"made": [], "block": 1, "step": [1]}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "[]", "{}", '{"fingerprint": [], "block": 1, "group_shapes": [1]}']
+)
 def test_a_malformed_manifest(left: Killed, text: str | None) -> None:
     """A run may be killed before it writes its manifest."""
     manifest = left.copy() / "manifest"
@@ -425,7 +427,7 @@ def test_data_of_too_many_files_to_fingerprint(
 ) -> None:
     manifest = left.copy() / "manifest"
     report = json.loads(manifest.read_text())
-    report["made"]["data"][1] = None
+    report["fingerprint"]["data"][1] = None
     manifest.write_text(json.dumps(report))
     monkeypatch.setattr(resume, "LISTED", 0)
     assert left.resume().resumed == 7
@@ -474,7 +476,7 @@ def test_an_input_that_changes_during_the_run(
 
     manifest = next(Path("spill").glob(".*/new/manifest"))
     found = json.loads(manifest.read_text())
-    found["made"]["indices"][1] = ["as it was"]
+    found["fingerprint"]["indices"][1] = ["as it was"]
     manifest.write_text(json.dumps(found))
     monkeypatch.setattr(resume, "_input_fingerprint", late)
     with pytest.raises(OutputError, match=r"idx.npy has changed during the run"):

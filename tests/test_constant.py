@@ -23,7 +23,8 @@ from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
-from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.external.partitioning import partitioning_for
+from ndtool.runs.external.rows import rows_of
 from ndtool.runs.request import Request
 
 ARGUMENTS = {

@@ -26,7 +26,8 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Executor, Lost, Task
 from ndtool.runs.executors.threads import Threads
 from ndtool.runs.external import execution, policy
-from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.external.partitioning import partitioning_for
+from ndtool.runs.external.rows import rows_of
 from ndtool.runs.request import Request
 
 SEEDS = range(6)
@@ -53,7 +54,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
         if not rows.tuples or not rows.width or rows.height < 2:
             return
         cut = partitioning_for(rows, not call.inference.scatters, budget, 2, None, levels)
-        cut = cut._replace(reach=reach)
+        cut = cut._replace(range_tuples=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):

@@ -20,8 +20,9 @@ from ndtool.engine import tuning
 from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
-from ndtool.runs.external import choice, distributed
-from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, Rows, partitioning_for
+from ndtool.runs.external import batches, choice, distributed, spillstore
+from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, partitioning_for
+from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
 
@@ -46,20 +47,20 @@ def test_each_row_is_in_one_partition_of_one_group(
         number, box = part, cut.box(part)
         seen[tuple(slice(*ends) for ends in box)] += 1
         for depth in reversed(range(cut.levels)):
-            number, child = divmod(number, cut.fan(depth))
+            number, child = divmod(number, cut.fan_out(depth))
             outer = cut.box(number, depth)
-            assert child < cut.children(number, depth) <= cut.fan(depth)
+            assert child < cut.children(number, depth) <= cut.fan_out(depth)
             assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
     assert (seen == 1).all()
-    assert len(list(cut.used(cut.levels))) == cut.parts <= cut.groups(cut.levels)
+    assert len(list(cut.used(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
 
 
 def test_partitions_have_no_greatest_number() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     cut = partitioning_for(rows, True, 1 << 33, 2)
-    assert cut.parts > MOST_CHILDREN
-    assert max(map(cut.fan, range(cut.levels))) <= MOST_CHILDREN
+    assert cut.partitions > MOST_CHILDREN
+    assert max(map(cut.fan_out, range(cut.levels))) <= MOST_CHILDREN
     assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
 
 
@@ -113,11 +114,11 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     rows = Rows(10**11, 8, (25 * 10**12,), 4)
 
     def partition(budget: int, levels: int) -> Partitioning:
-        return partitioning_for(rows, True, budget, 1, None, levels)._replace(held=0)
+        return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._taken)
+    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._task_memory)
     assert cut is not None
-    spilled = sum(map(cut.pitch, range(cut.levels))) * rows.tuples
+    spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
     assert spilled / choice._segments(cut) > 1 << 20
 
@@ -214,21 +215,6 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) ->
     assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
 
 
-@pytest.fixture
-def leveled(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that makes all runs use a number of levels."""
-
-    def use(levels: int) -> None:
-        real = choice._levels
-
-        def chosen(partition: Any, budget: int) -> Any:
-            return [one for one in real(partition, budget) if one.levels == levels]
-
-        monkeypatch.setattr(choice, "_levels", chosen)
-
-    return use
-
-
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("levels", [2, 3])
 def test_levels_on_a_cluster_give_the_bits_of_the_reference(
@@ -247,6 +233,40 @@ def test_levels_on_a_cluster_give_the_bits_of_the_reference(
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
     assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_spilled_tuples_are_prefetched_a_group_at_a_time(
+    there: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the groups of partitions, not of all tuples, which may exceed the page cache."""
+    leveled(levels)
+    expected: list[tuple[str, int, int]] = []
+    prefetched: list[tuple[str, int, int]] = []
+    real, group = spillstore.Store.expect, batches.SpilledTuples.prefetch
+    monkeypatch.setattr(
+        spillstore.Store,
+        "expect",
+        lambda store, segment, at, nbytes: (
+            expected.append((segment.phase, segment.start + at, nbytes)),
+            real(store, segment, at, nbytes),
+        ),
+    )
+
+    def prefetch(tuples: batches.SpilledTuples) -> None:
+        before = len(expected)
+        group(tuples)
+        prefetched.extend(expected[before:])
+
+    monkeypatch.setattr(batches.SpilledTuples, "prefetch", prefetch)
+    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=1 << 20, spill=".", threads=1)
+    assert same(
+        np.load("out.npy"), ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
+    )
+    phase = f"split{levels}" if levels > 1 else "split"
+    assert {name for name, *_ in prefetched} == {phase}
+    ends = sorted({(start, start + nbytes) for _, start, nbytes in prefetched})
+    assert [a for a, _ in ends] == [0, *(b for _, b in ends[:-1])]  # all tuples, without gaps
 
 
 class Failing(Toy):

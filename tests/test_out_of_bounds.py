@@ -31,7 +31,8 @@ from ndtool.runs import operands, steps
 from ndtool.runs.bounds import within
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
-from ndtool.runs.external.partitioning import partitioning_for, rows_of
+from ndtool.runs.external.partitioning import partitioning_for
+from ndtool.runs.external.rows import rows_of
 from ndtool.runs.request import Request
 
 GATHERS = ("error", "clip", "wrap", "fill")
@@ -162,7 +163,7 @@ def test_files(
             elif rows.tuples and rows.width and rows.height > 1:
                 gathers = "updates" not in sources
                 cut = partitioning_for(rows, gathers, budget, threads, None, levels)
-                cut = cut._replace(held=held, reach=reach)
+                cut = cut._replace(in_memory=held, range_tuples=reach)
                 counted: list[BoundsError] = []
                 assert list(execution.run(call, cut, sink, silent, counted.append))
                 before = validated.outside

@@ -104,7 +104,7 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
             cut = plan.partitioning
             assert cut is not None
             # The client writes the tables.
-            tables = 16 * (cut.parts + 1) + 8 * (2 + cut.parts) * cut.blocks
-            tables += 8 * (cut.parts + (1 + cut.parts) * (1 + cut.blocks)) * cut.gathers
+            tables = 16 * (cut.partitions + 1) + 8 * (2 + cut.partitions) * cut.blocks
+            tables += 8 * (cut.partitions + (1 + cut.partitions) * (1 + cut.blocks)) * cut.gathers
             assert 0 <= after[0] - before[0] - plan.read < 4 * OWN
             assert 0 <= after[1] - before[1] - (plan.written - tables) < OWN

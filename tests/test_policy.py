@@ -20,7 +20,7 @@ from ndtool.errors import OutputError, ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import policy, spillfiles
 from ndtool.runs.external.policy import Troubles
-from ndtool.runs.external.spill import Segment
+from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
 
@@ -127,7 +127,8 @@ def full(times: int) -> Callable[[str, int], int]:
     def do(phase: str, number: int) -> int:
         left[number] -= 1
         if left[number] >= 0:
-            raise spillfiles.failed(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise spillfiles.failed(full_disk, f"file {number}")
         return number
 
     return do
@@ -138,7 +139,7 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
     run(executor, 40, full(3), troubles)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
-    message = "temporary file: No space left on device: 42 tasks waited and ran again, with fewer"
+    message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
     assert troubles.warnings() == [f"{message} at once"]
 
 
@@ -149,6 +150,32 @@ def test_a_disk_that_stays_full_ends_the_run() -> None:
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
         run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
+
+
+@pytest.mark.parametrize("store", ["folder", "objects"])
+def test_tables_are_written_again_while_a_disk_is_full(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the policy repeats tasks; another error ends the run at once."""
+    written, delays = list[bytes](), list[float]()
+    error = spillfiles.failed(OSError(errno.ENOSPC, "full"))
+
+    def write_file(_: object, name: str, body: memoryview) -> None:
+        written.append(bytes(body))
+        if len(written) < 4:
+            raise error
+
+    kind = spillfiles.FolderStore if store == "folder" else spillfiles.ObjectStore
+    monkeypatch.setattr(kind, "write_file", write_file)
+    monkeypatch.setattr(policy.time, "sleep", delays.append)
+    at = str(tmp_path) if store == "folder" else "memory://spill"
+    spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
+    error.passing = False
+    written.clear()
+    with pytest.raises(ResourceError, match="full"):
+        spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    assert len(written) == 1
 
 
 def test_which_errors_may_pass() -> None:

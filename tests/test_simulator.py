@@ -16,7 +16,8 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Cluster, Task
 from ndtool.runs.executors.simulator import Faults, Meter, Simulator, Step
 from ndtool.runs.external import policy, simulation
-from ndtool.runs.external.partitioning import Partitioning, partitioning_for, rows_of
+from ndtool.runs.external.partitioning import Partitioning, partitioning_for
+from ndtool.runs.external.rows import rows_of
 from ndtool.runs.machines import STORE, Machine
 from ndtool.runs.request import Request
 

@@ -29,7 +29,8 @@ from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import access, direct, operands, plan, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution, tasks
-from ndtool.runs.external.partitioning import Rows, partitioning_for, rows_of
+from ndtool.runs.external.partitioning import partitioning_for
+from ndtool.runs.external.rows import Rows, rows_of
 from ndtool.runs.request import Request
 from ndtool.storage import local, tempfiles
 
@@ -69,7 +70,7 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
         cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
-        cut = cut._replace(held=held, reach=reach)
+        cut = cut._replace(in_memory=held, range_tuples=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         phases = list(execution.run(call, cut, sink, silent, refuse))

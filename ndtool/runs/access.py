@@ -17,7 +17,7 @@ from ndtool.runs.calls import OpenCall
 from ndtool.storage.local import ByteRange
 
 if TYPE_CHECKING:
-    from ndtool.runs.external.partitioning import Rows
+    from ndtool.runs.external.rows import Rows
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits
 SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods

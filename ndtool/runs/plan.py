@@ -23,7 +23,8 @@ from ndtool.runs.prices import Estimate, Prices
 
 if TYPE_CHECKING:
     from ndtool.formats.outputs import Output
-    from ndtool.runs.external.partitioning import Partitioning, Rows
+    from ndtool.runs.external.partitioning import Partitioning
+    from ndtool.runs.external.rows import Rows
 
 
 class Plan(NamedTuple):
@@ -122,7 +123,7 @@ def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
 
 def _counts(call: OpenCall) -> int:
     """Return the bytes of the counts of updates, and of the bits of a check for duplicates."""
-    from ndtool.runs.external.partitioning import rows_of
+    from ndtool.runs.external.rows import rows_of
 
     rows = rows_of(call.inference)
     bits = distinct.bits_for(call.inference.plan) if call.inference.requires_distinct else 0
@@ -242,7 +243,7 @@ def _for_chunks(
 
 def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
     """Return a call in rows; they have linear numbers if data and output are flat."""
-    from ndtool.runs.external.partitioning import rows_of
+    from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
     flat = isinstance(call.sources["data"], Flat) and (gathers or not to.in_chunks)
@@ -263,7 +264,7 @@ def partition_chunks(
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
-    return partitioning if prod(partitioning.step) <= MOST_ROWS else None
+    return partitioning if prod(partitioning.partition_shape) <= MOST_ROWS else None
 
 
 def _at_once(call: OpenCall, written: int) -> int:
@@ -293,7 +294,8 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
     from ndtool.runs.external import choice
-    from ndtool.runs.external.partitioning import partitioning_for, rows_of
+    from ndtool.runs.external.partitioning import partitioning_for
+    from ndtool.runs.external.rows import rows_of
 
     rows, gathers = rows_of(call.inference), not call.inference.scatters
     if not rows.tuples or not rows.width or rows.height < 2:
@@ -346,7 +348,7 @@ def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
 
     A few tuples touch only some pages of a file.
     """
-    from ndtool.runs.external.partitioning import rows_of
+    from ndtool.runs.external.rows import rows_of
 
     rows, metadata = rows_of(call.inference), data.metadata
     pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)

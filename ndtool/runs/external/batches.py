@@ -6,37 +6,37 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ndtool.runs.external import spill
-from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
+from ndtool.runs.external.partitioning import MOST_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.spill import SpillStore
 from ndtool.runs.external.tables import Tuples
 
-Piece = tuple[int, int, int]  # (block, first, stop) of its sorted tuples
-Take = Callable[[int], memoryview]
+Slice = tuple[int, int, int]  # (block, first, stop) of its sorted tuples
+Allocate = Callable[[int], memoryview]
 
 
 class Batch(NamedTuple):
     """Successive tuples of a group, in several blocks. tuples: their number."""
 
-    pieces: list[Piece]
+    slices: list[Slice]
     tuples: int
 
 
 def batches(tuples: Tuples, first: int, stop: int, most: int) -> Iterator[Batch]:
-    """Yield tuples first..stop of a group in batches of at most `most`, and PIECES blocks."""
-    pieces: list[Piece] = []
-    held = 0
-    for piece in _pieces(tuples, first, stop):
-        count = piece[2] - piece[1]
-        if held + count > most or len(pieces) == PIECES:
-            yield Batch(pieces, held)
-            pieces, held = [], 0
-        pieces.append(piece)
-        held += count
-    if pieces:
-        yield Batch(pieces, held)
+    """Yield tuples first..stop of a group, at most `most` of MOST_SEGMENTS blocks at a time."""
+    slices: list[Slice] = []
+    total = 0
+    for block_slice in _slices(tuples, first, stop):
+        count = block_slice[2] - block_slice[1]
+        if total + count > most or len(slices) == MOST_SEGMENTS:
+            yield Batch(slices, total)
+            slices, total = [], 0
+        slices.append(block_slice)
+        total += count
+    if slices:
+        yield Batch(slices, total)
 
 
-def _pieces(tuples: Tuples, first: int, stop: int) -> Iterator[Piece]:
+def _slices(tuples: Tuples, first: int, stop: int) -> Iterator[Slice]:
     """Yield the blocks that have tuples first..stop of a group, and where in each."""
     at = 0
     for block, (begin, end) in enumerate(zip(tuples.begins, tuples.ends, strict=True)):
@@ -54,7 +54,7 @@ class SpilledTuples:
     def __init__(self, partitioning: Partitioning, store: SpillStore, tuples: Tuples) -> None:
         self._store, self._tuples, self._partitioning = store, tuples, partitioning
         depth = tuples.parent.depth
-        self._phase, self._pitch = phase("split", depth), partitioning.pitch(depth)
+        self._phase, self._per_tuple = phase("split", depth), partitioning.spilled_per_tuple(depth)
         self.local_bytes = partitioning.local_bytes(depth + 1)
 
     def batches(self, first: int, stop: int) -> Iterator[Batch]:
@@ -69,16 +69,25 @@ class SpilledTuples:
         """Read the updates of a batch."""
         self._read(batch, self._partitioning.rows.width, True, buffer)
 
-    def _read(self, batch: Batch, size: int, follows: bool, buffer: memoryview) -> None:
-        wanted = []
-        for block, first, stop in batch.pieces:
-            before = self.local_bytes * self._tuples.parent.tuples_of(block) if follows else 0
+    def _read(self, batch: Batch, size: int, is_second: bool, buffer: memoryview) -> None:
+        ranges = []
+        for block, first, stop in batch.slices:
+            before = self.local_bytes * self._tuples.parent.tuples_of(block) if is_second else 0
             segment = self.segment(block)
-            wanted.append((segment, before + first * size, (stop - first) * size))
-        spill.read_all(self._store, wanted, buffer)
+            ranges.append((segment, before + first * size, (stop - first) * size))
+        spill.read_all(self._store, ranges, buffer)
+
+    def prefetch(self) -> None:
+        """Prefetch the tuples of all children of the parent, which are contiguous."""
+        parent = self._tuples.parent
+        for block in range(parent.blocks):
+            nbytes = parent.tuples_of(block) * self._per_tuple
+            self._store.expect(self.segment(block), 0, nbytes)
 
     def segment(self, block: int) -> spill.Segment:
         """Return the segment of a block of the parent."""
         parent = self._tuples.parent
         number, first = parent.task(block, self._partitioning), parent.first + block * parent.block
-        return spill.Segment(self._phase, number, first * self._pitch, self._tuples.attempts[block])
+        return spill.Segment(
+            self._phase, number, first * self._per_tuple, self._tuples.attempts[block]
+        )

@@ -58,7 +58,7 @@ def cost(partitioning: Partitioning, found: int = tuning.RANDOM) -> int:
     rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
     finding = 2 * _segments(partitioning) * found * partitioning.spilled
     offsets = sum(
-        partitioning.blocks_at(depth - 1) * partitioning.fan(depth - 1) for depth in depths
+        partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
     sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORTING
     read = rows.height * rows.width * partitioning.gathers
@@ -88,7 +88,7 @@ def _smallest(partition: Partition) -> Iterator[Partitioning]:
     for power, times in product(reversed(range(SMALLEST, LARGEST)), (1, 2, 4, 8, 16)):
         for partitioning in _levels(partition, 1 << power):
             block = partitioning.block * times
-            yield partitioning._replace(block=block, held=0, indices=0).within(0)
+            yield partitioning._replace(block=block, in_memory=0, indices=0).within(0)
 
 
 def _cheapest(
@@ -132,7 +132,9 @@ def read_again(
                 read = ends * min(partitioning.block, rows.period) + min(
                     partitioning.tuples(ends), rows.period
                 )
-            again += (read + 2 * partitioning.blocks * (unit - 1)) * rows.entry - metadata.nbytes
+            again += (
+                read + 2 * partitioning.blocks * (unit - 1)
+            ) * rows.tuple_bytes - metadata.nbytes
         else:
             within = ends - ends * partitioning.block // lcm(partitioning.block, unit)
             again += within * unit * (metadata.nbytes // rows.tuples)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.rules import grid
 from ndtool.runs.external import spillfiles, spillstore
-from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
+from ndtool.runs.external.partitioning import MOST_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.results import NOTE
 from ndtool.storage import http, upload
 
@@ -113,14 +113,14 @@ class Costs(NamedTuple):
 class Run(NamedTuple):
     """What the costs of a run follow from.
 
-    spill: "memory" of a process with a file for the rest, a shared "folder", or "objects". given:
+    spill: "memory" of a process with a file for the rest, a shared "folder", or "objects". inputs:
     the inputs by role. again: bytes of them that are read again. output: the output. directories:
     the number of those with spilled data, of which each stripe takes requests of its own.
     """
 
     partitioning: Partitioning
     spill: str
-    given: dict[str, Stored]
+    inputs: dict[str, Stored]
     again: int
     output: Stored
     directories: int = 1
@@ -148,101 +148,132 @@ class Run(NamedTuple):
     @property
     def is_remote(self) -> bool:
         """Whether any of its data are at URLs."""
-        arrays = (*self.given.values(), self.output)
+        arrays = (*self.inputs.values(), self.output)
         return self.spill == "objects" or any(one.is_remote for one in arrays)
 
     def _opening(self) -> Counter[str]:
         """Return the requests at most to open and close a run."""
         processes = 1 + self.partitioning.workers * self.is_shared
-        found = Counter[str]()
-        for role, one in self.given.items():
+        requests = Counter[str]()
+        for role, one in self.inputs.items():
             if one.is_remote:
-                found += Counter({kind: n * processes for kind, n in INPUT.items()})
+                requests += Counter({kind: n * processes for kind, n in INPUT.items()})
             if one.is_remote and self.is_shared and (role != "data" or self.partitioning.gathers):
-                found["list"] += -(-one.files // LISTED)  # to fingerprint it
+                requests["list"] += -(-one.files // LISTED)  # to fingerprint it
         if self.output.is_remote:
-            found += OUTPUT + Counter({kind: n * processes for kind, n in WRITER.items()})
+            requests += OUTPUT + Counter({kind: n * processes for kind, n in WRITER.items()})
         if self.spill == "objects":
             objects = sum(spilled.puts for spilled in self._spilled().values())
-            found += SPILL + Counter(list=1 + -(-objects // LISTED), delete=-(-objects // LISTED))
-        return found
+            requests += SPILL + Counter(
+                list=1 + -(-objects // LISTED), delete=-(-objects // LISTED)
+            )
+        return requests
 
     def _spilled(self) -> dict[str, Spilled]:
         """Return what each phase spills, by its name."""
-        cut, found = self.partitioning, dict[str, Spilled]()
-        for depth in range(cut.levels):
-            trailer = (8 * (cut.fan(depth) + 1) + NOTE) * self.is_shared
-            found[phase("split", depth)] = Spilled(
-                self._blocks(depth), cut.block, cut.rows.tuples, cut.pitch(depth), trailer
+        partitioning, rows = self.partitioning, self.partitioning.rows
+        spilled = dict[str, Spilled]()
+        for depth in range(partitioning.levels):
+            trailer = (8 * (partitioning.fan_out(depth) + 1) + NOTE) * self.is_shared
+            per_tuple = partitioning.spilled_per_tuple(depth)
+            spilled[phase("split", depth)] = Spilled(
+                self._blocks(depth), partitioning.block, rows.tuples, per_tuple, trailer
             )
-        if cut.gathers:
-            mean = -(-cut.rows.tuples // cut.parts)
-            rows = cut.rows.tuples, cut.rows.width
-            found["sweep"] = Spilled(min(cut.parts, rows[0]), mean, *rows)
-            for depth in range(1, cut.levels):
-                found[phase("replay", depth)] = Spilled(self._blocks(depth), cut.block, *rows)
-        return found
+        if partitioning.gathers:
+            count, mean = partitioning.partitions, -(-rows.tuples // partitioning.partitions)
+            spilled["sweep"] = Spilled(min(count, rows.tuples), mean, rows.tuples, rows.width)
+            for depth in range(1, partitioning.levels):
+                spilled[phase("replay", depth)] = Spilled(
+                    self._blocks(depth), partitioning.block, rows.tuples, rows.width
+                )
+        return spilled
 
     def _split(self, depth: int) -> Costs:
-        cut, name = self.partitioning, phase("split", depth)
-        written, found = self._write(name, 2), Counter[str]()
+        partitioning, name = self.partitioning, phase("split", depth)
+        written, requests = self._write(name, 2), Counter[str]()
         if depth:
-            found, read = self._read_tuples(depth, self._blocks(depth) - self._groups(depth))
+            requests, read = self._read_tuples(depth, self._blocks(depth) - self._groups(depth))
         else:
-            others = [one for role, one in self.given.items() if role != "data"]
-            found = sum((one.reads(cut) for one in others), Counter[str]())
+            others = [one for role, one in self.inputs.items() if role != "data"]
+            requests = sum((one.reads(partitioning) for one in others), Counter[str]())
             # Each worker holds repeated indices.
-            again = self.again + (cut.workers - 1) * cut.indices * self.is_shared
+            again = self.again + (partitioning.workers - 1) * partitioning.indices * self.is_shared
             read = sum(one.nbytes for one in others) + again
-        fan, groups, blocks = cut.fan(depth), self._groups(depth), self._blocks(depth)
+        groups, blocks, fan_out = (
+            self._groups(depth),
+            self._blocks(depth),
+            partitioning.fan_out(depth),
+        )
         nbytes = self._in_file(name) + self._spilled()[name].trailer * blocks
         if self.is_shared:
-            nbytes += 16 * (groups * fan + 1) + 8 * (2 + fan) * blocks
-            found += self._tables("put", 1 + groups)
+            nbytes += 16 * (groups * fan_out + 1) + 8 * (2 + fan_out) * blocks
+            requests += self._tables("put", 1 + groups)
         return Costs(
-            name, blocks, found + written, read, nbytes, cut.rows.tuples, 2 + 2 * (depth > 0)
+            name,
+            blocks,
+            requests + written,
+            read,
+            nbytes,
+            partitioning.rows.tuples,
+            2 + 2 * (depth > 0),
         )
 
     def _sweep(self) -> Costs:
-        cut, data = self.partitioning, self.given["data"]
-        found, read = self._read_tuples(cut.levels, 0)
-        found += data.reads(cut)
+        partitioning, data = self.partitioning, self.inputs["data"]
+        requests, read = self._read_tuples(partitioning.levels, 0)
+        requests += data.reads(partitioning)
         written = self.output.metadata.nbytes
-        if cut.gathers:
-            segments = self._segments(cut.levels)
-            pieces = cut.block // max(1, -(-cut.rows.tuples // segments))  # in a batch
-            batches = -(-segments // cut.parts // max(1, min(PIECES, pieces)))
-            found += self._write("sweep", batches)
+        if partitioning.gathers:
+            segments = self._segments(partitioning.levels)
+            each = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
+            at_once = max(1, min(MOST_SEGMENTS, partitioning.block // each))  # in a batch
+            batches = -(-segments // partitioning.partitions // at_once)
+            requests += self._write("sweep", batches)
             written = self._in_file("sweep")
         else:
-            found += self.output.writes()
-        return Costs("sweep", cut.parts, found, read + data.nbytes, written, cut.rows.tuples, 4)
+            requests += self.output.writes()
+        return Costs(
+            "sweep",
+            partitioning.partitions,
+            requests,
+            read + data.nbytes,
+            written,
+            partitioning.rows.tuples,
+            4,
+        )
 
     def _replay(self, depth: int) -> Costs:
-        cut, name, n = self.partitioning, phase("replay", depth), self.partitioning.rows.tuples
-        fan, groups, blocks = cut.fan(depth), self._groups(depth), self._blocks(depth)
-        split, inner = phase("split", depth), depth + 1 < cut.levels
+        partitioning, name = self.partitioning, phase("replay", depth)
+        n, per_tuple = partitioning.rows.tuples, partitioning.spilled_per_tuple(depth)
+        groups, blocks, fan_out = (
+            self._groups(depth),
+            self._blocks(depth),
+            partitioning.fan_out(depth),
+        )
+        split, inner = phase("split", depth), depth + 1 < partitioning.levels
         rows = phase("replay", depth + 1) if inner else "sweep"
         ends = self._blocks(depth + 1) - self._groups(depth + 1) if inner else 0
-        size = cut.local_bytes(depth + 1)
-        found = self._read(split, blocks, size, cut.pitch(depth))
-        found += self._read(rows, min(blocks * fan + ends, n), 0, cut.rows.width)
-        read = self._in_file(split) * cut.id_bytes(depth) // cut.pitch(depth) + self._in_file(rows)
+        size = partitioning.local_bytes(depth + 1)
+        requests = self._read(split, blocks, size, per_tuple)
+        requests += self._read(rows, min(blocks * fan_out + ends, n), 0, partitioning.rows.width)
+        read = self._in_file(split) * partitioning.id_bytes(depth) // per_tuple + self._in_file(
+            rows
+        )
         written = self._in_file(name) if depth else self.output.metadata.nbytes
-        found += self._write(name, 1) if depth else self.output.writes()
+        requests += self._write(name, 1) if depth else self.output.writes()
         if self.is_shared:
-            segments = self._blocks(depth + 1) if inner else cut.parts
-            read += blocks * (16 * (fan + 3) + 16 * (fan + 1) + 32 * (depth > 0))
+            segments = self._blocks(depth + 1) if inner else partitioning.partitions
+            read += blocks * (16 * (fan_out + 3) + 16 * (fan_out + 1) + 32 * (depth > 0))
             read += blocks * 8 * segments // groups
-            written += 8 * (segments + (fan + 1) * (blocks + groups))
-            found += self._tables("get", blocks * (4 + (depth > 0)))
-            found += self._tables("put", 1 + groups)
-        return Costs(name, blocks, found, read, written, n, 4)
+            written += 8 * (segments + (fan_out + 1) * (blocks + groups))
+            requests += self._tables("get", blocks * (4 + (depth > 0)))
+            requests += self._tables("put", 1 + groups)
+        return Costs(name, blocks, requests, read, written, n, 4)
 
     def _groups(self, depth: int) -> int:
         """Return the number of groups at a depth."""
-        cut = self.partitioning
-        return grid.blocks(cut.rows.over, cut.steps[depth - 1]) if depth else 1
+        over, shapes = self.partitioning.rows.over, self.partitioning.group_shapes
+        return grid.blocks(over, shapes[depth - 1]) if depth else 1
 
     def _blocks(self, depth: int) -> int:
         """Return the number of blocks of all groups at a depth, at most."""
@@ -252,34 +283,36 @@ class Run(NamedTuple):
 
     def _segments(self, depth: int) -> int:
         """Return the number of segments that groups at a depth read from their parents."""
-        cut = self.partitioning
-        return min(self._blocks(depth - 1) * cut.fan(depth - 1), cut.rows.tuples)
+        most = self._blocks(depth - 1) * self.partitioning.fan_out(depth - 1)
+        return min(most, self.partitioning.rows.tuples)
 
     def _read_tuples(self, depth: int, ends: int) -> tuple[Counter[str], int]:
         """Return the requests and bytes that read the spilled tuples of groups at a depth.
 
-        ends: segments that are read in two pieces, by different tasks.
+        ends: segments of which two tasks read a slice each.
         """
-        cut, name = self.partitioning, phase("split", depth - 1)
-        size, pitch, nbytes = cut.local_bytes(depth), cut.pitch(depth - 1), self._in_file(name)
-        pieces = min(self._segments(depth) + ends, cut.rows.tuples)
-        found = self._read(name, pieces, 0, size)
-        if cut.gathers:
-            nbytes = nbytes * size // pitch
+        partitioning, name = self.partitioning, phase("split", depth - 1)
+        size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth - 1)
+        nbytes = self._in_file(name)
+        slices = min(self._segments(depth) + ends, partitioning.rows.tuples)
+        requests = self._read(name, slices, 0, size)
+        if partitioning.gathers:
+            nbytes = nbytes * size // per_tuple
         else:
-            found += self._read(name, pieces, size, pitch)
-        tasks = cut.parts if depth == cut.levels else self._blocks(depth)
+            requests += self._read(name, slices, size, per_tuple)
+        tasks = partitioning.partitions if depth == partitioning.levels else self._blocks(depth)
         if self.is_shared:
             parent_blocks = -(-self._blocks(depth - 1) // self._groups(depth - 1))
             nbytes += tasks * (32 * (1 + (depth > 1)) + 24 * parent_blocks)
-            found += self._tables("get", tasks * (3 + (depth > 1)))
-        return found, nbytes
+            requests += self._tables("get", tasks * (3 + (depth > 1)))
+        return requests, nbytes
 
     def _in_file(self, name: str) -> int:
         """Return how many bytes of the segments of a phase are not in memory."""
-        spilled, held = self._spilled()[name], 0 if self.is_shared else self.partitioning.held
+        spilled = self._spilled()[name]
+        in_memory = 0 if self.is_shared else self.partitioning.in_memory
         end = self.partitioning.layout[name] + spilled.nbytes
-        return max(0, min(spilled.nbytes, end - held))
+        return max(0, min(spilled.nbytes, end - in_memory))
 
     def _write(self, name: str, calls: int) -> Counter[str]:
         """Return the requests that write the segments of a phase, each by several calls."""
@@ -293,16 +326,16 @@ class Run(NamedTuple):
         spilled = self._spilled()[name]
         return -(-spilled.segments * self._in_file(name) // max(1, spilled.nbytes))
 
-    def _read(self, name: str, pieces: int, first: int, stop: int) -> Counter[str]:
-        """Return the requests that read pieces of the segments of a phase.
+    def _read(self, name: str, slices: int, first: int, stop: int) -> Counter[str]:
+        """Return the requests that read so many slices of the segments of a phase.
 
-        first, stop: bytes of a tuple before the pieces and at their end, in each segment; a piece
+        first, stop: bytes of a tuple before the slices and at their end, in each segment; a slice
         across the end of an object takes two requests.
         """
         spilled = self._spilled()[name]
         if self.spill == "objects":
-            return Counter(get=pieces + spilled.ends(first, stop))
-        return Counter(read=-(-pieces * self._in_files(name) // max(1, spilled.segments)))
+            return Counter(get=slices + spilled.ends(first, stop))
+        return Counter(read=-(-slices * self._in_files(name) // max(1, spilled.segments)))
 
     def _tables(self, kind: str, count: int) -> Counter[str]:
         """Return requests of tables that workers share."""
@@ -314,19 +347,19 @@ class Run(NamedTuple):
 class Spilled(NamedTuple):
     """What a phase spills. segments: their number. each: the tuples of one, the last has fewer.
 
-    tuples: of all. pitch: bytes of a tuple. trailer: bytes at the end of a segment.
+    tuples: of all. per_tuple: bytes of a tuple. trailer: bytes at the end of a segment.
     """
 
     segments: int
     each: int
     tuples: int
-    pitch: int
+    per_tuple: int
     trailer: int = 0
 
     @property
     def nbytes(self) -> int:
         """The bytes of all segments, without trailers."""
-        return self.tuples * self.pitch
+        return self.tuples * self.per_tuple
 
     @property
     def puts(self) -> int:
@@ -334,7 +367,7 @@ class Spilled(NamedTuple):
         size, last = spillfiles.OBJECT_BYTES, self.tuples - (self.segments - 1) * self.each
         if not self.trailer or last <= 0:  # segments of any sizes
             return (self.nbytes + self.segments * self.trailer) // size + self.segments
-        each, rest = (-(-(n * self.pitch + self.trailer) // size) for n in (self.each, last))
+        each, rest = (-(-(n * self.per_tuple + self.trailer) // size) for n in (self.each, last))
         return (self.segments - 1) * each + rest
 
     def ends(self, first: int, stop: int) -> int:

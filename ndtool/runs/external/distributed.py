@@ -114,22 +114,22 @@ def choose(
 
     def partition(budget: int, levels: int) -> Partitioning | None:
         found = plan.partition_chunks(call, to, output.at_once, budget, levels)
-        return found and found._replace(held=0, workers=cluster.slots).in_ranges()
+        return found and found._replace(in_memory=0, workers=cluster.slots).in_ranges()
 
-    partitioning = choice.chosen(partition, budget, cluster.memory, tuning.REQUEST, _taken)
+    partitioning = choice.chosen(partition, budget, cluster.memory, tuning.REQUEST, _task_memory)
     partitioning = partitioning or partition(budget, 1)
     if partitioning is not None and abandoned is not None and abandoned.folder is not None:
-        was = abandoned.partitioning(partitioning)
-        if _taken(was) <= cluster.memory and execution.suits(call, to, was):
-            partitioning = was
+        killed = abandoned.partitioning(partitioning)
+        if _task_memory(killed) <= cluster.memory and execution.suits(call, to, killed):
+            partitioning = killed
             abandoned.find_segments(partitioning)
         else:
             abandoned.refuse(
                 "the killed run's tasks need more memory, or other chunks of the output"
             )
-    if partitioning is not None and _taken(partitioning) > cluster.memory:
+    if partitioning is not None and _task_memory(partitioning) > cluster.memory:
         raise ResourceError(
-            f"a task takes {_taken(partitioning)} bytes of memory:"
+            f"a task takes {_task_memory(partitioning)} bytes of memory:"
             f" a worker has {cluster.memory} per thread",
             hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
         )
@@ -140,7 +140,7 @@ def choose(
     return plan.planned("cluster", call, partitioning, "a cluster was given", output, spill)
 
 
-def _taken(partitioning: Partitioning) -> int:
+def _task_memory(partitioning: Partitioning) -> int:
     """Return the bytes of memory of a task, with repeated indices."""
     return partitioning.indices + partitioning.task
 
@@ -148,22 +148,23 @@ def _taken(partitioning: Partitioning) -> int:
 def run(
     call: OpenCall,
     partitioning: Partitioning,
-    where: tuple[str, dict[str, str]],
+    locations_of: tuple[str, dict[str, str]],
     cluster: Cluster,
     abandoned: AbandonedRun | None,
     troubles: Troubles,
     sink: Any,
     progress: ProgressCallback,
-    note: phases.Note,
+    report: phases.ReportCallback,
     dry: bool,
 ) -> Generator[str]:
     """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
 
-    where: the location of spilled data, and the inputs' locations on workers. note: takes the
-    bounds report if the mode allows indices out of bounds. abandoned: the run to resume; None also
-    means that this run cannot be resumed if it fails. troubles: counts what the run survives.
+    locations_of: the location of spilled data, and the inputs' locations on workers. report:
+    receives the bounds report if the mode allows indices out of bounds. abandoned: the run to
+    resume; None also means that this run cannot be resumed if it fails. troubles: counts what the
+    run survives.
     """
-    location, named = where
+    location, named = locations_of
     shared: Shared | None = sink.shared() if hasattr(sink, "shared") else None
     objects = isinstance(sink, DrySink) and not sink.streamed
     if shared is None and not objects:
@@ -172,13 +173,13 @@ def run(
             " in a directory that all of them see"
         )
     if dry and (shared is None or locations.is_url(location)):
-        _rehearse_spill(location, partitioning)  # workers cannot check before objects exist
+        _check_spill_location(location, partitioning)  # workers cannot check before objects exist
         yield "split"
         return
     assert shared is not None, "validated before"
     resumed = abandoned.folder if abandoned else None
     folder = resumed or _spill(location, partitioning, sweeps=not dry)
-    token, inference, may_wait = os.urandom(8).hex(), call.inference, False
+    token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
     is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
     seconds = SENT if is_sent else HURRY
     abandon = partial(cluster.abandon, worker.finish, token, seconds=seconds)
@@ -189,21 +190,25 @@ def run(
             execution.check(call, partitioning, lambda _: None)
         _raise_any(cluster.everywhere(worker.look, sent), BaseException)
         store = spillfiles.open_store(folder.inside)
-        made = partial(resume.fingerprint_of, inference, partitioning.rows, named, call.sources)
-        begun = abandoned.fingerprint if abandoned else made()
+        new_fingerprint = partial(
+            resume.fingerprint_of, inference, partitioning.rows, named, call.sources
+        )
+        fingerprint = abandoned.fingerprint if abandoned else new_fingerprint()
         if not dry:
-            may_wait = resume.write_manifest(store, begun, partitioning) and abandoned is not None
+            is_resumable = (
+                resume.write_manifest(store, fingerprint, partitioning) and abandoned is not None
+            )
         do = partial(worker.perform, sent)
         yield from phases.run(
-            inference, partitioning, store, cluster, do, progress, note, abandoned,
+            inference, partitioning, store, cluster, do, progress, report, abandoned,
             troubles=troubles,
         )  # fmt: skip
         _raise_any(cluster.everywhere(worker.finish, token), NdtoolError)
-        if resumed and (change := resume.difference(begun, made())):
+        if resumed and (change := resume.difference(fingerprint, new_fingerprint())):
             raise OutputError(f"{change} during the run")
     except BaseException as error:
         abandon()
-        if may_wait and isinstance(error, ResourceError):
+        if is_resumable and isinstance(error, ResourceError):
             folder.leave()
             error.hint = error.hint or "--resume continues this run"
         if resumed and dry:
@@ -237,7 +242,7 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
     return new
 
 
-def _rehearse_spill(location: str, partitioning: Partitioning) -> None:
+def _check_spill_location(location: str, partitioning: Partitioning) -> None:
     """Raise the errors of `_spill`, as far as possible without creating objects."""
     if not locations.is_url(location):
         _spill(location, partitioning, sweeps=False).drop()

@@ -66,14 +66,26 @@ def estimates(run: Run, phases: list[Costs], prices: Prices) -> list[Estimate]:
     machine, found = STORE if run.is_remote else DISK, list[Estimate]()
     bought = dollars(phases, prices) if run.is_remote else 0.0
     for workers in WORKERS:
-        took = sum(seconds(one, machine, workers) for one in phases)
+        took = run_seconds(run, phases, machine, workers)
         money = bought + workers * took / 3600 * prices.machine_hour
         found.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (took, money))))
     return found
 
 
-def seconds(phase: Costs, machine: Machine, workers: int) -> float:
-    """Return how long the tasks of a phase take `workers` workers."""
+def run_seconds(run: Run, phases: list[Costs], machine: Machine, workers: int) -> float:
+    """Return how long a run takes; without a cluster, a worker executes several tasks at once.
+
+    One of them waits for the disk.
+    """
+    at_once = 1 if run.is_shared else max(1, run.partitioning.workers - 1)
+    return sum(seconds(phase, machine, workers, at_once) for phase in phases)
+
+
+def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> float:
+    """Return how long the tasks of a phase take `workers` workers.
+
+    at_once: the number of tasks that a worker executes concurrently.
+    """
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = paid(phase.requests)
     calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
@@ -81,11 +93,12 @@ def seconds(phase: Costs, machine: Machine, workers: int) -> float:
     each = machine.latency * calls + moved / tasks
     limits = (
         phase.tasks * machine.scheduled,
+        nbytes / machine.bandwidth / workers,
         nbytes / machine.every if machine.every else 0.0,
         gets / machine.gets if machine.gets else 0.0,
         puts / machine.puts if machine.puts else 0.0,
     )
-    return max(-(-phase.tasks // workers) * each, *limits)
+    return max(-(-phase.tasks // (workers * at_once)) * each, *limits)
 
 
 def dollars(phases: list[Costs], prices: Prices) -> float:

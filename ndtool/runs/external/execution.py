@@ -31,7 +31,7 @@ from ndtool.runs.executors import Task
 from ndtool.runs.executors.threads import Threads
 from ndtool.runs.external import phases, policy
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.phases import Note
+from ndtool.runs.external.phases import ReportCallback
 from ndtool.runs.external.spillstore import Store
 from ndtool.runs.external.tasks import do
 from ndtool.runs.external.units import positions_of, units_of
@@ -44,13 +44,13 @@ def run(
     partitioning: Partitioning,
     sink: Sink,
     progress: ProgressCallback,
-    note: Note,
+    report: ReportCallback,
     dry: bool = False,
 ) -> Generator[str]:
     """Execute a run in this process, into a sink; yield the name of each phase before it begins.
 
-    note: takes the bounds report if the mode allows indices out of bounds. dry: whether the caller
-    stops at the first phase, so that no data are read.
+    report: receives the bounds report if the mode allows indices out of bounds. dry: whether the
+    caller stops at the first phase, so that no data are read.
     """
     if call.inference.requires_distinct and not dry:
         check(call, partitioning, lambda _: None)
@@ -58,7 +58,7 @@ def run(
         output = _output(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
         layout = partitioning.layout
-        store = Store(layout[""], partitioning.held, call.spills, layout)
+        store = Store(layout[""], partitioning.in_memory, call.spills, layout)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
         threads = stack.enter_context(Threads(partitioning.workers))
@@ -69,37 +69,39 @@ def run(
             threads,
             partial(do, work),
             progress,
-            note,
+            report,
             in_order=sink.streamed,
         )
 
 
-def check(call: OpenCall, partitioning: Partitioning, note: Note) -> None:
-    """Validate all indices by blocks; raise BoundsError, or pass it to `note` if allowed.
+def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) -> None:
+    """Validate all indices by blocks; raise BoundsError, or pass it to `report` if allowed.
 
     Raises DuplicatesError if two tuples select the same, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
     outside = phases.Outside(call.inference)
-    fresh = [block for block in range(partitioning.blocks) if lt(*partitioning.fresh(block))]
+    blocks = [
+        block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
+    ]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
         call_task = partial(do, work)
-        checks = (Task(call_task, "check", block) for block in fresh)
+        checks = (Task(call_task, "check", block) for block in blocks)
         policy.complete(threads, checks, outside.add)
-    outside.tell(note)
+    outside.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
-        distinct.search(stored, partial(_stored_blocks, work), partitioning.part)
+        distinct.search(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
 
 
 def _stored_blocks(work: Work) -> Iterator[Tuples]:
     """Yield all index tuples by blocks; tuples that batches share once."""
     for block in range(work.partitioning.blocks):
-        first, stop = work.partitioning.fresh(block)
+        first, stop = work.partitioning.first_occurrences(block)
         if first < stop:
-            with work.arena() as take:
-                yield Tuples(first, stop - first, work.fresh(block, take))
+            with work.arena() as allocate:
+                yield Tuples(first, stop - first, work.first_occurrences(block, allocate))
 
 
 def arrays(
@@ -166,9 +168,9 @@ def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> 
     units = units_of(call.inference, metadata, output)
     if partitioning.gathers:
         return partitioning.blocks == 1 or partitioning.block % units.written == 0
-    return len(units.box) == len(partitioning.step) and all(
+    return len(units.box) == len(partitioning.partition_shape) and all(
         step in (size, step // unit * unit)
         for size, step, unit in zip(
-            partitioning.rows.over, partitioning.step, units.box, strict=True
+            partitioning.rows.over, partitioning.partition_shape, units.box, strict=True
         )
     )

@@ -20,18 +20,16 @@ from operator import add
 from typing import NamedTuple
 
 from ndtool._kernels import MAX_BYTE_IDS
-from ndtool.engine.counting import Combining
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
-from ndtool.rules.inference import Inference
-from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.reductions import identity
+from ndtool.rules.plans import Shape
+from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 
 ENTRY = 512  # bytes of a task's bookkeeping for a segment that it reads
 CHILD = 128  # the same for a child of a group
 LINE = 32  # the same for a block of a group: its attempt and offsets
-PIECES = 256  # segments that a task reads together, at most
+MOST_SEGMENTS = 256  # segments that a task reads together, at most
 MOST_CHILDREN = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
 SHORT = 1 << 32  # rows of a group whose numbers have 4 bytes; larger numbers have 8
 MOST_ROWS = SHORT  # of a partition
@@ -40,76 +38,37 @@ MOST_WORKERS = 4
 HOT = 4  # times the tuples of a mean partition from which one is swept in ranges of tuples
 
 
-class Rows(NamedTuple):
-    """A call in rows: the index tuples and the rows of data.
-
-    tuples: their number. entry: bytes of a tuple. over: the shape of the axes that number the rows.
-    width: bytes of a row. strays: whether tuples may be dropped. period, repeats: the tuples of a
-    batch, and how many successive batches share them, stored once. count_bytes: bytes of the number
-    of a row's updates, 0 if they are not counted. combines: whether updates can be combined before
-    they are applied, in any order.
-    """
-
-    tuples: int
-    entry: int
-    over: Shape
-    width: int
-    strays: bool = False
-    period: int = 1
-    repeats: int = 1
-    count_bytes: int = 0
-    combines: bool = False
-
-    @property
-    def height(self) -> int:
-        """The number of rows of data."""
-        return prod(self.over)
-
-    def stored(self, number: int) -> int:
-        """Return the number of a tuple among those stored."""
-        if self.repeats == 1:
-            return number
-        return number // (self.repeats * self.period) * self.period + number % self.period
-
-    def fresh(self, number: int) -> int:
-        """Return how many stored tuples occur before a tuple."""
-        if self.repeats == 1:
-            return number
-        group, rest = divmod(number, self.repeats * self.period)
-        return group * self.period + min(rest, self.period)
-
-
 class Partitioning(NamedTuple):
     """The partitioning of a run. block: the tuples of a block.
 
-    steps: the shape of a group at each depth, of a partition at the last. gathers: whether rows are
-    gathered, else updated. held: spilled bytes that stay in memory. chunk: bytes of the buffers
-    that read or write a chunk. workers: the number of concurrent tasks. indices: bytes of repeated
-    indices that are held in memory, 0 if each block reads its own. at_once: the number of chunks
-    that a task reads or writes concurrently. reach: the tuples of a partition that one task sweeps,
-    at most; 0 for all.
+    group_shapes: the shape of a group at each depth, of a partition at the last. gathers: whether
+    rows are gathered, else updated. in_memory: spilled bytes that stay in memory. chunk: bytes of
+    the buffers that read or write a chunk. workers: the number of concurrent tasks. indices: bytes
+    of repeated indices that are held in memory, 0 if each block reads its own. at_once: the number
+    of chunks that a task reads or writes concurrently. range_tuples: the tuples of a partition that
+    one task sweeps, at most; 0 for all.
     """
 
     rows: Rows
     gathers: bool
     block: int
-    steps: tuple[Shape, ...]
-    held: int
+    group_shapes: tuple[Shape, ...]
+    in_memory: int
     chunk: int
     workers: int
     indices: int = 0
     at_once: int = 1
-    reach: int = 0
+    range_tuples: int = 0
 
     @property
     def levels(self) -> int:
         """The number of levels."""
-        return len(self.steps)
+        return len(self.group_shapes)
 
     @property
-    def step(self) -> Shape:
+    def partition_shape(self) -> Shape:
         """The shape of a partition."""
-        return self.steps[-1]
+        return self.group_shapes[-1]
 
     @property
     def blocks(self) -> int:
@@ -117,32 +76,34 @@ class Partitioning(NamedTuple):
         return -(-self.rows.tuples // self.block)
 
     @property
-    def parts(self) -> int:
+    def partitions(self) -> int:
         """The number of partitions."""
-        return grid.blocks(self.rows.over, self.step)
+        return grid.blocks(self.rows.over, self.partition_shape)
 
     @property
-    def part(self) -> int:
+    def partition_bytes(self) -> int:
         """The bytes of a partition."""
-        return prod(self.step) * self.rows.width
+        return prod(self.partition_shape) * self.rows.width
 
     @property
     def counts(self) -> int:
         """The bytes of the counts of a partition's updates."""
-        return prod(self.step) * self.rows.count_bytes
+        return prod(self.partition_shape) * self.rows.count_bytes
 
     @property
     def ranges(self) -> int:
         """The number of ranges of tuples that a partition is swept in, at most."""
-        return max(1, -(-self.rows.tuples // self.reach)) if self.reach else 1
+        return max(1, -(-self.rows.tuples // self.range_tuples)) if self.range_tuples else 1
 
-    def fan(self, depth: int) -> int:
+    def fan_out(self, depth: int) -> int:
         """Return the number of children that a group at a depth has, at most."""
-        return grid.blocks(self.steps[depth - 1] if depth else self.rows.over, self.steps[depth])
+        return grid.blocks(
+            self.group_shapes[depth - 1] if depth else self.rows.over, self.group_shapes[depth]
+        )
 
     def groups(self, depth: int) -> int:
         """Return how many numbers groups at a depth have; smaller groups do not use all."""
-        return prod(map(self.fan, range(depth)))
+        return prod(map(self.fan_out, range(depth)))
 
     def blocks_at(self, depth: int) -> int:
         """Return the number of blocks of all groups at a depth, at most."""
@@ -150,25 +111,25 @@ class Partitioning(NamedTuple):
 
     def segments(self, depth: int) -> int:
         """Return the number of segments that groups at a depth read from their parents, at most."""
-        return min(self.blocks_at(depth - 1) * self.fan(depth - 1), self.rows.tuples)
+        return min(self.blocks_at(depth - 1) * self.fan_out(depth - 1), self.rows.tuples)
 
-    def span(self, depth: int) -> int:
+    def segment_tuples(self, depth: int) -> int:
         """Return the tuples of a segment of gathered rows of a group at a depth."""
-        return self.block if depth < self.levels else self.reach or self.rows.tuples
+        return self.block if depth < self.levels else self.range_tuples or self.rows.tuples
 
     def local_bytes(self, depth: int) -> int:
         """Return the bytes of a row's number within its group at a depth."""
-        return 4 if prod(self.steps[depth - 1]) <= SHORT else 8
+        return 4 if prod(self.group_shapes[depth - 1]) <= SHORT else 8
 
     def id_count(self, depth: int) -> int:
         """Return the number of partition IDs: with dropped tuples one more, the last."""
-        return self.fan(depth) + (self.rows.strays and not depth)
+        return self.fan_out(depth) + (self.rows.drops and not depth)
 
     def id_bytes(self, depth: int) -> int:
         """Return the bytes of a partition ID."""
         return 1 if self.id_count(depth) <= MAX_BYTE_IDS else 2
 
-    def pitch(self, depth: int) -> int:
+    def spilled_per_tuple(self, depth: int) -> int:
         """Return the bytes that split spills for a tuple of a group at a depth.
 
         They are the row's number in the child, and the update or the partition ID.
@@ -183,38 +144,43 @@ class Partitioning(NamedTuple):
         depths = range(self.levels)
         splits = {phase("split", depth): self.blocks_at(depth) for depth in depths}
         replays = {phase("replay", depth): self.blocks_at(depth) for depth in reversed(depths)}
-        return {**splits, "sweep": self.parts, **(replays if self.gathers else {})}
+        return {**splits, "sweep": self.partitions, **(replays if self.gathers else {})}
 
     @property
     def layout(self) -> dict[str, int]:
         """The offset of the segments of each phase in a file of all, and of its end as ""."""
-        depths, each, offsets = range(self.levels), dict[str, int](), dict[str, int]()
-        each |= {phase("split", depth): self.rows.tuples * self.pitch(depth) for depth in depths}
+        depths, sizes, offsets = range(self.levels), dict[str, int](), dict[str, int]()
+        sizes |= {
+            phase("split", depth): self.rows.tuples * self.spilled_per_tuple(depth)
+            for depth in depths
+        }
         if self.gathers:
-            sizes = dict.fromkeys(["sweep"], self.rows.tuples * self.rows.width)
-            each |= sizes | {phase("replay", d): sizes["sweep"] for d in depths[1:]}
-        elif self.reach and self.rows.combines:
-            each["combine"] = 2 * (self.rows.tuples // self.reach) * self.part
+            rows = self.rows.tuples * self.rows.width
+            sizes |= {"sweep": rows, **{phase("replay", d): rows for d in depths[1:]}}
+        elif self.range_tuples and self.rows.combines:
+            sizes["combine"] = 2 * (self.rows.tuples // self.range_tuples) * self.partition_bytes
         end = 0
-        for name, nbytes in each.items():
+        for name, nbytes in sizes.items():
             offsets[name], end = end, end + nbytes
         return {**offsets, "": end}
 
     @property
     def spilled_total(self) -> int:
         """The bytes that all tasks spill, in memory or to a file, but for hot partitions."""
-        pitches = sum(map(self.pitch, range(self.levels)))
-        return self.rows.tuples * (pitches + self.rows.width * self.gathers * self.levels)
+        per_tuple = sum(map(self.spilled_per_tuple, range(self.levels)))
+        return self.rows.tuples * (per_tuple + self.rows.width * self.gathers * self.levels)
 
     @property
     def spilled(self) -> int:
         """The bytes that are spilled to a file."""
-        return max(0, self.spilled_total - self.held)
+        return max(0, self.spilled_total - self.in_memory)
 
     @property
     def scratch(self) -> int:
         """The bytes of a task's scratch buffer."""
-        entry = self.rows.entry * (1 if self.rows.repeats == 1 else 3)  # as stored, and expanded
+        entry = self.rows.tuple_bytes * (
+            1 if self.rows.repeats == 1 else 3
+        )  # as stored, and expanded
         each = 0
         for depth in range(self.levels):
             given = self.local_bytes(depth) if depth else entry
@@ -226,31 +192,33 @@ class Partitioning(NamedTuple):
     def tables(self) -> int:
         """The bytes of the tables that the phases pass on, see tables.py."""
         depths, total = range(self.levels), 0
-        starts = [8 * (self.fan(depth) + 2) * self.blocks_at(depth) for depth in depths]
+        starts = [8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths]
         for depth in depths:
             children = self.groups(depth + 1)
             each = self.blocks if depth + 1 < self.levels else 2 * self.ranges
             total += 16 * (children + 1) + 8 * (children + each)
         if not self.gathers:
             return total + max(map(add, [0, *starts], starts), default=0)
-        fan = max(map(self.fan, depths))  # places replace starts, a group at a time
-        more = 8 * (fan + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
-        return int(total + sum(starts) + more)
+        fan_out = max(map(self.fan_out, depths))  # places replace starts, a group at a time
+        places = 8 * (fan_out + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
+        return int(total + sum(starts) + places)
 
     @property
     def memory(self) -> int:
         """The maximum bytes of memory of the run."""
-        held = min(self.held, self.spilled_total)
-        return self.tables + self.indices + held + self.workers * self.task
+        in_memory = min(self.in_memory, self.spilled_total)
+        return self.tables + self.indices + in_memory + self.workers * self.task
 
     @property
     def task(self) -> int:
         """The maximum bytes of memory of a task."""
-        fan, pieces = max(map(self.fan, range(self.levels))), 0
+        fan_out, segments = max(map(self.fan_out, range(self.levels))), 0
         for depth in range(self.levels):
-            pieces = max(pieces, min(PIECES, max(self.fan(depth), self.blocks)))
-        entries = CHILD * fan + LINE * self.blocks + ENTRY * pieces
-        return entries + self.part + self.counts + self.scratch + self.chunk * self.at_once
+            segments = max(segments, min(MOST_SEGMENTS, max(self.fan_out(depth), self.blocks)))
+        entries = CHILD * fan_out + LINE * self.blocks + ENTRY * segments
+        return (
+            entries + self.partition_bytes + self.counts + self.scratch + self.chunk * self.at_once
+        )
 
     def within(self, allowed: int) -> Partitioning:
         """Return the partitioning with less concurrency, to fit `allowed` bytes if possible."""
@@ -268,28 +236,30 @@ class Partitioning(NamedTuple):
         """
         if not (self.gathers or self.rows.combines):
             return self
-        mean = -(-self.rows.tuples // self.parts)
-        reach = HOT * max(self.block, mean, self.part // self.pitch(self.levels - 1))
-        return self._replace(reach=reach if reach < self.rows.tuples else 0)
+        mean = -(-self.rows.tuples // self.partitions)
+        range_tuples = HOT * max(
+            self.block, mean, self.partition_bytes // self.spilled_per_tuple(self.levels - 1)
+        )
+        return self._replace(range_tuples=range_tuples if range_tuples < self.rows.tuples else 0)
 
     def tuples(self, block: int) -> int:
         """Return the number of tuples of a block of all tuples."""
         return min(self.block, self.rows.tuples - block * self.block)
 
-    def fresh(self, block: int) -> tuple[int, int]:
+    def first_occurrences(self, block: int) -> tuple[int, int]:
         """Return the range of stored tuples that occur in a block for the first time."""
         first = block * self.block
-        return self.rows.fresh(first), self.rows.fresh(first + self.tuples(block))
+        return self.rows.stored_before(first), self.rows.stored_before(first + self.tuples(block))
 
     def box(self, number: int, depth: int | None = None) -> Box:
         """Return the start and stop of a group along every axis; depth: None for a partition."""
         depth = self.levels if depth is None else depth
         if not depth:
             return tuple((0, size) for size in self.rows.over)
-        group, child = divmod(number, self.fan(depth - 1))
+        group, child = divmod(number, self.fan_out(depth - 1))
         outer = self.box(group, depth - 1)
         sizes = grid.sizes(outer)
-        inner = grid.box(sizes, tuple(map(min, self.steps[depth - 1], sizes)), child)
+        inner = grid.box(sizes, tuple(map(min, self.group_shapes[depth - 1], sizes)), child)
         return tuple((at + a, at + b) for (at, _), (a, b) in zip(outer, inner, strict=True))
 
     def height(self, number: int, depth: int | None = None) -> int:
@@ -298,11 +268,11 @@ class Partitioning(NamedTuple):
 
     def is_combined(self, tuples: int) -> bool:
         """Whether the updates of a partition with so many are combined before they are applied."""
-        return self.rows.combines and 0 < self.reach < tuples
+        return self.rows.combines and 0 < self.range_tuples < tuples
 
     def children(self, number: int, depth: int) -> int:
         """Return the number of children of a group at a depth."""
-        return grid.blocks(grid.sizes(self.box(number, depth)), self.steps[depth])
+        return grid.blocks(grid.sizes(self.box(number, depth)), self.group_shapes[depth])
 
     def used(self, depth: int) -> Iterator[int]:
         """Yield the numbers of all groups at a depth."""
@@ -310,33 +280,13 @@ class Partitioning(NamedTuple):
             yield 0
             return
         for group in self.used(depth - 1):
-            first = group * self.fan(depth - 1)
+            first = group * self.fan_out(depth - 1)
             yield from range(first, first + self.children(group, depth - 1))
 
 
 def phase(kind: str, depth: int) -> str:
     """Return the name of a phase, which that of the first level shares with its kind."""
     return f"{kind}{depth + 1}" if depth else kind
-
-
-def rows_of(inference: Inference, flat: bool = True) -> Rows:
-    """Return a call in rows; flat: whether to number the rows along one axis."""
-    plan, itemsize = inference.plan, inference.dtype.itemsize
-    size = inference.inputs["indices"].dtype.itemsize
-    strays = inference.handling.skips
-    if isinstance(plan, ElementsPlan):
-        rows = Rows(prod(plan.indices), size, plan.data, itemsize, strays)
-    else:
-        over = plan.batch + plan.sizes
-        entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(plan.tuples, entry, over, width, strays, plan.per_batch, plan.repeats)
-    combining, dtype = Combining.of(inference.attributes), inference.dtype
-    neutral = identity(dtype, combining.reduction) if inference.scatters else b""
-    return rows._replace(
-        over=(rows.height,) if flat else rows.over,
-        count_bytes=combining.bytes_each(rows.tuples, rows.width),
-        combines=bool(neutral) and dtype.kind in "iu" and not combining.is_counted,
-    )
 
 
 def partitioning_for(
@@ -355,7 +305,7 @@ def partitioning_for(
     """
     most = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
     doubles, box = units is None, (1,) if units is None else units.box
-    steps = _steps(rows.over, _step(rows.over, most, box, doubles), doubles, levels)
+    shapes = _group_shapes(rows.over, _shape_of(rows.over, most, box, doubles), doubles, levels)
     block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
     if units is not None:
         both = lcm(units.read, units.written)
@@ -363,31 +313,31 @@ def partitioning_for(
         block = max(1, block // unit) * unit
     workers = min(threads + (threads > 1), MOST_WORKERS)
     chunk = 0 if units is None else units.held
-    repeated = rows.tuples // rows.repeats * rows.entry
+    repeated = rows.tuples // rows.repeats * rows.tuple_bytes
     indices = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
     at_once = 1 if units is None else units.at_once
-    return Partitioning(rows, gathers, block, steps, budget // 4, chunk, workers, indices, at_once)
+    return Partitioning(rows, gathers, block, shapes, budget // 4, chunk, workers, indices, at_once)
 
 
-def _steps(over: Shape, step: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
+def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
     """Return the shape of a group at each depth, from that of a partition."""
-    count = grid.blocks(over, step)
+    count = grid.blocks(over, partition)
     while True:
-        fan = max(2, round(count ** (1 / levels)))
-        steps = [step]
-        while len(steps) < levels and steps[0] != over:
-            steps.insert(0, _step(over, fan * prod(steps[0]), steps[0], doubles))
-            if steps[0] == steps[1]:
-                del steps[0]
+        fan_out = max(2, round(count ** (1 / levels)))
+        shapes = [partition]
+        while len(shapes) < levels and shapes[0] != over:
+            shapes.insert(0, _shape_of(over, fan_out * prod(shapes[0]), shapes[0], doubles))
+            if shapes[0] == shapes[1]:
+                del shapes[0]
                 break
-        if len(steps) > 1 and steps[0] == over:
-            del steps[0]
-        if max(map(grid.blocks, [over, *steps], steps)) <= MOST_CHILDREN:
-            return tuple(steps)
+        if len(shapes) > 1 and shapes[0] == over:
+            del shapes[0]
+        if max(map(grid.blocks, [over, *shapes], shapes)) <= MOST_CHILDREN:
+            return tuple(shapes)
         levels += 1
 
 
-def _step(over: Shape, most: int, unit: Shape, doubles: bool) -> Shape:
+def _shape_of(over: Shape, most: int, unit: Shape, doubles: bool) -> Shape:
     """Return the shape of about `most` rows, a multiple of a unit; doubles: by a power of two."""
     shape = list(unit)
     for d in reversed(range(len(shape))):

@@ -16,13 +16,13 @@ from ndtool.rules.inference import Inference
 from ndtool.runs.executors import Executor, Task
 from ndtool.runs.external import policy
 from ndtool.runs.external.partitioning import HOT, Partitioning, phase
-from ndtool.runs.external.policy import Take, Troubles
+from ndtool.runs.external.policy import ResultCallback, Troubles
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillStore
 from ndtool.runs.external.tables import Collected, Group
 
-Note = Callable[[BoundsError], object]  # takes the bounds report
+ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 
 
 def run(
@@ -32,7 +32,7 @@ def run(
     executor: Executor,
     do: Callable[[str, int], Any],
     progress: ProgressCallback,
-    note: Note,
+    report: ReportCallback,
     abandoned: AbandonedRun | None = None,
     in_order: bool = False,
     troubles: Troubles | None = None,
@@ -44,22 +44,25 @@ def run(
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
     tables, outside = Collected(partitioning, spills), Outside(inference)
-    bytes_read = [rows.entry, *map(partitioning.pitch, range(levels - 1))]  # of a tuple, by split
-    moved = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
-    moved += rows.height * width
+    bytes_read = [
+        rows.tuple_bytes,
+        *map(partitioning.spilled_per_tuple, range(levels - 1)),
+    ]  # of a tuple, by split
+    total_bytes = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
+    total_bytes += rows.height * width
     done, last = 0.0, "replay" if partitioning.gathers else "sweep"
 
     def each(
-        name: str, numbers: Iterable[int], count: int, nbytes: int, take: Take,
+        name: str, numbers: Iterable[int], count: int, nbytes: int, add_result: ResultCallback,
         known: dict[int, TaskResult],
     ) -> None:  # fmt: skip
         """Run a phase of `count` tasks that move `nbytes`; known: results of resumed tasks."""
 
         def ended(number: int, end: Any) -> None:
             nonlocal done
-            take(number, end)
+            add_result(number, end)
             done += nbytes / count
-            progress(min(1.0, done / moved))
+            progress(min(1.0, done / total_bytes))
 
         for number, end in known.items():
             ended(number, end)
@@ -84,12 +87,12 @@ def run(
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
         each(name, _blocks(tables.groups(depth), partitioning), count, nbytes, splits_ended, known)
         if not depth:
-            outside.tell(note)
+            outside.raise_or_report(report)
         tables.split()
 
     def rows_ended(number: int, end: TaskResult) -> None:
-        part, at = divmod(number, partitioning.ranges)
-        group = tables.group(levels, part)
+        partition, at = divmod(number, partitioning.ranges)
+        group = tables.group(levels, partition)
         if group.tuples:
             tables.add_rows(group, at, end.attempt)
 
@@ -101,10 +104,10 @@ def run(
         tables.write_attempts(levels)
     yield "sweep"
     known = abandoned.rows("sweep", tables) if abandoned and partitioning.gathers else {}
-    count = partitioning.parts + _more(partitioning, tables)
+    count = partitioning.partitions + _additional_sweeps(partitioning, tables)
     numbers = _sweeps(partitioning, tables, hot_first=not in_order)
-    take = rows_ended if partitioning.gathers else ignore
-    each("sweep", numbers, count, rows.height * width, take, known)
+    add_result = rows_ended if partitioning.gathers else ignore
+    each("sweep", numbers, count, rows.height * width, add_result, known)
     for depth in reversed(range(levels if partitioning.gathers else 0)):
         tables.write_attempts(depth + 1)
         tables.write_places(depth)
@@ -125,12 +128,12 @@ def _sweeps(partitioning: Partitioning, tables: Collected, hot_first: bool) -> I
     """Yield the numbers of the tasks that sweep partitions; hot_first: the longest tasks first."""
     hot: list[int] = []
     if hot_first:
-        few = HOT * -(-partitioning.rows.tuples // partitioning.parts)
+        few = HOT * -(-partitioning.rows.tuples // partitioning.partitions)
         groups = tables.groups(partitioning.levels)
         hot += (group.number for group in groups if group.tuples > few)
     others = filterfalse(set(hot).__contains__, partitioning.used(partitioning.levels))
-    for part in chain(hot, others):
-        yield from _ranges(partitioning, tables.group(partitioning.levels, part))
+    for partition in chain(hot, others):
+        yield from _ranges(partitioning, tables.group(partitioning.levels, partition))
 
 
 def _combined(partitioning: Partitioning, tables: Collected) -> Iterator[int]:
@@ -140,9 +143,9 @@ def _combined(partitioning: Partitioning, tables: Collected) -> Iterator[int]:
             yield from _ranges(partitioning, group, combines=True)
 
 
-def _more(partitioning: Partitioning, tables: Collected) -> int:
+def _additional_sweeps(partitioning: Partitioning, tables: Collected) -> int:
     """Return how many tasks sweep partitions in addition to one for each."""
-    if not partitioning.reach:
+    if not partitioning.range_tuples:
         return 0
     return sum(
         len(_ranges(partitioning, group)) - 1 for group in tables.groups(partitioning.levels)
@@ -156,8 +159,8 @@ def ignore(*_: object) -> None:
 def _ranges(partitioning: Partitioning, group: Group, combines: bool = False) -> range:
     """Return the numbers of the tasks for the ranges of a partition's tuples."""
     first, count = group.number * partitioning.ranges, 1
-    if partitioning.reach and (partitioning.gathers or combines):
-        count = max(1, -(-group.tuples // partitioning.reach))
+    if partitioning.range_tuples and (partitioning.gathers or combines):
+        count = max(1, -(-group.tuples // partitioning.range_tuples))
     return range(first, first + count)
 
 
@@ -176,8 +179,8 @@ class Outside:
             if self._first is None or block < self._first[0]:
                 self._first = block, end
 
-    def tell(self, note: Note) -> None:
-        """Raise BoundsError if an index is out of bounds, or pass it to `note` if allowed."""
+    def raise_or_report(self, report: ReportCallback) -> None:
+        """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
         if self._first is None:
             return
         if not self._count:  # repeated tuples differ between batches
@@ -186,4 +189,4 @@ class Outside:
         error = indices.bounds_error(plan, self._first[1][:3], self._count, negatives)
         if indices.is_error(plan, self._inference.attributes.out_of_bounds):
             raise error
-        note(error)
+        report(error)

@@ -7,6 +7,7 @@ throttles, a task is submitted again later, and fewer run at once meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -16,14 +17,14 @@ from typing import Any
 from ndtool.errors import NdtoolError, ResourceError, counted
 from ndtool.runs.executors import Executor, Lost, Task
 
-Take = Callable[[int, Any], None]  # takes a task's number and its result
+ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
 AHEAD = 16  # tasks submitted at once for each slot
 LOSSES = 3  # losses of a task, at most
 LATE = 5  # times the median duration of a phase from which a task is late
 LEAST_LATE = 5  # seconds that no task is late before
 KNOWN = 3  # tasks that have ended before one can be late
 RECENT = 999  # durations of which the median is
-WAITS = 5  # errors of a task that may pass, at most
+WAITS = 7  # errors of a task that may pass, at most
 BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
 
 
@@ -32,6 +33,7 @@ class Troubles:
 
     def __init__(self) -> None:
         self._late, self._waits = Counter[str](), Counter[str]()
+        self._examples: dict[str, str] = {}  # the first message of each reason
 
     def late(self, task: Task) -> None:
         """Count a task that was started again."""
@@ -39,7 +41,9 @@ class Troubles:
 
     def waited(self, error: NdtoolError) -> None:
         """Count an error after which a task was delayed."""
-        self._waits[error.message] += 1
+        reason = error.message.rpartition(": ")[2]  # without the file or object
+        self._examples.setdefault(reason, error.message)
+        self._waits[reason] += 1
 
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of trouble."""
@@ -49,8 +53,9 @@ class Troubles:
             for phase, count in self._late.items()
         ]
         waits = [
-            f"{message}: {counted(count, 'task')} waited and ran again, with fewer at once"
-            for message, count in self._waits.items()
+            f"{self._examples[reason]}: {counted(count, 'task')} waited and ran again, with fewer"
+            " at once"
+            for reason, count in self._waits.items()
         ]
         return late + waits
 
@@ -58,7 +63,7 @@ class Troubles:
 def complete(
     executor: Executor,
     tasks: Iterable[Task],
-    take: Take,
+    add_result: ResultCallback,
     in_order: bool = False,
     troubles: Troubles | None = None,
 ) -> None:
@@ -67,7 +72,9 @@ def complete(
     The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
     end the run without it.
     """
-    run = _Run(executor, iter(tasks), take, 1 if in_order else AHEAD * executor.slots, troubles)
+    run = _Run(
+        executor, iter(tasks), add_result, 1 if in_order else AHEAD * executor.slots, troubles
+    )
     try:
         run.submit_next()
         while run.wait():
@@ -79,6 +86,19 @@ def complete(
         executor.cancel(*run.unfinished)
 
 
+def patiently(action: Callable[[], object]) -> None:
+    """Run an action of the client, and again later after errors whose cause may pass."""
+    for waits in range(WAITS):
+        try:
+            action()
+            return
+        except NdtoolError as error:
+            if not error.passing:
+                raise
+        time.sleep(BACKOFF * 2.0**waits)
+    action()
+
+
 class _Run:
     """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
 
@@ -86,11 +106,11 @@ class _Run:
     """
 
     def __init__(
-        self, executor: Executor, waiting: Iterator[Task], take: Take, most: int,
+        self, executor: Executor, waiting: Iterator[Task], add_result: ResultCallback, most: int,
         troubles: Troubles | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
-        self._executor, self._waiting, self._take = executor, waiting, take
+        self._executor, self._waiting, self._add_result = executor, waiting, add_result
         self._most, self._limit, self._troubles = most, most, troubles
         self._losses, self._waits = Counter[Task](), Counter[Task]()
         self._failures = Counter[Task]()
@@ -145,7 +165,7 @@ class _Run:
         if began is not None:
             self._durations.append(self._executor.now() - began)
         self._limit = min(self._most, self._limit + 1)
-        self._take(task.number, outcome)
+        self._add_result(task.number, outcome)
 
     def _submit(self, task: Task) -> None:
         self.unfinished[task] = 1
@@ -154,7 +174,7 @@ class _Run:
         self._executor.submit(task)
 
     def _start(self) -> None:
-        """Note the tasks that begin when others have ended."""
+        """Record the tasks that begin when others have ended."""
         while self._queued and len(self._running) < self._executor.slots:
             task = next(iter(self._queued))
             del self._queued[task]

@@ -7,6 +7,7 @@ a task spills, so that a segment with the same manifest is as good as a new one.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from ndtool import __version__
@@ -15,9 +16,10 @@ from ndtool.errors import NdtoolError, called, redacted
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
-from ndtool.runs.external import spillfiles
-from ndtool.runs.external.partitioning import Partitioning, Rows, phase
+from ndtool.runs.external import policy, spillfiles
+from ndtool.runs.external.partitioning import Partitioning, phase
 from ndtool.runs.external.results import NOTE, TaskResult
+from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.spill import Segment, SpillFolder
 from ndtool.runs.external.spillfiles import SharedStore
 from ndtool.runs.external.tables import Collected
@@ -83,10 +85,12 @@ def write_manifest(
     if without_fingerprint(fingerprint):
         return False
     manifest = {
-        "made": fingerprint, "block": partitioning.block, "steps": partitioning.steps,
-        "reach": partitioning.reach,
+        "fingerprint": fingerprint,
+        "block": partitioning.block,
+        "group_shapes": partitioning.group_shapes,
+        "range_tuples": partitioning.range_tuples,
     }  # fmt: skip
-    store.note(_MANIFEST, json.dumps(manifest).encode())
+    policy.patiently(partial(store.write_file, _MANIFEST, json.dumps(manifest).encode()))
     return True
 
 
@@ -117,7 +121,7 @@ class AbandonedRun:
             manifest = _read(store)
             if manifest is None:
                 continue
-            self.reason = difference(manifest["made"], fingerprint)
+            self.reason = difference(manifest["fingerprint"], fingerprint)
             if not self.reason and (folder := spillfiles.reopen(inside)):
                 self.folder, self._store, self._manifest = folder, store, manifest
                 return
@@ -126,8 +130,8 @@ class AbandonedRun:
         """Return the partitioning of the abandoned run."""
         return partitioning._replace(
             block=self._manifest["block"],
-            steps=tuple(map(tuple, self._manifest["steps"])),
-            reach=self._manifest["reach"],
+            group_shapes=tuple(map(tuple, self._manifest["group_shapes"])),
+            range_tuples=self._manifest["range_tuples"],
         )
 
     def refuse(self, reason: str) -> None:
@@ -185,7 +189,7 @@ class AbandonedRun:
         group = tables.group(depth, number)
         if block >= group.blocks:
             return None
-        nbytes = group.tuples_of(block) * partitioning.pitch(depth)
+        nbytes = group.tuples_of(block) * partitioning.spilled_per_tuple(depth)
         children = partitioning.children(number, depth)
         end = memoryview(bytearray(8 * (children + 1) + NOTE))
         if self._sizes[segment] != nbytes + len(end):
@@ -203,7 +207,7 @@ class AbandonedRun:
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
         each = partitioning.blocks if kind == "replay" else partitioning.ranges
         number, at = divmod(segment.number, each)
-        group, span = tables.group(depth, number), partitioning.span(depth)
+        group, span = tables.group(depth, number), partitioning.segment_tuples(depth)
         if at * span >= group.tuples:
             return None
         if kind == "combine":
@@ -214,11 +218,11 @@ class AbandonedRun:
 def _read(store: SharedStore) -> dict[str, Any] | None:
     """Return the manifest of a folder, None if it is missing or malformed."""
     try:
-        found = json.loads(store.noted(_MANIFEST) or b"")
+        found = json.loads(store.read_file(_MANIFEST) or b"")
     except ValueError:
         return None
     match found:
-        case {"made": dict(), "block": int(), "steps": list(), "reach": int()}:
+        case {"fingerprint": dict(), "block": int(), "group_shapes": list(), "range_tuples": int()}:
             manifest: dict[str, Any] = found
             return manifest
     return None

@@ -19,7 +19,7 @@ from ndtool.runs.executors import Executor
 from ndtool.runs.executors.simulator import Meter, Step
 from ndtool.runs.external import execution, phases, spillfiles, tasks
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.phases import Note
+from ndtool.runs.external.phases import ReportCallback
 from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillstore import Store
 from ndtool.runs.external.work import Work
@@ -34,7 +34,7 @@ def run(
     executor: Executor,
     meter: Meter,
     machine: Machine,
-    note: Note,
+    report: ReportCallback,
 ) -> None:
     """Execute a run on a simulated cluster, into a sink; `executor.now()` is then its duration.
 
@@ -57,16 +57,18 @@ def run(
             before = store.nbytes
             done = tasks.do(work, phase, number)
             # The tuples of the task, from the bytes that it spills for each or reads.
-            tuples = (store.nbytes - before) / partitioning.pitch(0)
+            tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
             meter.add(Step("computing", seconds=tuples / machine.sorted))
             return done
 
-        for _ in phases.run(call.inference, partitioning, store, executor, do, silent, note):
+        for _ in phases.run(call.inference, partitioning, store, executor, do, silent, report):
             pass
 
 
 class _MeteredStore:
     """A spill store that reports the requests of objects."""
+
+    prefetches = False
 
     def __init__(self, store: Store, meter: Meter) -> None:
         self.at_once, self.nbytes = store.at_once, 0

@@ -43,10 +43,12 @@ class SpillFolder(Protocol):
 class SpillStore(Protocol):
     """A store of spilled segments and tables, safe to use from any task.
 
-    at_once: the number of segments to read concurrently.
+    at_once: the number of segments to read concurrently. prefetches: whether `expect` has an
+    effect.
     """
 
     at_once: int
+    prefetches: bool
 
     def create(self, segment: Segment) -> Segment:
         """Begin a segment; return it with the ID of its attempt."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent import futures
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -19,6 +20,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, prin
 from ndtool.machine import pool
 from ndtool.publish import leftovers
 from ndtool.publish.newfolder import NewFolder
+from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
 from ndtool.storage import descriptors, locations, remote
 
@@ -35,6 +37,7 @@ class FolderStore:
     """
 
     at_once = 1
+    prefetches = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -85,13 +88,13 @@ class FolderStore:
         os.unlink(self._file(segment) + _PART)
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self.note(table.name, numbers)
+        policy.patiently(partial(self.write_file, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory
 
-    def note(self, name: str, body: bytes | memoryview) -> None:
-        """Store a shared note, or replace it."""
+    def write_file(self, name: str, body: bytes | memoryview) -> None:
+        """Write a file that all workers can read, or replace it."""
         path = os.path.join(self._path, name)
         try:
             with open(path + _PART, "wb") as file:
@@ -100,8 +103,8 @@ class FolderStore:
         except OSError as exc:
             raise failed(exc) from None
 
-    def noted(self, name: str) -> bytes | None:
-        """Return a shared note, None if it does not exist."""
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of such a file, None if it does not exist."""
         try:
             with open(os.path.join(self._path, name), "rb") as file:
                 return file.read()
@@ -144,6 +147,7 @@ class ObjectStore:
     """
 
     at_once = pool.MOST
+    prefetches = False
 
     def __init__(self, url: str) -> None:
         from ndtool.storage.remotefolder import RemoteFolder
@@ -192,17 +196,17 @@ class ObjectStore:
         """Do nothing: the claim of the folder proved that it is writable."""
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        self.note(table.name, numbers)
+        policy.patiently(partial(self.write_file, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory
 
-    def note(self, name: str, body: bytes | memoryview) -> None:
-        """Store a shared note, or replace it."""
+    def write_file(self, name: str, body: bytes | memoryview) -> None:
+        """Write a file that all workers can read, or replace it."""
         self._put(name, bytes(body))
 
-    def noted(self, name: str) -> bytes | None:
-        """Return a shared note, None if it does not exist."""
+    def read_file(self, name: str) -> bytes | None:
+        """Return the content of such a file, None if it does not exist."""
         return self._folder.read(name)
 
     def segments(self) -> dict[Segment, int]:

@@ -24,6 +24,7 @@ class Store:
     """
 
     at_once = 1
+    prefetches = True
 
     def __init__(
         self, nbytes: int, held: int, directories: Sequence[str], phases: dict[str, int]

@@ -19,7 +19,7 @@ from ndtool.rules import grid
 from ndtool.rules.grid import Box
 from ndtool.rules.reductions import identity
 from ndtool.runs.external import spill
-from ndtool.runs.external.batches import SpilledTuples, Take
+from ndtool.runs.external.batches import Allocate, SpilledTuples
 from ndtool.runs.external.partitioning import MOST_CHILDREN
 from ndtool.runs.external.results import TaskResult
 from ndtool.runs.external.tables import Group
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Read a partition of data, and gather a range of its rows, or update and write it."""
-    part, at = divmod(number, work.partitioning.ranges)
-    group = work.tables.group(work.partitioning.levels, part)
+    partition, at = divmod(number, work.partitioning.ranges)
+    group = work.tables.group(work.partitioning.levels, partition)
     if work.partitioning.gathers:
         return _gather(work, group, number, at) if group.tuples else TaskResult(0)
     _update(work, group)
@@ -42,33 +42,56 @@ def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
 def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Combine a range of the updates of a hot partition, and spill the result."""
     partitioning, dtype = work.partitioning, work.inference.dtype
-    part, at = divmod(number, partitioning.ranges)
-    group, height = work.tables.group(partitioning.levels, part), partitioning.height(part)
+    partition, at = divmod(number, partitioning.ranges)
+    group, height = (
+        work.tables.group(partitioning.levels, partition),
+        partitioning.height(partition),
+    )
     first, stop = _range(work, group, at)
-    piece = spill.Segment("combine", number, (group.segment + at) * partitioning.part)
-    with work.part() as whole:
+    segment = spill.Segment("combine", number, (group.segment + at) * partitioning.partition_bytes)
+    with work.partition_buffer() as whole:
         buffer = whole[: height * partitioning.rows.width]
         neutral = identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
-            stretch = buffer[start : start + (1 << 20)]
-            stretch[:] = neutral * (len(stretch) // len(neutral))
+            slice_ = buffer[start : start + (1 << 20)]
+            slice_[:] = neutral * (len(slice_) // len(neutral))
         _apply(work, group, first, stop, buffer, None)
-        piece = work.spills.create(piece)
-        work.spills.write(piece, 0, buffer)
-        work.spills.finish(piece)
-    return TaskResult(piece.attempt)
+        segment = work.spills.create(segment)
+        work.spills.write(segment, 0, buffer)
+        work.spills.finish(segment)
+    return TaskResult(segment.attempt)
 
 
 def _range(work: Work, group: Group, at: int) -> tuple[int, int]:
     """Return the tuples of a partition that a task sweeps."""
-    span = work.partitioning.span(group.depth)
-    return at * span, min(group.tuples, (at + 1) * span)
+    range_tuples = work.partitioning.segment_tuples(group.depth)
+    return at * range_tuples, min(group.tuples, (at + 1) * range_tuples)
 
 
 def _spilled(work: Work, group: Group) -> SpilledTuples:
     """Return the spilled tuples of a partition."""
     tuples = work.tables.tuples(group.depth, group.number)
+    _prefetch(work, group)
     return SpilledTuples(work.partitioning, work.spills, tuples)
+
+
+def _prefetch(work: Work, group: Group) -> None:
+    """Prefetch the spilled tuples of the next partitions, as the first of its parent is swept.
+
+    They are contiguous; read one partition at a time, each would take a random read, because reads
+    of data evict them from the page cache.
+    """
+    partitioning, fan = work.partitioning, work.partitioning.fan_out(group.depth - 1)
+    if group.number % fan or not work.spills.prefetches:
+        return
+    for number in (group.number, group.number + fan):
+        if number < partitioning.groups(group.depth):
+            tuples = work.tables.tuples(group.depth, number)
+            if (
+                tuples.parent.tuples * partitioning.spilled_per_tuple(group.depth - 1)
+                <= partitioning.memory
+            ):
+                SpilledTuples(partitioning, work.spills, tuples).prefetch()
 
 
 def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
@@ -76,26 +99,26 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
     partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
     box, height = partitioning.box(group.number), partitioning.height(group.number)
     first, stop = _range(work, group, at)
-    there = bytearray(_chunks(work, box))
-    piece = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
+    is_read = bytearray(_chunks(work, box))
+    segment = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
     done, tuples = 0, _spilled(work, group)
-    with work.part() as whole:
+    with work.partition_buffer() as whole:
         buffer = whole[: height * width]
         for batch in tuples.batches(first, stop):
             n = batch.tuples
-            with work.arena() as take:
-                local = take(n * tuples.local_bytes)
+            with work.arena() as allocate:
+                local = allocate(n * tuples.local_bytes)
                 tuples.read_local(batch, local)
-                if new := _missing(work, box, local, n, take, there):
+                if new := _missing(work, box, local, n, allocate, is_read):
                     work.arrays.data.read(box, buffer, new)
-                found = take(n * width)
+                gathered = allocate(n * width)
                 a, indices, items = bound(height, local, n, width)
-                if _kernels.gather(a, buffer, 0, indices, items, found, KernelOptions(1)):
+                if _kernels.gather(a, buffer, 0, indices, items, gathered, KernelOptions(1)):
                     raise changed()
-                spills.write(piece, done, found)
-                done += len(found)
-    spills.finish(piece)
-    return TaskResult(piece.attempt)
+                spills.write(segment, done, gathered)
+                done += len(gathered)
+    spills.finish(segment)
+    return TaskResult(segment.attempt)
 
 
 def _chunks(work: Work, box: Box) -> int:
@@ -106,26 +129,26 @@ def _chunks(work: Work, box: Box) -> int:
 
 
 def _missing(
-    work: Work, box: Box, local: memoryview, n: int, take: Take, there: bytearray
+    work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
 ) -> Sequence[int]:
     """Return the numbers of a partition's chunks that rows need and that are not read yet.
 
-    there: a flag for each chunk that is read, which this sets.
+    is_read: a flag for each chunk, which this sets.
     """
     sizes = grid.sizes(box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
-    if len(there) == 1:
-        is_new, there[0] = not there[0], 1
+    if len(is_read) == 1:
+        is_new, is_read[0] = not is_read[0], 1
         return range(grid.blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
-    counts = memoryview(bytearray(8 * (len(there) + 1))).cast("q")
+    counts = memoryview(bytearray(8 * (len(is_read) + 1))).cast("q")
     a, indices, tuples = bound(grid.blocks(sizes, (1,) * len(sizes)), local, n, 1)
-    ids, rows = take(2 * n), take(n * boxes.row_bytes)
+    ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
     if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
         raise changed()
-    new = [one for one, (a, b) in enumerate(pairwise(counts)) if b > a and not there[one]]
-    for one in new:
-        there[one] = 1
+    new = [chunk for chunk, (a, b) in enumerate(pairwise(counts)) if b > a and not is_read[chunk]]
+    for chunk in new:
+        is_read[chunk] = 1
     return new
 
 
@@ -134,11 +157,11 @@ def _update(work: Work, group: Group) -> None:
     partitioning, dtype = work.partitioning, work.inference.dtype
     width, height = partitioning.rows.width, partitioning.height(group.number)
     box = partitioning.box(group.number)
-    with work.part() as whole:
+    with work.partition_buffer() as whole:
         buffer = whole[: height * width]
         work.arrays.data.read(box, buffer)
-        turn = bool(group.tuples) and work.turned
-        if turn:
+        swaps = bool(group.tuples) and work.swaps_data
+        if swaps:
             copies.swap(buffer, dtype.unit)
         counts = None
         if group.tuples and work.combining.is_counted:
@@ -149,7 +172,7 @@ def _update(work: Work, group: Group) -> None:
         elif group.tuples:
             _apply(work, group, 0, group.tuples, buffer, counts)
         work.combining.divide(counts, buffer, width, dtype, 1)
-        if turn:
+        if swaps:
             copies.swap(buffer, dtype.unit)
         assert work.arrays.output is not None
         work.arrays.output.write(box, buffer)
@@ -163,8 +186,8 @@ def _apply(
     width, tuples = work.partitioning.rows.width, _spilled(work, group)
     for batch in tuples.batches(first, stop):
         n = batch.tuples
-        with work.arena() as take:
-            local, updates = take(n * tuples.local_bytes), take(n * width)
+        with work.arena() as allocate:
+            local, updates = allocate(n * tuples.local_bytes), allocate(n * width)
             tuples.read_local(batch, local)
             tuples.read_rows(batch, updates)
             _scatter(work, local, n, updates, buffer, width, counts)
@@ -173,17 +196,17 @@ def _apply(
 def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
     """Apply the combined updates of all ranges of a partition, as updates of one long row."""
     partitioning, zero = work.partitioning, memoryview(bytes(8))
-    count = -(-group.tuples // partitioning.reach)
+    count = -(-group.tuples // partitioning.range_tuples)
     each = partitioning.block * partitioning.rows.width
     for at, attempt in enumerate(work.tables.attempts(group, count)):
-        start = (group.segment + at) * partitioning.part
+        start = (group.segment + at) * partitioning.partition_bytes
         number = group.number * partitioning.ranges + at
-        piece = spill.Segment("combine", number, start, attempt)
+        segment = spill.Segment("combine", number, start, attempt)
         for first in range(0, len(buffer), each):
             rows = buffer[first : first + each]
-            with work.arena() as take:
-                updates = take(len(rows))
-                work.spills.read(piece, first, updates)
+            with work.arena() as allocate:
+                updates = allocate(len(rows))
+                work.spills.read(segment, first, updates)
                 _scatter(work, zero, 1, updates, rows, len(rows), None)
 
 

@@ -85,7 +85,7 @@ class Tables:
 
     def tuples(self, depth: int, number: int) -> Tuples:
         """Return where the tuples of a group are."""
-        above, child = divmod(number, self._partitioning.fan(depth - 1))
+        above, child = divmod(number, self._partitioning.fan_out(depth - 1))
         parent = self.group(depth - 1, above)
         if not parent.tuples:
             return Tuples(parent, *(memoryview(array("q")) for _ in range(3)))
@@ -102,7 +102,7 @@ class Tables:
     def places(self, group: Group, block: int) -> Places:
         """Return where the gathered rows of a block are."""
         count = self._partitioning.children(group.number, group.depth)
-        first = group.number * self._partitioning.fan(group.depth)
+        first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
         end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
         both = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
@@ -175,7 +175,7 @@ class Collected:
     def split(self) -> None:
         """Write the tables of a depth whose blocks are all split."""
         partitioning, depth = self._partitioning, len(self._starts) - 1
-        fan, span = partitioning.fan(depth), partitioning.span(depth + 1)
+        fan, span = partitioning.fan_out(depth), partitioning.segment_tuples(depth + 1)
         offsets, at, segment = _numbers(2 * partitioning.groups(depth + 1) + 2), 0, 0
         offsets[0::2] = _line(self._firsts(depth, fan))
         for number in range(partitioning.groups(depth + 1)):

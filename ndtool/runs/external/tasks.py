@@ -27,8 +27,8 @@ from ndtool.engine import bind, copies
 from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.runs.external import spill, sweeps
-from ndtool.runs.external.batches import SpilledTuples, Take
-from ndtool.runs.external.partitioning import PIECES, Partitioning, phase
+from ndtool.runs.external.batches import Allocate, SpilledTuples
+from ndtool.runs.external.partitioning import MOST_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.sweeps import bound, changed
 from ndtool.runs.external.tables import Group, Places
@@ -43,22 +43,22 @@ def do(work: Work, name: str, number: int) -> Any:
 
 def check(work: Work, block: int, depth: int = 0) -> OutOfBounds | None:
     """Validate the indices of a block; return those out of bounds, None if all are valid."""
-    with work.arena() as take:
-        return _bad(work, work.fresh(block, take), block)
+    with work.arena() as allocate:
+        return _out_of_bounds(work, work.first_occurrences(block, allocate), block)
 
 
-def _bad(
-    work: Work, fresh: Indices, block: int, indices: Indices | None = None
+def _out_of_bounds(
+    work: Work, first_occurrences: Indices, block: int, indices: Indices | None = None
 ) -> OutOfBounds | None:
     """Return the indices of a block out of bounds, None if all are valid.
 
-    fresh: the tuples not in an earlier block, which are counted. indices: all tuples.
+    first_occurrences: the tuples not in an earlier block, which are counted. indices: all tuples.
     """
     addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
-    first, stop = work.partitioning.fresh(block)
-    number, component, count = _kernels.find(addressing, fresh, 0, stop - first)
+    first, stop = work.partitioning.first_occurrences(block)
+    number, component, count = _kernels.find(addressing, first_occurrences, 0, stop - first)
     if count or indices is None:
-        value = fresh.value(number * entries + component) if count else 0
+        value = first_occurrences.value(number * entries + component) if count else 0
         return OutOfBounds(first + number, component, value, count) if count else None
     number, component, bad = _kernels.find(addressing, indices, 0, work.partitioning.tuples(block))
     if not bad:
@@ -76,49 +76,55 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     width, size = partitioning.rows.width, partitioning.local_bytes(depth + 1)
     box = partitioning.box(group.number, depth)
     sizes = grid.sizes(box)
-    boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.steps[depth], sizes)))
+    boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.group_shapes[depth], sizes)))
     starts = memoryview(bytearray(8 * (boxes.partitions + _drops(work, depth) + 1))).cast("q")
-    with work.arena() as take:
+    with work.arena() as allocate:
         ids, local, permuted = (
-            take(n * partitioning.id_bytes(depth)),
-            take(n * size),
-            take(n * size),
+            allocate(n * partitioning.id_bytes(depth)),
+            allocate(n * size),
+            allocate(n * size),
         )
-        updates = None if work.arrays.updates is None else take(n * width)
+        updates = None if work.arrays.updates is None else allocate(n * width)
         if depth:
-            _take_block(work, group, block, updates, (ids, local, starts), take, boxes)
+            _take_block(work, group, block, updates, (ids, local, starts), allocate, boxes)
         else:
             first = block * partitioning.block
-            indices, tuples = work.indices(block, take), WorkItem(first, n, 0, 0)
+            indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
             if _kernels.partition_ids(work.rows, indices, first, tuples, boxes, ids, local, starts):
-                if (bad := _bad(work, work.fresh(block, take, indices), block, indices)) is None:
+                if (
+                    bad := _out_of_bounds(
+                        work, work.first_occurrences(block, allocate, indices), block, indices
+                    )
+                ) is None:
                     raise OutputError("indices changed during the run")
                 return bad
-            if work.rule != "error":
-                outside = _bad(work, work.fresh(block, take, indices), block)
+            if work.mode != "error":
+                outside = _out_of_bounds(
+                    work, work.first_occurrences(block, allocate, indices), block
+                )
             if updates is not None:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
-                if work.updates_turned:
+                if work.swaps_updates:
                     copies.swap(updates, work.inference.dtype.unit)
-        start = (group.first + block * group.block) * partitioning.pitch(depth)
-        piece = spills.create(spill.Segment(phase("split", depth), number, start))
+        start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
+        segment = spills.create(spill.Segment(phase("split", depth), number, start))
         _permute(ids, starts[:-1], local, permuted, n, back=False)
-        spills.write(piece, 0, permuted)
+        spills.write(segment, 0, permuted)
         if updates is None:
-            spills.write(piece, n * size, ids)
+            spills.write(segment, n * size, ids)
         else:
-            ordered = take(n * width)
+            ordered = allocate(n * width)
             _permute(ids, starts[:-1], updates, ordered, n, back=False)
-            spills.write(piece, n * size, ordered)
-        done = TaskResult(piece.attempt, bytes(starts[: boxes.partitions + 1]), outside)
-        spills.finish(piece, done.end)
-    return done
+            spills.write(segment, n * size, ordered)
+        result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), outside)
+        spills.finish(segment, result.end)
+    return result
 
 
 def _drops(work: Work, depth: int) -> bool:
     """Whether split has an ID for dropped tuples."""
-    return work.partitioning.rows.strays and not depth
+    return work.partitioning.rows.drops and not depth
 
 
 def _block(work: Work, number: int, depth: int) -> tuple[Group, int]:
@@ -129,7 +135,7 @@ def _block(work: Work, number: int, depth: int) -> tuple[Group, int]:
 
 def _take_block(
     work: Work, group: Group, block: int, updates: memoryview | None,
-    split: tuple[memoryview, memoryview, memoryview], take: Take, boxes: _kernels.Boxes,
+    split: tuple[memoryview, memoryview, memoryview], allocate: Allocate, boxes: _kernels.Boxes,
 ) -> None:  # fmt: skip
     """Read a block of a group that its parent has spilled; write partition IDs, rows, offsets."""
     tuples = SpilledTuples(
@@ -137,15 +143,15 @@ def _take_block(
     )
     n, at, width = group.tuples_of(block), 0, work.partitioning.rows.width
     size, first = tuples.local_bytes, block * group.block
-    given = take(n * size)
+    parent_rows = allocate(n * size)
     for batch in tuples.batches(first, first + n):
-        tuples.read_local(batch, given[at * size : (at + batch.tuples) * size])
+        tuples.read_local(batch, parent_rows[at * size : (at + batch.tuples) * size])
         if updates is not None:
             tuples.read_rows(batch, updates[at * width : (at + batch.tuples) * width])
         at += batch.tuples
     ids, local, starts = split
     height = work.partitioning.height(group.number, group.depth)
-    a, indices, items = bound(height, given, n, 1, size)
+    a, indices, items = bound(height, parent_rows, n, 1, size)
     if at < n or _kernels.partition_ids(a, indices, 0, items, boxes, ids, local, starts):
         raise changed()
 
@@ -158,38 +164,42 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
     places = work.tables.places(group, block)
     counts = list(map(sub, places.after, places.before))
     first = group.first + block * group.block
-    with work.arena() as take:
-        ids, found, out = take(n * partitioning.id_bytes(depth)), take(n * width), take(n * width)
-        split_phase, pitch = phase("split", depth), partitioning.pitch(depth)
-        piece = spill.Segment(split_phase, number, first * pitch, places.attempt)
-        spills.read(piece, n * partitioning.local_bytes(depth + 1), ids)
-        _read_rows(work, places, found)
+    with work.arena() as allocate:
+        ids, rows, out = (
+            allocate(n * partitioning.id_bytes(depth)),
+            allocate(n * width),
+            allocate(n * width),
+        )
+        split_phase, per_tuple = phase("split", depth), partitioning.spilled_per_tuple(depth)
+        segment = spill.Segment(split_phase, number, first * per_tuple, places.attempt)
+        spills.read(segment, n * partitioning.local_bytes(depth + 1), ids)
+        _read_rows(work, places, rows)
         if _drops(work, depth):
             counts.append(n - sum(counts))
-            found[len(found) - counts[-1] * width :] = work.filling * counts[-1]
+            rows[len(rows) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-        _permute(ids, starts, found, out, n, back=True)
+        _permute(ids, starts, rows, out, n, back=True)
         if not depth:
             assert work.arrays.output is not None
             write_range(work.arrays.output, block * partitioning.block, out)
             return TaskResult(0)
-        piece = spills.create(spill.Segment(phase("replay", depth), number, first * width))
-        spills.write(piece, 0, out)
-        spills.finish(piece)
-        return TaskResult(piece.attempt)
+        segment = spills.create(spill.Segment(phase("replay", depth), number, first * width))
+        spills.write(segment, 0, out)
+        spills.finish(segment)
+        return TaskResult(segment.attempt)
 
 
 def _read_rows(work: Work, places: Places, buffer: memoryview) -> None:
     """Read the rows of a block, in the order of the children that they are from."""
-    wanted: list[tuple[spill.Segment, int, int]] = []
+    ranges: list[tuple[spill.Segment, int, int]] = []
     at = end = 0
     for segment, start, nbytes in _segments(work.partitioning, places):
-        wanted.append((segment, start, nbytes))
+        ranges.append((segment, start, nbytes))
         end += nbytes
-        if len(wanted) == PIECES:
-            spill.read_all(work.spills, wanted, buffer[at:end])
-            wanted, at = [], end
-    spill.read_all(work.spills, wanted, buffer[at:end])
+        if len(ranges) == MOST_SEGMENTS:
+            spill.read_all(work.spills, ranges, buffer[at:end])
+            ranges, at = [], end
+    spill.read_all(work.spills, ranges, buffer[at:end])
 
 
 def _segments(
@@ -199,15 +209,15 @@ def _segments(
     width, base = partitioning.rows.width, places.children[0].segment
     for child, first, stop in zip(places.children, places.before, places.after, strict=True):
         is_leaf = child.depth == partitioning.levels
-        span = partitioning.span(child.depth)
+        segment_tuples = partitioning.segment_tuples(child.depth)
         kind = "sweep" if is_leaf else phase("replay", child.depth)
         each = partitioning.ranges if is_leaf else partitioning.blocks
         while first < stop:
-            at = first // span
-            end, start = min(stop, (at + 1) * span), child.first + at * span
+            at = first // segment_tuples
+            end, start = min(stop, (at + 1) * segment_tuples), child.first + at * segment_tuples
             attempt = places.attempts[child.segment - base + at]
             segment = spill.Segment(kind, child.number * each + at, start * width, attempt)
-            yield segment, (first - at * span) * width, (end - first) * width
+            yield segment, (first - at * segment_tuples) * width, (end - first) * width
             first = end
 
 

@@ -16,7 +16,7 @@ from ndtool.machine import pool
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import NdPlan
-from ndtool.runs.external.batches import Take
+from ndtool.runs.external.batches import Allocate
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.spill import SpillStore
 from ndtool.runs.external.tables import Tables
@@ -47,7 +47,7 @@ class Work:
         plan, dtype, handling = inference.plan, inference.dtype, inference.handling
         if is_error(plan, handling.mode):
             handling = handling._replace(mode="error")
-        self.rule, self.handling = handling.mode, handling
+        self.mode, self.handling = handling.mode, handling
         self.plan = plan.unrolled if isinstance(plan, NdPlan) else plan
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
@@ -55,12 +55,12 @@ class Work:
         self.reduction = self.combining.reduction
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
-        self.turned = dtype.unit > 1 and dtype.order != order
+        self.swaps_data = dtype.unit > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
-        self.updates_turned = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
+        self.swaps_updates = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
         self.tables = Tables(partitioning, spills)
-        self._parts, self._scratch = (
-            pool.BufferPool(partitioning.part),
+        self._partition_buffers, self._scratch = (
+            pool.BufferPool(partitioning.partition_bytes),
             pool.BufferPool(partitioning.scratch),
         )
         self._indices = arrays.indices
@@ -69,26 +69,28 @@ class Work:
             read_range(arrays.indices, 0, held)
             self._indices = FlatReader(ByteRange(held), arrays.indices.over, Lock())
 
-    def indices(self, block: int, take: Take) -> Indices:
+    def indices(self, block: int, allocate: Allocate) -> Indices:
         """Return the indices of a block."""
         rows, first = self.partitioning.rows, block * self.partitioning.block
         n = self.partitioning.tuples(block)
-        buffer = take(n * rows.entry)
+        buffer = allocate(n * rows.tuple_bytes)
         if rows.repeats > 1:
             read_shared(self._indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
             read_range(self._indices, first, buffer)
         return self._bound(buffer)
 
-    def fresh(self, block: int, take: Take, indices: Indices | None = None) -> Indices:
+    def first_occurrences(
+        self, block: int, allocate: Allocate, indices: Indices | None = None
+    ) -> Indices:
         """Return the stored indices that occur in a block for the first time.
 
         indices: those of the block; the same, unless batches share tuples.
         """
         if indices is not None and self.partitioning.rows.repeats == 1:
             return indices
-        first, stop = self.partitioning.fresh(block)
-        buffer = take((stop - first) * self.partitioning.rows.entry)
+        first, stop = self.partitioning.first_occurrences(block)
+        buffer = allocate((stop - first) * self.partitioning.rows.tuple_bytes)
         if buffer:
             read_range(self._indices, first, buffer)
         return self._bound(buffer)
@@ -97,22 +99,22 @@ class Work:
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.handling)
 
     @contextmanager
-    def part(self) -> Iterator[memoryview]:
+    def partition_buffer(self) -> Iterator[memoryview]:
         """Yield a buffer for a partition of data."""
-        buffer = self._parts.take()
+        buffer = self._partition_buffers.take()
         yield buffer
-        self._parts.give(buffer)
+        self._partition_buffers.give(buffer)
 
     @contextmanager
-    def arena(self) -> Iterator[Take]:
+    def arena(self) -> Iterator[Allocate]:
         """Yield an allocator of scratch, aligned to cache lines."""
         buffer, at = self._scratch.take(), 0
 
-        def take(nbytes: int) -> memoryview:
+        def allocate(nbytes: int) -> memoryview:
             nonlocal at
             start = at
             at += -(-nbytes // LINE) * LINE
             return buffer[start : start + nbytes]
 
-        yield take
+        yield allocate
         self._scratch.give(buffer)
