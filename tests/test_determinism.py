@@ -313,7 +313,7 @@ def test_more_tuples_than_are_sorted_at_once(
         taken.clear()
         actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, threads=threads, **how)
         assert same(actual, expected.reshape(sizes))
-        assert "apply_partitions" in taken
+        assert "apply_partitions" in taken or (threads == 1 and reduction == "add")
 
 
 @pytest.mark.parametrize("algorithm", WAYS, ids=lambda w: w.name)

@@ -18,6 +18,7 @@ from ndtool.engine import gathers, scatters, tuning
 from ndtool.errors import OutputError, ResourceError
 from ndtool.formats import locators, outputs
 from ndtool.formats.streams import Streams
+from ndtool.machine import threads as teams
 from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.rules.operators import Attributes
@@ -121,14 +122,18 @@ def test_a_run_gives_the_same_file(
     make_inputs(case)
     monkeypatch.setattr(tuning, "SORTED", 0)
     monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)
+    monkeypatch.setattr(teams, "WORTH", 1)
+    expected = case.algorithm
+    if expected == "by_destination" and threads == 1 and case.reduction != "mean":
+        expected = "_in_order"
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)
         for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MEMORY", memory)
                 refused = refuse_maps(patch, disk, number, reading=reading)
-                algorithm = Mock(wraps=getattr(WHERE[case.algorithm], case.algorithm))
-                patch.setattr(WHERE[case.algorithm], case.algorithm, algorithm)
+                algorithm = Mock(wraps=getattr(WHERE[expected], expected))
+                patch.setattr(WHERE[expected], expected, algorithm)
                 assert run(case, name, threads) == wanted
                 assert algorithm.called
                 assert refused or (case.algorithm == "gather_item" and not reading)

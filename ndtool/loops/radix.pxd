@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 from ndtool.loops.blocks cimport (
     BLOCK, LINE, Cursor, Walk, block_size, next_offsets, seek,
 )
-from ndtool.loops.memory cimport prefetch_slice, stream, stream_end, write_window
+from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.scatters cimport (
     Updates, after_first_pass, apply_block, apply_row, complete, first_pass_of, of_window,
@@ -123,7 +123,11 @@ cdef inline void write_entries(
         position = ends[row >> shift]
         ends[row >> shift] = position + 1
         local[position] = <uint32_t> row & mask
-        if width < LINE:
+        if width == 4:
+            memcpy(payload + 4 * <Py_ssize_t> position, updates + 4 * i, 4)
+        elif width == 8:
+            memcpy(payload + 8 * <Py_ssize_t> position, updates + 8 * i, 8)
+        elif width < LINE:
             copy_bytes(payload + width * <Py_ssize_t> position, updates + width * i, width)
         else:
             index = <uint32_t> i
@@ -192,6 +196,8 @@ cdef inline void apply_groups(
     cdef Span span = span_of(sorted, 0, partition), next_span
     for group in range(sorted.groups):
         next_span = span_of(sorted, group + 1, partition)
+        if next_span.end > next_span.begin:
+            prefetch_entries(region + size, next_span.begin, payload_bytes(sorted.width))
         if sorted.width < LINE:
             apply_inline(u, window, region, span)
         else:
@@ -200,6 +206,16 @@ cdef inline void apply_groups(
             )
         span = next_span
         region += size
+
+
+cdef inline void prefetch_entries(
+    const uint8_t* region, Py_ssize_t position, Py_ssize_t payload
+) noexcept nogil:
+    """Prefetch the first lines of a partition's entries; the hardware prefetches the others."""
+    prefetch(region + 4 * position)
+    prefetch(region + 4 * position + LINE)
+    prefetch(region + GROUP * 4 + payload * position)
+    prefetch(region + GROUP * 4 + payload * position + LINE)
 
 
 cdef inline void apply_inline(
