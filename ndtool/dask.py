@@ -1,8 +1,8 @@
 """The operators on dask arrays: lazily, a chunk at a time.
 
 Each function takes dask arrays or arrays in memory and returns a dask array. The number of tasks is
-of the order of the chunks of data, indices and output. Shapes and types are checked at once,
-indices when the result is computed.
+proportional to that of chunks. Shapes and types are checked at once, indices when the result is
+computed.
 
 >>> import dask.array as da
 >>> from ndtool.dask import gather_nd
@@ -151,7 +151,7 @@ def _call(
     spec = word("spec", keywords.pop("spec", "ndtool"))
     parsed = attributes_of(operator, (attributes | keywords).items())
     arrays = {
-        role: _taken(role, value, parsed)
+        role: _argument(role, value, parsed)
         for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
     }
     try:
@@ -159,10 +159,10 @@ def _call(
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return _arranged(inferred, arrays, inputs[1])
+    return _lazy_array(inferred, arrays, inputs[1])
 
 
-def _taken(role: str, value: Any, attributes: Attributes) -> Any:
+def _argument(role: str, value: Any, attributes: Attributes) -> Any:
     """Return an argument as a dask array with known chunks, or as an ndarray."""
     if "xarray" in libraries(value) and isinstance(getattr(value, "data", None), da.Array):
         value = value.data
@@ -191,32 +191,36 @@ def _inferred(
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
 
 
-def _arranged(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
+def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
     """Give the arrays of a call chunks that fit together, and return its graph as an array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
-    data = _chunked(data)
+    data = _in_chunks(data)
     kinds = {role: array.dtype for role, array in arrays.items()}
     call = ChunkedCall(
         inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
     )
-    over = _chunks_of_tuples(call, indices, updates)
+    tuple_chunks = _chunks_of_tuples(call, indices, updates)
     lazy = {"data": data}
     if isinstance(indices, da.Array):
-        lazy["indices"] = indices.rechunk((*over, *indices.shape[len(over) :]))
+        lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
     if updates is not None:
-        lazy["updates"] = _chunked(updates, call.axes.arranged(over, *call.axes.along(data.chunks)))
-    token = tokenize(inference.attributes, inference.spec, over, indices, *lazy.values())
+        lazy["updates"] = _in_chunks(
+            updates, call.axes.arranged(tuple_chunks, *call.axes.along(data.chunks))
+        )
+    token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
-    graph = TaskGraph(call, over, names, None if "indices" in lazy else indices, raw_indices, token)
+    graph = TaskGraph(
+        call, tuple_chunks, names, None if "indices" in lazy else indices, raw_indices, token
+    )
     chunks = data.chunks
     if not inference.scatters:
-        chunks = call.axes.arranged(over, *call.axes.along(chunks))
+        chunks = call.axes.arranged(tuple_chunks, *call.axes.along(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
 
 
-def _chunked(value: Any, chunks: Any = "auto") -> da.Array:
+def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     """Return an array as a dask array, in the given chunks if any."""
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
@@ -236,22 +240,22 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
         return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
     itemsize = call.inference.dtype.itemsize
     width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
-    held = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _divided(call.plan.positions, width, max(held, LEAST))
+    chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
+    return _default_chunks(call.plan.positions, width, max(chunk_bytes, LEAST))
 
 
-def _divided(positions: Shape, width: int, nbytes: int) -> Chunks:
+def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
     """Return chunks of tuples whose rows have about `nbytes` bytes, at most dask's default.
 
     width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
-    most = max(1, limit // max(width, 8))
+    tuples_left = max(1, limit // max(width, 8))
     steps = [1 for _ in positions]
     for d in reversed(range(len(positions))):
-        steps[d] = max(1, min(positions[d], most))
+        steps[d] = max(1, min(positions[d], tuples_left))
         if steps[d] < positions[d]:
             break
-        most = max(1, most // steps[d])
+        tuples_left = max(1, tuples_left // steps[d])
     chunks: Chunks = normalize_chunks(tuple(steps), positions)
     return chunks

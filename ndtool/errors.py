@@ -1,6 +1,6 @@
 """Exceptions, each with a message, fields for JSON and an exit status."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 
 from ndtool.redaction import foreign
@@ -99,6 +99,12 @@ def sized(count: int) -> str:
         size /= 1000
         del units[0]
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as plain text in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
 
 
 class NdtoolError(Exception):
@@ -285,7 +291,7 @@ class OutputError(NdtoolError, OSError):
 class DifferenceError(NdtoolError):
     """Output that differs from the operator's result, found by `verify`.
 
-    comparison: the differences, if dtype and shape are equal.
+    comparison: the comparison, None if dtype or shape differ.
     """
 
     status = Status.DIFFERENCE

@@ -35,9 +35,9 @@ from ndtool.options import (
     Options,
     ProgressReporter,
     array_source,
-    checked,
     file_names,
     path,
+    validated,
 )
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
@@ -302,7 +302,7 @@ def _run(
     options: Options,
 ) -> Result:
     started = time.perf_counter()
-    keywords = checked(options)
+    keywords = validated(options)
     bar = keywords.pop("progress", False)
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
@@ -323,10 +323,10 @@ def _run(
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             require_same(inputs, call.sources)
-            inference, to = call.inference, steps.resolved(call)
-            with steps.prepared(call, to) as ready:
+            inference, target = call.inference, steps.resolved(call)
+            with steps.prepared(call, target) as ready:
                 sink = None
-                if to is None:
+                if target is None:
                     buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
@@ -334,7 +334,7 @@ def _run(
             if outcome.outside is not None:
                 name_exactly(outcome.outside, inputs["indices"], called(arguments["data"]))
             run_warnings = steps.warnings(ready, outcome.outside)  # with that name
-            warnings = (*call.warnings, *(to.warnings if to else ()), *run_warnings)
+            warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), called(arguments.get("data", "")))
         raise

@@ -1,10 +1,9 @@
 """Tables of results as HTML for notebooks, for rich, and as text; cells are escaped."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any, NamedTuple
 
-from ndtool.errors import RuleError, printable
+from ndtool.errors import RuleError, aligned, printable
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.trace import Trace
@@ -41,12 +40,6 @@ def text(content: Table) -> str:
     return (content.title and printable(content.title, 1000) + "\n") + aligned(rows)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as plain text in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
-
-
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return an HTML table of text cells."""
     head = "".join(f"<th>{_text(title)}</th>" for title in titles)
@@ -58,6 +51,8 @@ def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) ->
 
 
 def _text(text: str) -> str:
+    from html import escape  # the command line does not need it
+
     return escape(printable(text, 1000))
 
 

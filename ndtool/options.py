@@ -64,7 +64,7 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def checked(options: Options) -> dict[str, Any]:
+def validated(options: Options) -> dict[str, Any]:
     """Return validated options as a run takes them."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():
@@ -109,8 +109,8 @@ def path(name: str, value: Any) -> str:
 
 
 def _directories(name: str, value: Any) -> tuple[str, ...]:
-    many = isinstance(value, list | tuple)
-    return tuple(path(name, directory) for directory in (value if many else [value]))
+    is_list = isinstance(value, list | tuple)
+    return tuple(path(name, directory) for directory in (value if is_list else [value]))
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
@@ -140,9 +140,9 @@ class ProgressReporter:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def _show(self, share: float) -> None:
-        percent = int(100 * share)
-        if percent > self._shown or not share:
+    def _show(self, fraction: float) -> None:
+        percent = int(100 * fraction)
+        if percent > self._shown or not fraction:
             self._shown = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()
@@ -190,11 +190,11 @@ def request_of(
 
 def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    has_all = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
+    valid = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in attributes:
-        if name not in has_all:
-            has = ", ".join(has_all)
-            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {has}")
+        if name not in valid:
+            listed = ", ".join(valid)
+            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {listed}")
     return attributes_of(operator, attributes.items())
 
 
@@ -224,8 +224,8 @@ def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Return engines, which are a list or a str with commas, as a tuple."""
     from ndtool.analysis import engines
 
-    words = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    return engines.chosen(",".join(word("against", name) for name in words))
+    name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
+    return engines.chosen(",".join(word("against", name) for name in name_list))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:

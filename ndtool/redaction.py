@@ -37,9 +37,9 @@ def register(text: str) -> None:
     """Register the secrets of a URL, or of an address such as `user:password@host:port`."""
     global _exact
     if "://" in text:
-        spans = tuple(_spanned(text))
+        spans = tuple(_secret_spans(text))
     else:
-        spans = tuple(span.removeprefix("://") for span in _spanned(f"://{text}"))
+        spans = tuple(span.removeprefix("://") for span in _secret_spans(f"://{text}"))
     with _lock:
         if not spans or next(reversed(_known), None) == spans:
             return
@@ -63,8 +63,8 @@ def redacted(text: str) -> str:
     >>> redacted("https://me:word@host/a.npz?signature=1:x does not exist")
     'https://host/a.npz?...:x does not exist'
     """
-    for span, shown in _exact:
-        text = text.replace(span, shown)
+    for span, replacement in _exact:
+        text = text.replace(span, replacement)
     if "://" not in text:
         return text
     user, query = _of_url(r"\s")
@@ -100,14 +100,14 @@ def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
 def _pattern(shortest: int) -> re.Pattern[str] | None:
     with _lock:
         if shortest not in _patterns:
-            pieces = {piece for spans in _known for piece in _pieces(spans)}
-            long_enough = [piece for piece in pieces if len(piece) >= shortest]
-            spelled = map(_spelled, sorted(long_enough, key=len, reverse=True))
-            _patterns[shortest] = re.compile("|".join(spelled), re.I) if long_enough else None
+            pieces = {secret for spans in _known for secret in _secrets(spans)}
+            long_enough = [secret for secret in pieces if len(secret) >= shortest]
+            spellings = map(_spelling, sorted(long_enough, key=len, reverse=True))
+            _patterns[shortest] = re.compile("|".join(spellings), re.I) if long_enough else None
         return _patterns[shortest]
 
 
-def _spanned(url: str) -> Iterator[str]:
+def _secret_spans(url: str) -> Iterator[str]:
     """Yield the secrets of a URL, still encoded, each with the delimiter before it."""
     user, query = _of_url()
     for match in user.finditer(url):
@@ -116,24 +116,26 @@ def _spanned(url: str) -> Iterator[str]:
         yield f"?{match[2]}"
 
 
-def _pieces(spans: tuple[str, ...]) -> Iterator[str]:
+def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
     """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
     import base64
 
     for span in spans:
         if span.startswith("?"):
-            values = (part.partition("=")[2] or part for part in re.split("[&;]", span[1:]))
-            parts, least = list(values), _LEAST
+            values = (
+                parameter.partition("=")[2] or parameter for parameter in re.split("[&;]", span[1:])
+            )
+            secrets, least = list(values), _LEAST
         else:
             login = span.removeprefix("://")[:-1]
-            parts, least = [login, *login.split(":", 1)], 1
+            secrets, least = [login, *login.split(":", 1)], 1
             encoded = base64.b64encode(_decoded(login).encode("utf-8", "replace"))
-            parts.append(encoded.decode())  # as in an Authorization header
-        for part in map(_decoded, parts):
-            words = [word for word in re.split(f"[{_SEPARATORS}]+", part) if len(word) >= least]
+            secrets.append(encoded.decode())  # as in an Authorization header
+        for secret in map(_decoded, secrets):
+            words = [word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= least]
             yield from words
-            if len(part) <= _SPELLED and (words or len(part) >= _LEAST):
-                yield part
+            if len(secret) <= _SPELLED and (words or len(secret) >= _LEAST):
+                yield secret
 
 
 def _decoded(text: str) -> str:
@@ -143,7 +145,7 @@ def _decoded(text: str) -> str:
     return unquote(unquote(text, errors="surrogateescape"), errors="surrogateescape")
 
 
-def _spelled(secret: str) -> str:
+def _spelling(secret: str) -> str:
     """Return a pattern for a secret: each character literal, encoded or escaped."""
     pattern = "".join(map(_character, secret[:_SPELLED]))
     if len(secret) > _SPELLED:

@@ -284,7 +284,7 @@ with reporter.progress() as progress:
     for i in range(4):
         tick(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
-console.say("end")
+console.write_stderr("end")
 """
 
 

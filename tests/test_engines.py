@@ -57,7 +57,7 @@ def reports_of(
 
 
 def test_engines_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "lacking", lambda name: name in ("torch", "jax"))
+    monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
     assert engines.chosen("all") == tuple(ENGINES) == tuple(side.ENGINES)
     assert engines.chosen("auto") == tuple(name for name in ENGINES if name not in ("torch", "jax"))
     assert engines.chosen("numpy, torch,numpy") == ("numpy", "torch")
@@ -337,7 +337,7 @@ def fake(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
     save(data=np.arange(5, dtype="f4"), idx=np.array([4, 3, 0]))
     (workdir / "fakes").mkdir()
     monkeypatch.setenv("PYTHONPATH", str(workdir / "fakes"))
-    monkeypatch.setattr(engines, "lacking", lambda name: False)
+    monkeypatch.setattr(engines, "is_missing", lambda name: False)
 
     def run_fake(body: str, source: str = FAKE, **how: Any) -> list[Report]:
         (workdir / "fakes" / "torch.py").write_text(source.replace("{body}", body))
@@ -464,7 +464,7 @@ def test_updates_that_are_lost_are_counted() -> None:
         answer[arrays["indices"][number, 0]] -= arrays["updates"][number]
     different = int((answer != expected).sum())
     worst = engines.compare(request, arrays, answer, expected)
-    report = engines.judged(
+    report = engines.with_verdict(
         Report("x", "1", 2, "same"), [engines.compare(request, arrays, expected, expected), worst]
     )
     assert report.result == "unstable"
@@ -541,7 +541,7 @@ def test_wrong_usage(workdir: Path) -> None:
 
 
 def test_no_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "lacking", lambda name: name != "numpy")
+    monkeypatch.setattr(engines, "is_missing", lambda name: name != "numpy")
     save(data=np.arange(5), idx=np.array([[1]]))
     with pytest.raises(UsageError, match="no engine to compare with is installed") as caught:
         reports_of("gather_nd", ("torch", "jax"))

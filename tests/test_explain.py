@@ -510,7 +510,7 @@ def test_memory_of_an_answer_depends_on_no_length(
     tracemalloc.start()
     try:
         with typed.opened(request) as call:
-            found = explain.explain(call, at, origins, every=True)
+            found = explain.explain(call, at, origins, list_all=True)
             if form == "JSON":
                 parts = reporter._json_parts(records.explained_record(call, *found, True))
             else:
@@ -549,7 +549,7 @@ def test_an_input_that_changes_while_a_long_answer_is_printed(workdir: Path) -> 
     save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
     with typed.opened(request) as call:
-        (element,), _ = explain.explain(call, [(0,)], every=True)
+        (element,), _ = explain.explain(call, [(0,)], list_all=True)
         with open("idx.npy", "r+b") as file:
             file.seek(-8, 2)
             file.write(b"\x09")

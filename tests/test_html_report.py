@@ -21,7 +21,7 @@ from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
 from ndtool.analysis.engines import Report
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.verify import Opened, compare, recomputed
+from ndtool.analysis.verify import compare, opened_arrays, recomputed
 from ndtool.cli.html import markup
 from ndtool.cli.html.page import Report as PageReport
 from ndtool.cli.reporter import Reporter
@@ -480,7 +480,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     saved()
     request = Request("scatter_nd", "data.npy", "indices.npy", "updates.npy")
     wrong = np.float32([1.5, 30, 3, 21])
-    with Opened(request) as call:
+    with opened_arrays(request) as call:
         compared = compare(request, call.arrays, wrong, recomputed(request, call.arrays))
     answers = [
         Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", compared),

@@ -24,8 +24,8 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 def previewed(array: np.ndarray, title: str) -> str:
     """Return a preview of an existing array."""
     seen = preview.window(array.shape)
-    shown = preview.pick(opaque(array), preview._open(seen.positions), seen.shape)
-    return preview.written(title, shown.view(array.dtype), seen)
+    shown = preview.pick(opaque(array), preview._index_arrays(seen.positions), seen.shape)
+    return preview.window_text(title, shown.view(array.dtype), seen)
 
 
 def by_numpy(array: np.ndarray) -> str:

@@ -23,22 +23,22 @@ _ROUNDING = 4.0  # roundings of each update
 
 
 def cause(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
+    combining: Combining, current: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> str | None:
     """Return the options that give the actual elements, None if no combination does.
 
-    old, actual: elements before and after the updates, in native byte order. owners: the number of
-    the element of each update, in order. A single element is not enough.
+    current, actual: elements before and after the updates, in native byte order. owners: the number
+    of the element of each update, in order. A single element is not enough.
     """
-    if len(old) < 2 or _gives(combining, old, owners, updates, actual):
+    if len(current) < 2 or _produces(combining, current, owners, updates, actual):
         return None  # or equal up to rounding
-    for candidate in _others(combining, old.dtype):
-        if _gives(candidate, old, owners, updates, actual):
+    for candidate in _alternatives(combining, current.dtype):
+        if _produces(candidate, current, owners, updates, actual):
             return _options(combining, candidate)
     return None
 
 
-def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
+def _alternatives(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
     """Yield other combinations of updates, the closest first."""
     row, kind = REDUCTIONS[combining.reduction], from_numpy(dtype)
     if combining.reduction == "none":
@@ -52,28 +52,24 @@ def _others(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combining]:
                 yield Combining(name, not combining.include_self)
 
 
-def _gives(
-    combining: Combining, old: Array, owners: NDArray[np.int64], updates: Array, actual: Array
+def _produces(
+    combining: Combining, current: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
     """Whether a combination of updates gives the elements found, up to rounding."""
-    running = RunningValues(old.copy(), combining._replace(duplicates=_assigned(combining)))
+    duplicates = "first" if combining.duplicates == "first" else "last"  # not "error"
+    running = RunningValues(current.copy(), combining._replace(duplicates=duplicates))
     running.apply(owners, updates)
     result = running.values()
     same = (bits(result) == bits(actual)).all(axis=1)
     if result.dtype.kind not in "fc" or combining.reduction in ("none", "max", "min"):
         return bool(same.all())
     with np.errstate(all="ignore"):
-        sizes = np.abs(old).astype(np.float64)
+        sizes = np.abs(current).astype(np.float64)
         np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
         limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
-        limit *= np.maximum(np.bincount(owners, minlength=len(old)), 1)
-        near = np.abs(result - actual) <= limit
-    return bool((same | near).all())
-
-
-def _assigned(combining: Combining) -> str:
-    """Return which duplicate to assign; "error" becomes "last", as there are duplicates."""
-    return "first" if combining.duplicates == "first" else "last"
+        limit *= np.maximum(np.bincount(owners, minlength=len(current)), 1)
+        close = np.abs(result - actual) <= limit
+    return bool((same | close).all())
 
 
 def _options(combining: Combining, other: Combining) -> str:

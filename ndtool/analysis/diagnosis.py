@@ -56,54 +56,56 @@ def diagnose(
     if not len(wrong):
         return Diagnosis()
     wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
-    old, actual, correct = (_taken(array, wrong) for array in (arrays["data"], output, expected))
+    current, actual, correct = (
+        _elements_at(array, wrong) for array in (arrays["data"], output, expected)
+    )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
-    why = partial(cause, combining, old, owners, np.concatenate(updates_of), actual)
+    find_cause = partial(cause, combining, current, owners, np.concatenate(updates_of), actual)
     if combining.copies_first:
-        return Diagnosis(len(wrong), cause=why())
+        return Diagnosis(len(wrong), cause=find_cause())
     reduction = combining.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
             element = slice(n, n + 1)
-            chain = np.concatenate([old[element], updates])
+            chain = np.concatenate([current[element], updates])
             if reduction in ("max", "min") and _compared_otherwise(
                 chain, reduction, actual[element]
             ):
                 otherwise += 1
                 continue
             without, twice = _candidates(chain, reduction, correct[element])
-            is_it = _comparer(chain, reduction, actual[element], correct[element])
-            if is_it(without):
+            equals_actual = _comparer(chain, reduction, actual[element], correct[element])
+            if equals_actual(without):
                 lost += 1
-            elif is_it(twice):
+            elif equals_actual(twice):
                 doubled += 1
-    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else why())
+    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else find_cause())
 
 
 def _updates_of_each(
     plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
 ) -> tuple[Numbers, list[Array]]:
     """Return linear indices, ascending, and the updates of each; fewer if updates are too many."""
-    few = min(len(wrong), EXAMINED)
-    examined, chosen = np.sort(wrong[:few]), np.ones(few, np.bool_)
+    limit = min(len(wrong), EXAMINED)
+    examined, chosen = np.sort(wrong[:limit]), np.ones(limit, np.bool_)
     owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
     for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
         owners = np.concatenate([owners, elements[chosen[elements]]])
         ids = np.concatenate([ids, updates[chosen[elements]]])
-        while len(owners) > _MOST and few > 1:
-            few //= 2
-            chosen = np.isin(examined, wrong[:few])
+        while len(owners) > _MOST and limit > 1:
+            limit //= 2
+            chosen = np.isin(examined, wrong[:limit])
             ids, owners = ids[chosen[owners]], owners[chosen[owners]]
     order = np.argsort(owners, kind="stable")
-    taken, owners = _taken(arrays["updates"], ids[order]), owners[order]
+    all_updates, owners = _elements_at(arrays["updates"], ids[order]), owners[order]
     begin, end = (
         np.searchsorted(owners, np.flatnonzero(chosen), side) for side in ("left", "right")
     )
-    return examined[chosen], [taken[a:b] for a, b in zip(begin, end, strict=True)]
+    return examined[chosen], [all_updates[a:b] for a, b in zip(begin, end, strict=True)]
 
 
-def _taken(array: Array, numbers: Numbers) -> Array:
+def _elements_at(array: Array, numbers: Numbers) -> Array:
     """Return elements by their linear indices, in native byte order."""
     return native(np.asarray(in_order(opaque(array))[numbers]))
 
@@ -120,12 +122,12 @@ def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, A
         ufunc, chain = np.add, np.concatenate([chain[:1], -chain[1:]])
     if ufunc is None:
         return none, none
-    extreme = reduction in ("max", "min")
-    wide = chain if extreme else _wide(chain)
+    is_extreme = reduction in ("max", "min")
+    wide = chain if is_extreme else _wide(chain)
     before = ufunc.accumulate(wide, dtype=wide.dtype)[:-1]
     after = ufunc.accumulate(wide[::-1], dtype=wide.dtype)[::-1]
     without = np.concatenate([ufunc(before[:-1], after[2:]), before[-1:]])
-    return without, none if extreme else ufunc(_wide(expected), wide[1:])
+    return without, none if is_extreme else ufunc(_wide(expected), wide[1:])
 
 
 def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
@@ -136,18 +138,19 @@ def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
     """
     if chain.dtype.kind in "biu":
         return False
-    nans, parts = np.isnan(chain), [chain]
+    nans, operand_choices = np.isnan(chain), [chain]
     if nans.any():
         if np.isnan(actual).any():
             return True  # a NaN of other bits
         first, last = nans.argmax(), len(chain) - nans[::-1].argmax()
-        parts = [chain[~nans], chain[:first], chain[last:]]
+        operand_choices = [chain[~nans], chain[:first], chain[last:]]
     if not (bits(chain) == bits(actual)).all(axis=1).any():
         return False
     ufunc = REDUCTIONS[reduction].ufunc  # for which signed zeros are equal
     assert ufunc is not None, "they are max and min"
     return any(
-        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all()) for operands in parts
+        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all())
+        for operands in operand_choices
     )
 
 

@@ -11,17 +11,13 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis import excerpts, explain, mapping, tuples, values
+from ndtool.analysis import excerpts, explain, mapping, tuples
 from ndtool.analysis.excerpts import Axes, Excerpt, Focus, complete
 from ndtool.analysis.explain import Element, Step
-from ndtool.analysis.mapping import Position, Positions
-from ndtool.analysis.preview import element_at
+from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
 from ndtool.analysis.typed import TypeSource
-from ndtool.arrays import source
-from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError
-from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Plan, Shape
 from ndtool.runs.calls import OpenCall
 
@@ -113,7 +109,7 @@ _NO_FOCUS = Focus()
 
 
 def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
-    """Return the drawing of an open call; None if too many elements belong together.
+    """Return the drawing of an open call; None if too many elements are linked.
 
     Of large arrays it has the elements around those in focus, or the first index out of bounds.
     """
@@ -131,7 +127,7 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
     drawn = [
         _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
     ]
-    number_of = {drawn_tuple.at: number for number, drawn_tuple in enumerate(drawn)}
+    number_of = {tuple_.at: number for number, tuple_ in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
         grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
@@ -155,7 +151,7 @@ def _is_small(call: OpenCall) -> bool:
 
 def _everything(call: OpenCall) -> Excerpt:
     output = complete(call.inference.plan.output)
-    explained, _ = explain.explain(call, list(product(*output)), every=True)
+    explained, _ = explain.explain(call, list(product(*output)), list_all=True)
     return Excerpt({**_input_axes(call), "output": output}, explained)
 
 
@@ -166,17 +162,8 @@ def _input_axes(call: OpenCall) -> dict[str, Axes]:
 def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
     origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
     has_values = not isinstance(origin, TypeSource)
-    return Grid(shape, axes, elements(origin, dtype, axes) if has_values else None)
-
-
-def elements(origin: Source, dtype: Dtype, axes: Axes) -> list[NDArray[Any]]:
-    """Return copies of elements as 0-d arrays, in row-major order; dtype: the actual type."""
-    metadata, at = origin.metadata, list(product(*axes))
-    if not at:
-        return []
-    buffer = source.whole(origin, Positions(metadata.shape, at)).buffer
-    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    return [element_at(values.opaque(array), position).copy().view(array.dtype) for position in at]
+    at = list(product(*axes))
+    return Grid(shape, axes, explain.elements_at(origin, dtype, at) if has_values else None)
 
 
 def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
@@ -186,14 +173,14 @@ def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
 
 def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
     cells = excerpts.cells_of(call.plan, at)
-    written = excerpts.components_at(call, cells)
+    stored = excerpts.components_at(call, cells)
     lengths = mapping.sizes(call.plan)
     beyond = [
         j
-        for j, (i, size) in enumerate(zip(written, lengths, strict=True))
+        for j, (i, size) in enumerate(zip(stored, lengths, strict=True))
         if not _lowest(call, size) <= i < size
     ]
-    return DrawnTuple(at, cells, written, call.normalized(written), beyond)
+    return DrawnTuple(at, cells, stored, call.normalized(stored), beyond)
 
 
 def _lowest(call: Tuples, size: int) -> int:
@@ -211,11 +198,11 @@ def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Gr
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
-        for number, drawn_tuple in enumerate(drawn):
-            if drawn_tuple.normalized is not None and excerpts.selects(
-                plan, drawn_tuple.at, drawn_tuple.normalized, target
+        for number, tuple_ in enumerate(drawn):
+            if tuple_.normalized is not None and excerpts.selects(
+                plan, tuple_.at, tuple_.normalized, target
             ):
-                update = _update(plan, grids, target, drawn_tuple.at)
+                update = _update(plan, grids, target, tuple_.at)
                 links.append(Link(None, target, number, update, None))
     return links
 

@@ -13,6 +13,7 @@ from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW, Tuples
 from ndtool.analysis.typed import TypeSource
+from ndtool.engine import layouts
 from ndtool.errors import BoundsError
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs.calls import OpenCall
@@ -116,18 +117,10 @@ def _first_target(call: Tuples) -> Position | None:
     for first, block in tuples.blocks(call.plan, call.indices):
         valid, normalized = tuples.selecting(call.plan, block, call.handling)
         if len(valid):
-            at = _unraveled(first + int(valid[0]), call.plan.positions)
+            at = layouts.unravel(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
         break
     return None
-
-
-def _unraveled(number: int, shape: Shape) -> Position:
-    at = []
-    for size in reversed(shape):
-        number, i = divmod(number, size)
-        at.append(i)
-    return tuple(reversed(at))
 
 
 def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:
@@ -142,17 +135,17 @@ def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> A
     """Return the coordinates of elements and of their neighbours in a window."""
     distances = ([0] * len(shape) + [window.down, window.across])[2:]
     return tuple(
-        sorted({j for i in along for j in range(max(i - reach, 0), min(i + reach + 1, size))})
-        for along, reach, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
+        sorted({j for i in along for j in range(max(i - distance, 0), min(i + distance + 1, size))})
+        for along, distance, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
     )
 
 
 def _shortened(element: Element, ends: int) -> Element:
     """Return an explanation with the current value and the first and last few updates."""
-    old, *updates = element.steps
+    current, *updates = element.steps
     if len(updates) <= 2 * ends:
-        return element._replace(steps=[old, *updates])
-    return element._replace(steps=[old, *updates[:ends], *updates[-ends:]])
+        return element._replace(steps=[current, *updates])
+    return element._replace(steps=[current, *updates[:ends], *updates[-ends:]])
 
 
 def _linked_axes(
@@ -195,8 +188,8 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
     """Return the coordinates around the first index out of bounds, or None if too many."""
     plan, indices = call.inference.plan, tuples.of(call)
     for window in _WINDOWS:
-        near = _axes_around(plan.positions, [error.position], window)
-        axes = {"indices": (*near, *complete(plan.indices[len(plan.positions) :]))}
+        axes_near = _axes_around(plan.positions, [error.position], window)
+        axes = {"indices": (*axes_near, *complete(plan.indices[len(plan.positions) :]))}
         if prod(plan.indices) <= _SMALL >= prod(plan.positions):
             axes["indices"] = complete(plan.indices)
         pairs = [
@@ -216,8 +209,8 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
 
 def _selected(call: Tuples, at: Position) -> Iterator[Position]:
     """Yield the first elements of data that the tuple at a position selects."""
-    front = call.normalized(components_at(call, cells_of(call.plan, at)))
-    return iter(()) if front is None else _slice(call.plan, at, front)
+    index_tuple = call.normalized(components_at(call, cells_of(call.plan, at)))
+    return iter(()) if index_tuple is None else _slice(call.plan, at, index_tuple)
 
 
 def cells_of(plan: Plan, at: Position) -> list[Position]:
@@ -232,21 +225,21 @@ def components_at(call: Tuples, cells: Sequence[Position]) -> Position:
     return tuple(int(call.indices[cell]) for cell in cells)
 
 
-def _slice(plan: Plan, at: Position, front: Position) -> Iterator[Position]:
+def _slice(plan: Plan, at: Position, index_tuple: Position) -> Iterator[Position]:
     """Yield the first elements of the slice that a tuple selects."""
     if isinstance(plan, ElementsPlan):
-        yield (*at[: plan.axis], *front, *at[plan.axis + 1 :])
+        yield (*at[: plan.axis], *index_tuple, *at[plan.axis + 1 :])
         return
     groups, run = len(plan.groups), plan.run
-    start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *front)
+    start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
     lengths = [min(size, 1) for size in run[:-1]] + [min(size, _SLICE) for size in run[-1:]]
     for along in product(*map(range, lengths)):
         yield (*start, *along)
 
 
-def selects(plan: Plan, at: Position, front: Position, target: Position) -> bool:
-    """Whether a tuple selects an element of data; front: the tuple without negative components."""
-    if mapping.index_tuple_of(plan, target) != front:
+def selects(plan: Plan, at: Position, index_tuple: Position, target: Position) -> bool:
+    """Whether a tuple at a position selects an element of data; it has no negative components."""
+    if mapping.index_tuple_of(plan, target) != index_tuple:
         return False
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *at[plan.axis + 1 :]) == (

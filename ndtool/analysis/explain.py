@@ -21,8 +21,10 @@ from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
+from ndtool.arrays.source import Source
 from ndtool.engine.counting import Combining
 from ndtool.errors import UsageError
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.shapes import written
 from ndtool.runs import operands
@@ -100,22 +102,21 @@ def explain(
     call: OpenCall,
     at: Sequence[Position],
     origins: Sequence[Position] = (),
-    every: bool = False,
+    list_all: bool = False,
     progress: ProgressCallback = silent,
 ) -> tuple[list[Element], list[Origin]]:
     """Explain elements of the output (`at`) and of data (`origins`) of an open call.
 
-    every: whether to list all updates and copies, not only the first and last few. The answer reads
-    them from the inputs during iteration, so the call must be open then. Raises BoundsError for
-    any index out of bounds, DuplicatesError for duplicates that are an error, UsageError for an
-    invalid position.
+    list_all: whether to list all updates and copies, not only the first and last few. The call must
+    be open while the answer is iterated. Raises BoundsError for any index out of bounds,
+    DuplicatesError for duplicates that are an error, UsageError for an invalid position.
     """
     plan = call.inference.plan
     at = [_position("--at", position, plan.output, "the output") for position in at]
     origins = [_position("--from", position, plan.data, "data") for position in origins]
     if call.inference.requires_distinct:
         operands.validate(call)
-    requested = _Call(call, every)
+    requested = _Call(call, list_all)
     answer = requested.scattered if call.inference.scatters else requested.gathered
     explained = answer(at, origins, progress)
     call.recheck()
@@ -140,31 +141,27 @@ def _position(option: str, position: Position, shape: Shape, array: str) -> Posi
 class _Call:
     """A call of which elements are explained."""
 
-    def __init__(self, call: OpenCall, every: bool) -> None:
-        self.call, self.plan, self.every = call, call.inference.plan, every
+    def __init__(self, call: OpenCall, list_all: bool) -> None:
+        self.call, self.plan, self.list_all = call, call.inference.plan, list_all
         self.tuples: Tuples = tuples.of(call)
 
     def gathered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
         plan = self.plan
-        searches = [Search(target, self.every) for target in origins]
+        searches = [Search(target, self.list_all) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
-        tuple_positions = [mapping.tuple_of(plan, target) for target in at]
-        normalized = [
-            self.tuples.normalized(self._index(position)) or () for position in tuple_positions
-        ]
+        tuples_at = [mapping.tuple_of(plan, target) for target in at]
+        normalized = [self.tuples.normalized(self._index(position)) or () for position in tuples_at]
         sources_at = [
             mapping.source_of(plan, *pair) for pair in zip(at, normalized, strict=True) if pair[1]
         ]
         data = self._elements("data", sources_at + origins)
         read = zip(sources_at, data, strict=False)
         elements = []
-        for target, tuple_position, index in zip(at, tuple_positions, normalized, strict=True):
+        for target, tuple_at, index in zip(at, tuples_at, normalized, strict=True):
             role, (origin, value) = ("data", next(read)) if index else ("fill", self._filling())
-            step = Step(
-                role, origin, value, tuple_position, self._index(tuple_position), index, value
-            )
+            step = Step(role, origin, value, tuple_at, self._index(tuple_at), index, value)
             elements.append(Element(target, value, [step], 0))
         return elements, [
             Origin(search.target, value, self._copies(search), search.count, None)
@@ -208,22 +205,22 @@ class _Call:
     def scattered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
     ) -> tuple[list[Element], list[Origin]]:
-        old = self._elements("data", at + origins)
+        current = self._elements("data", at + origins)
         updates = self._updates()
-        every = [self.every] * len(at) + [False] * len(origins)  # origins list no steps
-        requested = zip(at + origins, old, every, strict=True)
+        list_all = [self.list_all] * len(at) + [False] * len(origins)  # origins list no steps
+        requested = zip(at + origins, current, list_all, strict=True)
         finders = [_ElementFinder(self, *arguments, updates) for arguments in requested]
         self.tuples.search([finder.search for finder in finders], self.tuples.checked(progress))
         elements = [finder.element() for finder in finders]
-        gone = zip(elements[len(at) :], old[len(at) :], strict=True)
-        return elements[: len(at)], [self._scattered_origin(*pair) for pair in gone]
+        stayed = zip(elements[len(at) :], current[len(at) :], strict=True)
+        return elements[: len(at)], [self._scattered_origin(*pair) for pair in stayed]
 
-    def _scattered_origin(self, element: Element, old: Array | None) -> Origin:
+    def _scattered_origin(self, element: Element, current: Array | None) -> Origin:
         """Explain an element of data in a scatter: its only copy is at the same position."""
         combining = Combining.of(self.call.inference.attributes)
-        gone = element.updates and (combining.reduction == "none" or combining.copies_first)
-        outputs = [] if gone else [Copy(element.at, None, ())]
-        return Origin(element.at, old, outputs, len(outputs), element)
+        replaced = element.updates and (combining.reduction == "none" or combining.copies_first)
+        outputs = [] if replaced else [Copy(element.at, None, ())]
+        return Origin(element.at, current, outputs, len(outputs), element)
 
     def steps(
         self,
@@ -251,13 +248,11 @@ class _Call:
         return index
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:
-        """Return elements of an input, reading only these where its format allows."""
-        origin, (_, dtype, shape) = self.call.sources[role], self.call.inference.inputs[role]
-        if isinstance(origin, TypeSource) or not positions:
+        """Return elements of an input, None for those of a type."""
+        origin = self.call.sources[role]
+        if isinstance(origin, TypeSource):
             return [None] * len(positions)
-        byte_range = source.whole(origin, Positions(shape, positions))
-        array = values.as_array(byte_range.buffer, dtype, shape, origin.metadata.order == "F")
-        return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
+        return elements_at(origin, self.call.inference.inputs[role].dtype, positions)
 
     def _updates(self) -> Array | None:
         if isinstance(self.call.sources["updates"], TypeSource):
@@ -267,47 +262,62 @@ class _Call:
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 
 
+def elements_at(origin: Source, dtype: Dtype, positions: list[Position]) -> list[Array]:
+    """Return copies of elements as 0-d arrays, reading only these if the format allows it."""
+    if not positions:
+        return []
+    metadata = origin.metadata
+    buffer = source.whole(origin, Positions(metadata.shape, positions)).buffer
+    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
+    return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
+
+
 class _ElementFinder:
     """An element of a scatter's output, and the updates applied to it."""
 
     def __init__(
-        self, call: _Call, target: Position, old: Array | None, every: bool, updates: Array | None
+        self,
+        call: _Call,
+        target: Position,
+        current: Array | None,
+        list_all: bool,
+        updates: Array | None,
     ) -> None:
-        self.search = Search(target, every, self._apply_between)
-        self._call, self._every, self._updates = call, every, updates
+        self.search = Search(target, list_all, self._apply_between)
+        self._call, self._list_all, self._updates = call, list_all, updates
         self._steps: list[Step] = []
-        self._current = old
+        self._read_current = current
         # Unknown updates make the result unknown, and with it the whole answer.
-        self._old = None if updates is None else old
+        self._known_current = None if updates is None else current
         self._running = self._start()
 
     def element(self) -> Element:
         """Return the explanation of the element, after the search."""
         search = self.search
         if not search.count:
-            return Element(search.target, self._current, [self._first(self._current)], 0)
-        if self._every:
+            return Element(search.target, self._read_current, [self._first(self._read_current)], 0)
+        if self._list_all:
             self._apply_all(search.stored)
             steps = Listing(1 + search.count, self._all_steps)
             return Element(search.target, self._result(), steps, search.count)
         self._list_steps(search.stored[len(self._steps) :])
-        listed = [self._first(self._old), *self._steps]
+        listed = [self._first(self._known_current), *self._steps]
         return Element(search.target, self._result(), listed, search.count)
 
     def _start(self) -> RunningValues | None:
         """Return the current value in data, None if it is unknown."""
-        if self._old is None or self._updates is None:
+        if self._known_current is None or self._updates is None:
             return None
         return RunningValues(
-            self._old.reshape(1), Combining.of(self._call.call.inference.attributes)
+            self._known_current.reshape(1), Combining.of(self._call.call.inference.attributes)
         )
 
     def _result(self) -> Array | None:
         """Return the element after all updates that were applied."""
         return None if self._running is None else self._running.values()[0, ...]
 
-    def _first(self, old: Array | None) -> Step:
-        return Step("data", self.search.target, old, None, (), (), old)
+    def _first(self, current: Array | None) -> Step:
+        return Step("data", self.search.target, current, None, (), (), current)
 
     def _apply_between(self, numbers: Array) -> None:
         """Apply updates that the answer does not list."""
@@ -316,34 +326,34 @@ class _ElementFinder:
 
     def _apply_all(self, numbers: Array) -> None:
         """Apply updates to the element in order, as a run does."""
-        if self._running is None or self._old is None:
+        if self._running is None or self._known_current is None:
             return
-        step = max(1, PIECE // self._old.itemsize)
+        step = max(1, PIECE // self._known_current.itemsize)
         for block in _blocks(numbers, step):
-            self._running.apply(np.zeros(len(block), np.int64), self._taken(block))
+            self._running.apply(np.zeros(len(block), np.int64), self._updates_at(block))
 
     def _list_steps(self, numbers: Array) -> None:
-        for step, now in self._update_steps(numbers, self._running):
+        for step, running in self._update_steps(numbers, self._running):
             self._steps.append(step)
-            self._running = now
+            self._running = running
 
     def _all_steps(self) -> Iterator[Step]:
         """Yield a step for the current value and for every update, in order."""
-        yield self._first(self._old)
+        yield self._first(self._known_current)
         for step, _ in self._update_steps(self.search.stored, self._start()):
             yield step
 
     def _update_steps(
-        self, numbers: Array, now: RunningValues | None
+        self, numbers: Array, running: RunningValues | None
     ) -> Iterator[tuple[Step, RunningValues | None]]:
-        """Yield the steps of updates, and the element after each, starting from `now`."""
+        """Yield the steps of updates, and the element after each, starting from `running`."""
         itemsize = self._call.call.inference.dtype.itemsize
         for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(block)
-            results, after = values, [now] * len(block)
-            if now is not None:
-                updates = self._taken(block)
-                updated = self._after_each(now, updates)
+            results, after = values, [running] * len(block)
+            if running is not None:
+                updates = self._updates_at(block)
+                updated = self._after_each(running, updates)
                 values, results = (
                     [elements[n, ...] for n in range(len(block))]
                     for elements in (updates, updated.values())
@@ -351,16 +361,16 @@ class _ElementFinder:
                 after = [updated.one(n) for n in range(len(block))]
             steps = self._call.steps(self.search.target, block, values, results)
             yield from zip(steps, after, strict=True)
-            now = after[-1]
+            running = after[-1]
 
-    def _after_each(self, now: RunningValues, updates: Array) -> RunningValues:
+    def _after_each(self, running: RunningValues, updates: Array) -> RunningValues:
         """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
-        each = now.repeated(len(updates))
-        each.apply(result, values.opaque(updates)[update].view(updates.dtype))
-        return each
+        after_each = running.repeated(len(updates))
+        after_each.apply(result, values.opaque(updates)[update].view(updates.dtype))
+        return after_each
 
-    def _taken(self, numbers: Array) -> Array:
+    def _updates_at(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
         assert self._updates is not None
         at = mapping.update_for(

@@ -1,4 +1,4 @@
-"""Positions in data, indices, updates and output that belong together; pure functions."""
+"""Positions of linked elements in data, indices, updates and output; pure functions."""
 
 from collections.abc import Iterator
 from operator import floordiv, mul
@@ -22,11 +22,11 @@ def tuple_of(plan: Plan, at: Position) -> Position:
 
 def source_of(plan: Plan, at: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
-    front = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
+    normalized = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
     if isinstance(plan, ElementsPlan):
-        return (*at[: plan.axis], *front, *at[plan.axis + 1 :])
+        return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
-    return (*at[:b], *front, *at[b + q - len(plan.groups) :])
+    return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
 
 
 def sizes(plan: Plan) -> Shape:
@@ -48,17 +48,17 @@ def index_tuple_of(plan: Plan, target: Position) -> Position:
     return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, target: Position, tuple_position: Position) -> Position:
+def copied_to(plan: Plan, target: Position, tuple_at: Position) -> Position:
     """Return the position in a gather's output of the copy that a tuple makes of an element."""
     if isinstance(plan, ElementsPlan):
-        return tuple_position
+        return tuple_at
     b = len(plan.batch)
-    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_at[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, target: Position, tuple_position: Position) -> Position:
+def update_for(plan: Plan, target: Position, tuple_at: Position) -> Position:
     """Return the position of the update of an element of data: where a gather would copy it to."""
-    return copied_to(plan, target, tuple_position)
+    return copied_to(plan, target, tuple_at)
 
 
 class Positions:

@@ -159,7 +159,7 @@ def run(
     inputs: str | Mapping[str, NDArray[Any]],
     against: tuple[str, ...],
     engine_settings: EngineSettings,
-    progress: EngineProgress = lambda share, engine_name: None,
+    progress: EngineProgress = lambda fraction, engine_name: None,
     save: str | None = None,
 ) -> Outcome:
     """Run a model on inputs, and compare engines with the outputs of our nodes.
@@ -223,7 +223,7 @@ class _Running:
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
         """Run the model; return the error of the first node that fails, or None."""
         onnx: Any = import_module("onnx")
-        with modelcheck.calling(path):
+        with modelcheck.converted_errors(path):
             try:
                 model = onnx.load(path)
                 self._number(model)
@@ -309,11 +309,12 @@ class _Running:
         request = Request(operator.name, attributes=_attributes(attributes), **called)
         expected = recomputed(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
-        done, name = number / len(self.nodes), printable(model_node.node.node, 40)
+        progress_before, name = number / len(self.nodes), printable(model_node.node.node, 40)
 
-        def report_progress(share: float, engine_name: str) -> None:
+        def report_progress(fraction: float, engine_name: str) -> None:
             self._progress(
-                done + share / len(self.nodes), f"{name}: {engine_name}" if engine_name else name
+                progress_before + fraction / len(self.nodes),
+                f"{name}: {engine_name}" if engine_name else name,
             )
 
         return tuple(engine_call.reports(self._against, report_progress))

@@ -18,7 +18,7 @@ _SMALL = 1 << 16  # bytes of a tensor whose values shape inference reads
 
 
 @contextmanager
-def calling(path: str, verb: str = "cannot run") -> Iterator[None]:
+def converted_errors(path: str, verb: str = "cannot run") -> Iterator[None]:
     """Raise errors of ndtool for exceptions of the onnx package; verb: what it does."""
     try:
         yield
@@ -36,10 +36,10 @@ def check(path: str) -> None:
     onnx: Any = import_module("onnx")
     checker: Any = import_module("onnx.checker")
     inference: Any = import_module("onnx.shape_inference")
-    with calling(path, "refuses"):
+    with converted_errors(path, "refuses"):
         model = onnx.load(path, load_external_data=False)
         _check_version(path, model, onnx.defs.onnx_opset_version())
-        _fill(model)
+        _complete_shapes(model)
         checker.check_model(model, skip_opset_compatibility_check=True)  # of functions
         model = onnx.load(path, load_external_data=False)
         for graph in (model.graph, *_subgraphs(_nodes(model))):
@@ -59,7 +59,7 @@ def _check_version(path: str, model: Any, newest: int) -> None:
             )
 
 
-def _fill(model: Any) -> None:
+def _complete_shapes(model: Any) -> None:
     """Add the shapes of inputs and outputs that only the checker requires.
 
     The checker would look for external data in the current directory, so those tensors become
@@ -72,7 +72,7 @@ def _fill(model: Any) -> None:
             value.type.tensor_type.shape.SetInParent()
     for tensor in _external(model):
         tensor.dims[:] = [0]
-        _hold(tensor, b"")
+        _store_bytes(tensor, b"")
 
 
 def _load_small(path: str, model: Any) -> None:
@@ -85,14 +85,14 @@ def _load_small(path: str, model: Any) -> None:
             if header.stored <= _SMALL:
                 data_path, start = folder.find(header, label)
                 with closing(locations.open_storage(data_path)) as data:
-                    _hold(tensor, bytes(data.peek(start, header.stored)))
+                    _store_bytes(tensor, bytes(data.peek(start, header.stored)))
 
 
 def _header(raw: bytes, label: str) -> tensorproto.Tensor:
     return tensorproto.read(Message(lambda at, count: raw[at : at + count], 0, len(raw), label))
 
 
-def _hold(tensor: Any, raw: bytes) -> None:
+def _store_bytes(tensor: Any, raw: bytes) -> None:
     """Store the bytes of an external tensor in the model."""
     tensor.ClearField("data_location")
     tensor.ClearField("external_data")

@@ -45,14 +45,14 @@ def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
 
 
 def _require_names(
-    location: str, given: Mapping[str, Any], needed: list[str], model: KnownModel
+    location: str, names: Mapping[str, Any], needed: list[str], model: KnownModel
 ) -> None:
     """Raise UsageError for a missing input, RuleError for a name that is no input."""
-    if missing := [name for name in needed if name not in given]:
+    if missing := [name for name in needed if name not in names]:
         raise UsageError(
             f"{printable(location)} has no input {_listed(missing)}: expected {_listed(needed)}"
         )
-    if unknown := [name for name in given if name not in model.inputs]:
+    if unknown := [name for name in names if name not in model.inputs]:
         raise RuleError(
             f"{printable(location)} has {_listed(unknown)}, which are not inputs of the model:"
             f" expected {_listed(list(model.inputs))}"
@@ -98,6 +98,8 @@ def _require_as_declared(argument: str, actual: Known, name: str, declared: Know
     if declared.shape is None or actual.shape is None:
         return
     sizes = zip(actual.shape, declared.shape, strict=False)
-    fixed = (isinstance(size, int) and size >= 0 and have != size for have, size in sizes)
+    fixed = (
+        isinstance(size, int) and size >= 0 and actual_size != size for actual_size, size in sizes
+    )
     if len(actual.shape) != len(declared.shape) or any(fixed):
         raise RuleError(f"{prefix} {declared.described}")

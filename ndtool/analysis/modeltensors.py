@@ -63,9 +63,8 @@ def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of Python strings as fixed-length strings, which files can hold."""
     if not array.dtype.hasobject:
         return array
-    texts = [_text(value) for value in array.flat]
+    texts = [
+        value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        for value in array.flat
+    ]
     return np.array(texts, np.str_).reshape(array.shape)
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

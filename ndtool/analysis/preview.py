@@ -66,13 +66,18 @@ def text(validated: Validated) -> str:
         _, dtype, shape = operand.given
         arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
     visible = window(inference.plan.output)
-    return written(title, elements(inference, arrays, visible), visible)
+    return window_text(title, elements(inference, arrays, visible), visible)
 
 
-def written(title: str, shown: Array, visible: Window) -> str:
+def window_text(title: str, values_shown: Array, visible: Window) -> str:
     """Return the text of a window's elements, under a title."""
     corner = "[" + "0, " * visible.corner + "...] of " if visible.corner else ""
-    return corner + title + "\n" + values.lines(shown[(0,) * visible.corner + (...,)], visible.gaps)
+    return (
+        corner
+        + title
+        + "\n"
+        + values.lines(values_shown[(0,) * visible.corner + (...,)], visible.gaps)
+    )
 
 
 def window(shape: Shape) -> Window:
@@ -87,8 +92,8 @@ def window(shape: Shape) -> Window:
         corner = axis
     shown_shape = shape[corner:]
     gaps = bool(np.prod(shown_shape, dtype=object) > _WHOLE)
-    shown = [_ends(size) if gaps else tuple(range(size)) for size in shown_shape]
-    return Window(((0,),) * corner + tuple(shown), corner, gaps)
+    axis_positions = [_ends(size) if gaps else tuple(range(size)) for size in shown_shape]
+    return Window(((0,),) * corner + tuple(axis_positions), corner, gaps)
 
 
 def _ends(size: int) -> tuple[int, ...]:
@@ -108,12 +113,12 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
     if "updates" not in arrays:
         empty = np.frombuffer(inference.filling, opaque)
         return _gathered(plan, data, arrays["indices"], visible, rule, empty).view(dtype)
-    result = pick(data, _open(visible.positions), visible.shape).view(dtype)
+    result = pick(data, _index_arrays(visible.positions), visible.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
     arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
     if isinstance(plan, NdPlan):
-        shown = _flat(_open(visible.positions), plan.data).reshape(-1)
-        element_updates = tuples.element_updates(plan, arrays["indices"], rule, shown)
+        targets = _linear_indices(_index_arrays(visible.positions), plan.data).reshape(-1)
+        element_updates = tuples.element_updates(plan, arrays["indices"], rule, targets)
         updates_in_order = in_order(arrays["updates"])
         updated: ElementUpdates = (
             (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
@@ -130,14 +135,14 @@ def _gathered(
     plan: Plan, data: Array, indices: Array, visible: Window, rule: Handling, empty: Array
 ) -> Array:
     """Gather the elements of a window; empty: the fill value's bytes."""
-    shown = list(product(*visible.positions))
+    positions = list(product(*visible.positions))
     rows = np.array(
-        [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in shown]
+        [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in positions]
     )
-    valid, fronts = tuples.selecting(plan, rows, rule)
-    gathered = np.repeat(empty, len(shown))
-    for number, index in zip(valid.tolist(), fronts.tolist(), strict=True):
-        gathered[number] = element_at(data, mapping.source_of(plan, shown[number], index))
+    valid, normalized = tuples.selecting(plan, rows, rule)
+    gathered = np.repeat(empty, len(positions))
+    for number, index in zip(valid.tolist(), normalized.tolist(), strict=True):
+        gathered[number] = element_at(data, mapping.source_of(plan, positions[number], index))
     return gathered.reshape(visible.shape)
 
 
@@ -146,39 +151,39 @@ def _updates_of(
 ) -> ElementUpdates:
     """Yield linear indices in the window and their updates, in order along the axis."""
     a, size = plan.axis, plan.data[plan.axis]
-    off = [
-        [p for p in shown if p < n]
-        for shown, n in zip(visible.positions, plan.indices, strict=True)
+    coordinates = [
+        [p for p in along if p < n]
+        for along, n in zip(visible.positions, plan.indices, strict=True)
     ]
-    lines = int(np.prod([len(p) for d, p in enumerate(off) if d != a]))
+    lines = int(np.prod([len(p) for d, p in enumerate(coordinates) if d != a]))
     step = max(1, _BLOCK // max(1, lines))
     for first in range(0, plan.indices[a], step):
-        off[a] = list(range(first, min(first + step, plan.indices[a])))
-        at = _open(off)
-        shown = tuple(map(len, off))
-        picked = pick(arrays["indices"], at, shown)
+        coordinates[a] = list(range(first, min(first + step, plan.indices[a])))
+        at = _index_arrays(coordinates)
+        block_shape = tuple(map(len, coordinates))
+        picked = pick(arrays["indices"], at, block_shape)
         values = within(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
-        ordinal, hits = _found(np.array(visible.positions[a]), values.reshape(-1))
+        ordinal, hits = _matches(np.array(visible.positions[a]), values.reshape(-1))
         if len(ordinal):
             ordinals = list(np.unravel_index(hits, values.shape))
             ordinals[a] = ordinal
-            updates = pick(arrays["updates"], at, shown).reshape(-1)[hits]
-            yield _flat(ordinals, visible.shape), updates
+            updates = pick(arrays["updates"], at, block_shape).reshape(-1)[hits]
+            yield _linear_indices(ordinals, visible.shape), updates
 
 
-def _flat(components: Sequence[Array] | Array, sizes: Shape) -> Array:
+def _linear_indices(components: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return linear indices of coordinates; np.ravel_multi_index stops at 63 axes."""
     steps = layouts.contiguous(sizes, 1)
     return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
 
 
-def _found(shown: Array, values: Array) -> tuple[Array, Array]:
-    """Return where values occur in `shown`, which ascends: the positions there, and in values."""
-    ordinal = np.searchsorted(shown, values)
-    ordinal[ordinal == len(shown)] = 0
-    (hits,) = np.nonzero(shown[ordinal] == values)
+def _matches(targets: Array, values: Array) -> tuple[Array, Array]:
+    """Return where values occur in `targets`, which ascends: the positions there, and in values."""
+    ordinal = np.searchsorted(targets, values)
+    ordinal[ordinal == len(targets)] = 0
+    (hits,) = np.nonzero(targets[ordinal] == values)
     return ordinal[hits], hits
 
 
@@ -193,12 +198,12 @@ def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
 
     Skips axes of size 1, as NumPy takes at most 63 index arrays.
     """
-    long = [d for d, size in enumerate(array.shape) if size != 1]
-    slim = array.reshape([array.shape[d] for d in long])
-    picked = np.asarray(slim[tuple(at[d] for d in long)])
+    long_axes = [d for d, size in enumerate(array.shape) if size != 1]
+    squeezed = array.reshape([array.shape[d] for d in long_axes])
+    picked = np.asarray(squeezed[tuple(at[d] for d in long_axes)])
     return np.array(np.broadcast_to(picked, shape))
 
 
-def _open(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
+def _index_arrays(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
     """Return index arrays that select every combination of positions."""
     return np.ix_(*(np.array(along, np.int64) for along in positions))

@@ -146,8 +146,8 @@ def notes_of(metadata: ArrayMetadata) -> dict[str, Any]:
     if metadata.layout is None:
         return metadata.notes
     chunks, shards, codecs, _ = metadata.layout
-    listed = {"chunks": list(chunks), "shards": shards and list(shards)}
-    return {**metadata.notes, **listed, "codecs": ", ".join(codecs) or "none"}
+    layout_record = {"chunks": list(chunks), "shards": shards and list(shards)}
+    return {**metadata.notes, **layout_record, "codecs": ", ".join(codecs) or "none"}
 
 
 def explained_record(
@@ -198,7 +198,7 @@ def _plain(value: Any) -> bool | int | float | str | None:
     return None if value is None else values.plain(value)
 
 
-def stats_record(call: OpenCall, statistics: Stats) -> dict[str, Any]:
+def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
     """Return statistics as a JSON object."""
     from ndtool.analysis.stats import causes
 
@@ -206,29 +206,29 @@ def stats_record(call: OpenCall, statistics: Stats) -> dict[str, Any]:
     return {
         "version": __version__,
         "operator": call.asked.operator,
-        "tuples": statistics.tuples,
+        "tuples": stats.tuples,
         "components": [
             {key: value for key, value in component._asdict().items() if key != "first"}
-            for component in statistics.components
+            for component in stats.components
         ],
-        "out_of_bounds": statistics.out_of_bounds,
+        "out_of_bounds": stats.out_of_bounds,
         "first_out_of_bounds": [
             {**index._asdict(), "component": None if alone else index.component}
-            for index in statistics.first_out_of_bounds
+            for index in stats.first_out_of_bounds
         ],
-        "hints": causes(statistics, call.inference.inputs["indices"].dtype),
-        "sorted": statistics.sorted,
-        "runs": statistics.runs,
-        "distinct": statistics.distinct,
-        "duplicated": statistics.duplicated,
+        "hints": causes(stats, call.inference.inputs["indices"].dtype),
+        "sorted": stats.sorted,
+        "runs": stats.runs,
+        "distinct": stats.distinct,
+        "duplicated": stats.duplicated,
         "most": [
             {"row": frequent.row, "count": frequent.times, "tuples": frequent.tuples}
-            for frequent in statistics.most
+            for frequent in stats.most
         ],
-        "bytes_touched": statistics.bytes_touched,
-        "pages_touched": statistics.pages_touched,
+        "bytes_touched": stats.bytes_touched,
+        "pages_touched": stats.pages_touched,
         "bytes_of_data": bytes_of_data(call),
-        "histogram": {"runs": statistics.width, "tuples": statistics.histogram},
+        "histogram": {"runs": stats.width, "tuples": stats.histogram},
     }
 
 
@@ -261,11 +261,8 @@ def comparison_record(compared: Comparison | None) -> dict[str, Any]:
 def _difference_record(difference: Difference | None) -> dict[str, Any] | None:
     if difference is None:
         return None
-    return {
-        **difference._asdict(),
-        "output": _plain(difference.output),
-        "expected": _plain(difference.expected),
-    }
+    values = {"output": _plain(difference.output), "expected": _plain(difference.expected)}
+    return {**difference._asdict(), **values}
 
 
 def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:

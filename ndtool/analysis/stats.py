@@ -102,7 +102,7 @@ class Stats(NamedTuple):
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; updates are of the type and shape it requires.
 
-    sources: inputs that the caller has open, by role.
+    sources: open inputs of the caller, by role.
     """
     if request.operator in LOWERED:
         return opened(request, sources)
@@ -295,8 +295,8 @@ class _SliceTotals:
         self.fine.add(rows, counts)
         np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
         least = self.most[-1][1] if len(self.most) == MOST else 1
-        (often,) = np.nonzero(counts > least)
-        frequent = often[np.lexsort((rows[often], -counts[often]))[:MOST]]
+        (more_frequent,) = np.nonzero(counts > least)
+        frequent = more_frequent[np.lexsort((rows[more_frequent], -counts[more_frequent]))[:MOST]]
         candidates = self.most + list(
             zip(rows[frequent].tolist(), counts[frequent].tolist(), strict=True)
         )

@@ -34,17 +34,17 @@ FEW = 5  # tuples to list at each end of a long list
 class Search:
     """A search for the tuples that select an element: the first few, the last few, and the count.
 
-    every: whether to store the linear indices of all, in a temporary file if they are many.
+    list_all: whether to store the linear indices of all, in a temporary file if they are many.
     between: a callback for the linear indices that are not stored.
     """
 
     def __init__(
-        self, target: Position, every: bool, between: Callable[[Array], None] = lambda _: None
+        self, target: Position, list_all: bool, between: Callable[[Array], None] = lambda _: None
     ) -> None:
         self.target, self.count = target, 0
         self.first: list[int] = []
         self.last = np.empty(0, np.int64)
-        self._all = Spool() if every else None
+        self._all = Spool() if list_all else None
         self._between = between
 
     def add(self, numbers: Array) -> None:
@@ -106,7 +106,7 @@ class Tuples(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to each index."""
+        """The out-of-bounds mode, the padding, and whether negative indices are valid."""
         return self.call.inference.handling
 
     @property
@@ -144,18 +144,18 @@ class Tuples(NamedTuple):
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        wanted, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
+        index_tuple, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
         valid = None
         if self.handling.drops:
             valid, block = selecting(plan, block, self.handling)
-        hits = matches(block, wanted, sizes, self.negatives)
+        hits = matches(block, index_tuple, sizes, self.negatives)
         search.add(first + skipped + (hits if valid is None else valid[hits]))
 
     def _line(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
         """Yield blocks of the indices that can select an element: its line along the axis."""
         a = plan.axis
-        off = (*target[:a], 0, *target[a + 1 :])
-        if any(i >= size for i, size in zip(off, plan.indices, strict=True)):
+        line_start = (*target[:a], 0, *target[a + 1 :])
+        if any(i >= size for i, size in zip(line_start, plan.indices, strict=True)):
             return
         along: Any = (*target[:a], slice(None), *target[a + 1 :])
         line = self.indices[along]
@@ -234,17 +234,22 @@ def element_updates(
     targets: the elements' linear indices, ascending. Yields positions in `targets`, and the linear
     indices of the updates.
     """
-    width = repeats = sizes = per = 1
+    width = repeats = sizes = tuples_per_batch = 1
     if isinstance(plan, NdPlan):
-        width, repeats, sizes, per = plan.width, plan.repeats, prod(plan.sizes), plan.per_batch
+        width, repeats, sizes, tuples_per_batch = (
+            plan.width,
+            plan.repeats,
+            prod(plan.sizes),
+            plan.per_batch,
+        )
     # The linear index of each slice in one repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(sizes, 1))
     group, repeat = np.divmod(batch, max(repeats, 1))
     target_slices = group * sizes + row
     order = np.argsort(target_slices, kind="stable")
     target_slices = target_slices[order]
-    _, each = np.unique(target_slices, return_counts=True)
-    for first, block in blocks(plan, indices, int(each.max(initial=1))):
+    _, target_counts = np.unique(target_slices, return_counts=True)
+    for first, block in blocks(plan, indices, int(target_counts.max(initial=1))):
         valid, normalized = selecting(plan, block, handling)
         rows = slice_numbers(plan, first, normalized, valid)
         begin, end = (np.searchsorted(target_slices, rows, side) for side in ("left", "right"))
@@ -255,7 +260,10 @@ def element_updates(
         if len(ordinals):
             numbers = first + valid[tuples]
             if repeats > 1:
-                numbers = numbers + (group[ordinals] * (repeats - 1) + repeat[ordinals]) * per
+                numbers = (
+                    numbers
+                    + (group[ordinals] * (repeats - 1) + repeat[ordinals]) * tuples_per_batch
+                )
             yield ordinals, numbers * width + targets[ordinals] % width
 
 

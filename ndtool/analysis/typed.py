@@ -74,7 +74,7 @@ def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
 
 
 def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call whose inputs may be types; sources: inputs that the caller has open, by role."""
+    """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
     from ndtool.runs import steps
 
     opened_sources, names = sources or {}, request.arguments.items()
@@ -89,8 +89,8 @@ def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCa
 def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
     if not _SIZES.fullmatch(sizes):
         raise _not_a_type(argument)
-    words = sizes.replace(" ", "").split(",") if sizes else []
-    shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in words)
+    size_texts = sizes.replace(" ", "").split(",") if sizes else []
+    shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in size_texts)
     if any(size > shapes.MOST for size in shape):
         raise _not_a_type(argument)
     names = [size for size in shape if isinstance(size, Symbol)]

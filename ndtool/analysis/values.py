@@ -63,7 +63,7 @@ def element(array: NDArray[Any]) -> str:
         return str(opaque(array)[()])
 
 
-def shown(array: NDArray[Any]) -> str:
+def short_text(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text of at most 80 characters."""
     return printable(element(array), 80)
 
@@ -98,13 +98,13 @@ def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
 def _legible(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array with invalid code points in its strings escaped."""
     if array.dtype.names is not None:
-        parts = [_legible(_short(array[name], array)) for name in array.dtype.names]
-        shapes = [part.shape[array.ndim :] for part in parts]
-        formats = [(p.dtype, s) if s else p.dtype for p, s in zip(parts, shapes, strict=True)]
-        names = [f"f{i}" for i in range(len(parts))]  # NumPy writes no record with the name ""
+        fields = [_legible(_short(array[name], array)) for name in array.dtype.names]
+        shapes = [field.shape[array.ndim :] for field in fields]
+        formats = [(p.dtype, s) if s else p.dtype for p, s in zip(fields, shapes, strict=True)]
+        names = [f"f{i}" for i in range(len(fields))]  # NumPy writes no record with the name ""
         result = np.empty(array.shape, np.dtype({"names": names, "formats": formats}))
-        for name, part in zip(names, parts, strict=True):
-            result[name] = part
+        for name, field in zip(names, fields, strict=True):
+            result[name] = field
         return result
     if array.dtype.kind != "U":
         return array
@@ -114,9 +114,9 @@ def _legible(array: NDArray[Any]) -> NDArray[Any]:
     return np.array(texts, np.str_).reshape(array.shape)
 
 
-def _short(part: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+def _short(field: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
     """Return a field of records; reshaped if empty, such as 2^31 rows of no elements."""
-    return part if part.size else part.reshape(*array.shape, 0)
+    return field if field.size else field.reshape(*array.shape, 0)
 
 
 def _character(point: int) -> str:

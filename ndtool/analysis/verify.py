@@ -1,7 +1,9 @@
 """Recompute an output with the slow reference, and compare every bit."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +13,13 @@ from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
-from ndtool.analysis.values import as_array, shown
+from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.rules import dtypes, filling, plans, shapes, specs
+from ndtool.rules import dtypes, filling, shapes, specs
 from ndtool.rules.inference import Given, point_out
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import LOWERED, operator_of
@@ -71,8 +73,8 @@ class Comparison(NamedTuple):
     @property
     def findings(self) -> list[str]:
         """The diagnosis in sentences, without full stops."""
-        few = self.examined < self.different
-        examined = f"the {self.examined} furthest apart" if few else str(self.examined)
+        is_sample = self.examined < self.different
+        examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
         sentences = []
         if off := (self.lost or 0) + (self.doubled or 0):
             sentences.append(
@@ -104,69 +106,59 @@ def verify(
 
     within: the largest accepted distance, in units in the last place. The recomputed output is in a
     temporary file if memory is short. Raises DifferenceError about the first element that is
-    further apart, in row-major order; it has the comparison. sources: see Opened.
+    further apart, in row-major order; it has the comparison. sources: inputs,
+    and the output, that the caller has open, by role.
     """
-    with Opened(request, sources) as call:
+    with opened_arrays(request, sources) as call:
         result = call.arrays.pop("output")
         expected = recomputed(request, call.arrays, portion(progress, 0, 0.9), result)
         compared = compare(
             request, call.arrays, result, expected, portion(progress, 0.9, 1), within
         )
-        if error := difference(compared, call.label, request.operator):
+        if error := difference(compared, label_of(request), request.operator):
             raise error
     return compared
 
 
-class Opened:
-    """An open call; a context manager that raises if an input changed meanwhile.
+class OpenArrays(NamedTuple):
+    """The inputs of a call, and its output if any, by role; byte_ranges: their bytes."""
 
-    sources: inputs, and the output, that the caller has open. arrays: all inputs and the output.
-    byte_ranges: their bytes. label: the name of the output in messages.
+    arrays: dict[str, NDArray[Any]]
+    byte_ranges: dict[str, ByteRange]
+
+
+@contextmanager
+def opened_arrays(
+    request: Request, sources: dict[str, Source] | None = None
+) -> Iterator[OpenArrays]:
+    """Open the inputs of a call, and its output if any; raise OutputError if one changes.
+
+    sources: those that the caller has open, by role.
     """
-
-    def __init__(self, request: Request, sources: dict[str, Source] | None = None) -> None:
-        row = specs.resolve("ndtool", request.operator)
-        specs.check_rule("ndtool", row, request.attributes)
-        arguments = dict(request.arguments)
-        if request.output is not None:
-            arguments["output"] = request.output
-        self.label = label_of(request)
-        self.arrays: dict[str, NDArray[Any]] = {}
-        self.byte_ranges: dict[str, ByteRange] = {}
-        self._sources: list[Source] = []
-        streams = Streams()
+    specs.check_rule("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
+    arguments = dict(request.arguments)
+    if request.output is not None:
+        arguments["output"] = request.output
+    call, opened, streams = OpenArrays({}, {}), list[Source](), Streams()
+    with ExitStack() as stack:
+        for role, argument in arguments.items():
+            data = opened[0].metadata.dtype if opened else None
+            source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
+            stack.callback(source.close)
+            opened.append(source)
+            call.byte_ranges[role] = whole(source)
+            call.arrays[role] = _array(source, call.byte_ranges[role], role, request.dtype)
         try:
-            for name, argument in arguments.items():
-                data = self._sources[0].metadata.dtype if self._sources else None
-                source = (sources or {}).get(name) or locators.open_role(
-                    name, argument, streams, data
-                )
-                self._sources.append(source)
-                self.byte_ranges[name] = whole(source)
-                self.arrays[name] = _array(source, self.byte_ranges[name], name, request.dtype)
-        except BaseException:
-            self._close()
+            yield call
+        except (DifferenceError, BoundsError):  # a changed input is the likelier cause
+            _recheck(opened)
             raise
+        _recheck(opened)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            # a changed input is the likelier cause of a difference
-            if kind is None or issubclass(kind, DifferenceError | BoundsError):
-                self.recheck()
-        finally:
-            self._close()
-
-    def recheck(self) -> None:
-        """Raise OutputError if an input changed since it was opened."""
-        for source in self._sources:
-            source.recheck()
-
-    def _close(self) -> None:
-        for source in self._sources:
-            source.close()
+def _recheck(sources: list[Source]) -> None:
+    for source in sources:
+        source.recheck()
 
 
 def label_of(request: Request) -> str:
@@ -225,16 +217,13 @@ def compare(
     comparing.run(progress)
     diagnosed = None
     if "updates" in arrays:
-        plan, combining = _plan(request, arrays), Combining.of(request.attributes)
-        wrong, attributes = comparing.wrong, request.attributes
+        attributes = request.attributes
+        sizes = {role: array.shape for role, array in arrays.items()}
+        plan = shapes.infer(request.operator, sizes, attributes)[1]
+        combining, wrong = Combining.of(attributes), comparing.wrong
         handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
         diagnosed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
     return comparing.comparison(diagnosed)
-
-
-def _plan(request: Request, arrays: dict[str, NDArray[Any]]) -> plans.Plan:
-    sizes = {role: array.shape for role, array in arrays.items()}
-    return shapes.infer(request.operator, sizes, request.attributes)[1]
 
 
 def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
@@ -248,8 +237,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
     error = DifferenceError(
         f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
         places=(
-            f"{label}[{position}] = {exactly(first.output)}",
-            f"{operator} gives {exactly(first.expected)}",
+            f"{label}[{position}] = {with_bytes(first.output)}",
+            f"{operator} gives {with_bytes(first.expected)}",
         ),
     )
     error.comparison = compared
@@ -311,10 +300,10 @@ class _ComparisonPass:
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
             self.counts[name] += count
         self._first = self._first if self._first >= 0 else int(numbers[0])
-        beyond = ulps > self._within
-        if not self.beyond and beyond.any():
-            self._first_beyond = int(numbers[beyond.argmax()])
-        self.beyond += int(beyond.sum())
+        exceeding = ulps > self._within
+        if not self.beyond and exceeding.any():
+            self._first_beyond = int(numbers[exceeding.argmax()])
+        self.beyond += int(exceeding.sum())
         if len(self._apart) == diagnosis.EXAMINED:
             further = ulps > self._apart[-1]
             numbers, ulps = numbers[further], ulps[further]
@@ -361,6 +350,6 @@ class _ComparisonPass:
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def exactly(array: NDArray[Any]) -> str:
+def with_bytes(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
-    return f"{shown(array)} (bytes {printable(array.tobytes().hex(), 40)})"
+    return f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"

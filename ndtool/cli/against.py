@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis import records as json_records
 from ndtool.cli.commands import reporting_on
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.reporter import Reporter, table
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def settings(options: dict[str, Any]) -> EngineSettings:
 def engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
     """Yield a progress callback that shows the fraction done and the engine at work."""
 
-    def report_progress(share: float, engine_name: str) -> None:
+    def report_progress(fraction: float, engine_name: str) -> None:
         bar.begin(engine_name)
-        progress(share)
+        progress(fraction)
 
     with reporter.progress() as bar:
         progress = bar.of(0)
@@ -55,7 +55,7 @@ def verify(
         if report:
             report.answered(verdict.reports)
         if not reporter.json:
-            put(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
+            write_stdout(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
         if verdict.error is not None:
             verdict.error.more["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
@@ -69,7 +69,7 @@ def verify(
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return the rows of the table of engines; numbers of threads with one answer share a row."""
+    """Return the rows of the table of engines; equal answers of one engine share a row."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
         version = (report.version or "").partition("-")[0]  # without build metadata

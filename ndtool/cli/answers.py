@@ -79,7 +79,7 @@ def explained(call: OpenCall, elements: list[Element], origins: list[Origin]) ->
     """Yield an explanation as text, by lines."""
     for number, answer_text in enumerate(answer_texts(call, elements, origins)):
         yield "\n" * bool(number)
-        yield from _written(answer_text)
+        yield from _answer_lines(answer_text)
 
 
 def answer_texts(
@@ -91,16 +91,16 @@ def answer_texts(
     return answer_texts + [_origin(call, names, origin) for origin in origins]
 
 
-def _written(answer: AnswerText) -> Iterator[str]:
+def _answer_lines(answer: AnswerText) -> Iterator[str]:
     yield lines([answer.title], 1)
-    for number, row in enumerate(_fitted(answer.rows)):
+    for number, row in enumerate(_row_lines(answer.rows)):
         if answer.more and number == answer.remark_row:
             yield lines([f"  ... {answer.more}"], 1)
         yield lines(row.splitlines(), 1)
 
 
 def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
-    title = names.name_of("output", element.at) + _equals(element.value)
+    title = names.name_of("output", element.at) + _value_suffix(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
     signs = Combining.of(call.inference.attributes).signs
@@ -129,9 +129,9 @@ def _gathered(names: Names, step: Step) -> list[tuple[str, ...]]:
 
 
 def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
-    title = names.name_of("data", origin.position) + _equals(origin.value)
+    title = names.name_of("data", origin.position) + _value_suffix(origin.value)
     if origin.element is not None:
-        return AnswerText(f"{title} {_stayed(call, names, origin, origin.element)}", [])
+        return AnswerText(f"{title} {_scattered(call, names, origin, origin.element)}", [])
     count = counted(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
 
 
-def _stayed(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
+def _scattered(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = counted(element.updates, "update")
     if not origin.total and Combining.of(call.inference.attributes).copies_first:
@@ -157,15 +157,15 @@ def _stayed(call: OpenCall, names: Names, origin: Origin, element: Element) -> s
     return f"went to {names.name_of('output', origin.position)}{suffix}"
 
 
-def _equals(value: Any) -> str:
+def _value_suffix(value: Any) -> str:
     return "" if value is None else f" = {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
-    return "" if value is None else values.shown(value)
+    return "" if value is None else values.short_text(value)
 
 
-def _fitted(rows: Rows) -> Iterator[str]:
+def _row_lines(rows: Rows) -> Iterator[str]:
     """Yield a line per row, or two if the widest row exceeds the terminal."""
     widths: list[int] = []
     for row in rows:

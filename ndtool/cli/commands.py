@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ndtool.cli import helppages, options, variables
-from ndtool.cli.console import put
+from ndtool.cli.console import is_open_as, write_stdout
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -43,10 +43,10 @@ FILES = {
 }  # fmt: skip
 
 
-def flags(operator: Operator, without: str = "") -> list[str]:
-    """Return the options of an operator's example, except the one called `without`."""
+def flags(operator: Operator, excluded: str = "") -> list[str]:
+    """Return the options of an operator's example, except the one called `excluded`."""
     attributes = operator.example.attributes.items()
-    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != without]
+    return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != excluded]
 
 
 @click.pass_obj
@@ -68,10 +68,10 @@ def _run(
     if output is None and not os.isatty(1):
         output = "-"
     elif output is not None:
-        _require_lasting(output)
+        _require_persistent(output)
         _require_no_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
-    variables.drop_idle(output or "-", kwargs)
+    variables.drop_inapplicable(output or "-", kwargs)
     attributes = attributes_of(operator, kwargs)
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
@@ -80,33 +80,36 @@ def _run(
     with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
-            to = steps.resolved(call)
-            reporter.warn([] if to is None else to.warnings)
+            target = steps.resolved(call)
+            reporter.warn([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = bar.of(source.metadata.nbytes)
-            with steps.prepared(call, to) as ready:
+            with steps.prepared(call, target) as ready:
                 reporter.prepared(ready)
                 if report:
-                    report.warnings += [*(to.warnings if to else ()), *steps.warnings(ready)]
+                    report.warnings += [
+                        *(target.warnings if target else ()),
+                        *steps.warnings(ready),
+                    ]
                 if dry_run:
                     outcome = steps.rehearse(ready)
-                elif to is None:
+                elif target is None:
                     outcome = steps.unwritten(ready)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = bar.of(ready.plan.moved)
                     outcome = steps.execute(ready, progress, companions, bar.begin)
             if report:
-                warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+                warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
                 report.warnings = warnings  # for a report that is published by itself
             reporter.warn(outcome.warnings)
-        if ready.validated and to is None and not (dry_run or reporter.json):
+        if ready.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
-            shown = preview.text(ready.validated)
+            preview_text = preview.text(ready.validated)
             call.recheck()
-            put(shown)
-        reporter.end(ready.call, to, outcome, dry_run)
+            write_stdout(preview_text)
+        reporter.end(ready.call, target, outcome, dry_run)
 
 
 @click.pass_obj
@@ -114,11 +117,11 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     from ndtool.machine import endings
     from ndtool.runs import convert
 
-    _require_lasting(output)
+    _require_persistent(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     endings.prepare(*reporter.final_messages())
-    variables.drop_idle(output, kwargs)
+    variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
         reporter.warn(conversion.warnings)
@@ -159,7 +162,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         )
 
 
-def _require_lasting(output: str) -> None:
+def _require_persistent(output: str) -> None:
     """Raise UsageError for an output in the memory of this process."""
     from ndtool.formats import locators
     from ndtool.storage import locations
@@ -215,24 +218,24 @@ def reporting_on(
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
-    variables.drop_idle_rule(operator_of(operator).scatters, kwargs)
+    variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
     names = (*operator_of(operator).attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
 
 
-def asks_for_array(words: list[str]) -> bool:
+def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if words[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
+    if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
-    output = words[-1] if words[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
-    for word, following in pairwise([*words, ""]):
+    output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
+    for word, following in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
             output = following
         elif word.startswith(("-o", "--output=")):
             output = word.removeprefix("--output=").removeprefix("-o")
-    return _is_stdout(output) if output else "--dry-run" not in words and not os.isatty(1)
+    return _is_stdout(output) if output else "--dry-run" not in command_line and not os.isatty(1)
 
 
 def _is_stdout(output: str) -> bool:
@@ -242,8 +245,8 @@ def _is_stdout(output: str) -> bool:
     from ndtool.formats import locators
 
     try:
-        return os.path.samestat(os.stat(locators.parse(output).path), os.fstat(1))
-    except (NdtoolError, OSError, ValueError):
+        return is_open_as(locators.parse(output).path, 1)
+    except NdtoolError:
         return False
 
 
@@ -284,7 +287,7 @@ def argument(name: str, **settings: Any) -> click.Argument:
     return click.Argument([name], type=options.FILE, **settings)
 
 
-def unlowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
+def unless_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
     """Return parameters, none for an operator that another one computes."""
     return () if operator.name in LOWERED else parameters
 
@@ -296,8 +299,8 @@ def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.A
     """
     for role in operator.inputs:
         required = every or role != "write_indices"
-        shown = role.upper() if required else f"[{role.upper()}]"
-        yield argument(LOWERED_INPUTS.get(role, role), metavar=shown, required=required)
+        metavar = role.upper() if required else f"[{role.upper()}]"
+        yield argument(LOWERED_INPUTS.get(role, role), metavar=metavar, required=required)
 
 
 def _run_command(operator: Operator) -> click.Command:
@@ -312,7 +315,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.DRY_RUN,
             options.TRACE,
             options.VERBOSE,
-            *unlowered(operator, options.HTML),
+            *unless_lowered(operator, options.HTML),
             *options.REPORTING,
             *options.OUTPUT_FILES,
             *options.TYPES,

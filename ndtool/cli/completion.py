@@ -82,23 +82,23 @@ class Bash(BashComplete):
         """Return the words before the one at the cursor, and that one, joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         number = int(os.environ["COMP_CWORD"])
-        self._behind = ""
-        whole: list[str] = []
-        glued = False
+        self._prefix = ""
+        joined: list[str] = []
+        joins_next = False
         for word in [*words[: number + 1], *[""] * (number + 1 - len(words))]:
-            colon = word.startswith(":") and len(whole) > 1
-            if glued or colon:
-                whole[-1] += word
+            colon = word.startswith(":") and len(joined) > 1
+            if joins_next or colon:
+                joined[-1] += word
             else:
-                whole.append(word)
-            glued = colon
-        if whole and whole[-1] != (words[number] if number < len(words) else ""):
-            self._behind = whole[-1][: whole[-1].rindex(":") + 1]
-        return whole[1:-1], whole[-1] if whole else ""
+                joined.append(word)
+            joins_next = colon
+        if joined and joined[-1] != (words[number] if number < len(words) else ""):
+            self._prefix = joined[-1][: joined[-1].rindex(":") + 1]
+        return joined[1:-1], joined[-1] if joined else ""
 
     def format_completion(self, item: CompletionItem) -> str:
         """Return a line for one completion."""
-        return f"{item.type},{item.value.removeprefix(self._behind)}"
+        return f"{item.type},{item.value.removeprefix(self._prefix)}"
 
 
 class Zsh(ZshComplete):
@@ -135,10 +135,10 @@ def arrays(typed: str) -> list[CompletionItem]:
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
-    offered = _paths(typed, tuple(row.suffix for row in table.FORMATS if row.suffix))
-    if offered == [typed]:
-        offered += _members(typed)
-    return [CompletionItem(name, type="path") for name in offered]
+    names = _paths(typed, tuple(row.suffix for row in table.FORMATS if row.suffix))
+    if names == [typed]:
+        names += _members(typed)
+    return [CompletionItem(name, type="path") for name in names]
 
 
 def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
@@ -147,13 +147,13 @@ def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
 
 
 def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
-    folder, begun = os.path.split(typed)
+    folder, prefix = os.path.split(typed)
     names = []
     try:
-        with os.scandir(os.path.expanduser(folder) or ".") as listed:
-            for entry in listed:
-                hidden = entry.name.startswith(".") and not begun.startswith(".")
-                if not entry.name.startswith(begun) or hidden:
+        with os.scandir(os.path.expanduser(folder) or ".") as directory_entries:
+            for entry in directory_entries:
+                hidden = entry.name.startswith(".") and not prefix.startswith(".")
+                if not entry.name.startswith(prefix) or hidden:
                     continue
                 name = os.path.join(folder, entry.name)
                 if entry.name.endswith(suffixes):
@@ -193,8 +193,8 @@ def engines(typed: str) -> list[CompletionItem]:
     """Complete the last engine of a comma-separated list."""
     from ndtool.analysis.engines import ENGINES
 
-    before, comma, last = typed.rpartition(",")
-    words = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
-    listed = before.split(",")
-    remaining = [name for name in words if name.startswith(last) and name not in listed]
-    return [CompletionItem(before + comma + name) for name in remaining]
+    listed_before, comma, last = typed.rpartition(",")
+    valid = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
+    chosen = listed_before.split(",")
+    remaining = [name for name in valid if name.startswith(last) and name not in chosen]
+    return [CompletionItem(listed_before + comma + name) for name in remaining]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ _BLOCK = 1 << 16  # characters to write at a time
 _DELAY = 1.0  # seconds before the first progress bar
 
 
-def put(text: str | bytes) -> None:
+def write_stdout(text: str | bytes) -> None:
     """Write a result to standard output; raise OutputError on failure."""
     try:
         write_next(1, _encoded(text, sys.stdout))
@@ -24,20 +25,20 @@ def put(text: str | bytes) -> None:
         raise OutputError(f"standard output: {exc.strerror}") from None
 
 
-def put_all(parts: Iterable[str]) -> None:
+def write_stdout_blocks(parts: Iterable[str]) -> None:
     """Write a result of any length, in large blocks."""
     texts, size = list[str](), 0
     for part in parts:
         texts.append(part)
         size += len(part)
         if size >= _BLOCK:
-            put("".join(texts))
+            write_stdout("".join(texts))
             texts, size = [], 0
     if texts:
-        put("".join(texts))
+        write_stdout("".join(texts))
 
 
-def say(text: str | bytes) -> None:
+def write_stderr(text: str | bytes) -> None:
     """Write a message to standard error; ignore failures, which cannot be reported."""
     try:
         write_next(2, _encoded(text, sys.stderr))
@@ -51,12 +52,20 @@ def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
     return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
 
 
+def is_open_as(path: str, fd: int) -> bool:
+    """Whether a path is the file at a descriptor."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except (OSError, ValueError):
+        return False
+
+
 class Progress:
     """A progress bar on a terminal, after the first second; a context manager that erases it."""
 
-    def __init__(self, shown: bool) -> None:
+    def __init__(self, enabled: bool) -> None:
         self._phase = ""
-        self._next = time.perf_counter() + _DELAY if shown else float("inf")
+        self._next = time.perf_counter() + _DELAY if enabled else float("inf")
         self._drawn = False
 
     def begin(self, phase: str) -> None:
@@ -68,36 +77,40 @@ class Progress:
 
         The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
         """
-        most = began = first = 0.0  # the largest fraction; the time and fraction of the first call
+        largest = began = first = (
+            0.0  # the largest fraction; the time and fraction of the first call
+        )
 
-        def progress(share: float) -> None:
-            nonlocal most, began, first
+        def progress(fraction: float) -> None:
+            nonlocal largest, began, first
             now = time.perf_counter()
-            if not share or not began:
-                most, began, first = share, now, share
-            most = max(most, share)
+            if not fraction or not began:
+                largest, began, first = fraction, now, fraction
+            largest = max(largest, fraction)
             if now >= self._next:
                 self._next = now + 0.1
-                self._draw(most, nbytes, (most - first) / (now - began) if now > began else 0.0)
+                self._draw(
+                    largest, nbytes, (largest - first) / (now - began) if now > began else 0.0
+                )
 
         return progress
 
-    def _draw(self, share: float, nbytes: int, rate: float) -> None:
+    def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
         """Draw the bar; rate: the fraction done per second."""
         from ndtool.cli import records, styled
 
         self._drawn = True
-        words = [self._phase]
+        labels = [self._phase]
         if nbytes:
-            words.append(f"{sized(round(share * nbytes))} of {sized(nbytes)}")
-            words += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
+            labels.append(f"{sized(round(fraction * nbytes))} of {sized(nbytes)}")
+            labels += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            words.append(f"{records.lasted(max(1, round((1 - share) / rate)))} left")
-        say(styled.progress(share, ", ".join(filter(None, words))))
+            labels.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
+        write_stderr(styled.progress(fraction, ", ".join(filter(None, labels))))
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._drawn:
-            say(b"\r\x1b[K")
+            write_stderr(b"\r\x1b[K")

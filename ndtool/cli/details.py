@@ -31,8 +31,8 @@ def details(ready: Prepared) -> list[str]:
         *(f"{role}: {_access(source)}" for role, source in call.sources.items()),
         _selection(inference),
         *([f"updates: {_combined(inference)}"] if inference.scatters else []),
-        records.planned(ready.plan),
-        *records.priced(ready.plan),
+        records.plan_text(ready.plan),
+        *records.cost_text(ready.plan),
         f"executor: {_executor(ready)}",
     ]
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 from math import prod
 
-from ndtool import notebook
 from ndtool.analysis import values
 from ndtool.analysis.oracle.distances import measurable
 from ndtool.analysis.records import bytes_of_data
@@ -14,7 +13,7 @@ from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
-from ndtool.errors import counted, sized
+from ndtool.errors import aligned, counted, sized
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
@@ -27,10 +26,12 @@ COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "
 def metadata(call: OpenCall, stats: Stats) -> list[str]:
     """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
-    parts = [counted(stats.tuples, "index tuple"), *_beyond(names, stats)]
-    parts += [f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)]
-    parts += [f"sorted: {'yes' if stats.sorted else 'no'}", _touched(call, stats)]
-    return parts + _duplicates(call, names, stats)
+    statistics = [counted(stats.tuples, "index tuple"), *_out_of_bounds(names, stats)]
+    statistics += [
+        f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)
+    ]
+    statistics += [f"sorted: {'yes' if stats.sorted else 'no'}", _selected(call, stats)]
+    return statistics + _duplicates(call, names, stats)
 
 
 def component_cells(stats: Stats) -> list[tuple[str, ...]]:
@@ -49,7 +50,7 @@ def component_cells(stats: Stats) -> list[tuple[str, ...]]:
     ]
 
 
-def _beyond(names: Names, stats: Stats) -> list[str]:
+def _out_of_bounds(names: Names, stats: Stats) -> list[str]:
     if not stats.out_of_bounds:
         return []
     first = ", ".join(
@@ -62,11 +63,11 @@ def _beyond(names: Names, stats: Stats) -> list[str]:
     return [f"out of bounds: {counted(stats.out_of_bounds, 'tuple')}, first {first}"]
 
 
-def _touched(call: OpenCall, stats: Stats) -> str:
+def _selected(call: OpenCall, stats: Stats) -> str:
     runs, total = prod(stats.runs), bytes_of_data(call)
     pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
-    share = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
-    selected = f"{stats.distinct} of {counted(runs, 'slice')}{share}"
+    fraction = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
+    selected = f"{stats.distinct} of {counted(runs, 'slice')}{fraction}"
     return f"selected: {selected}; {sized(stats.bytes_touched)} of {sized(total)}{pages}"
 
 
@@ -119,14 +120,14 @@ def histogram(stats: Stats) -> list[str]:
 def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) -> list[str]:
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
-    most = max(1, *(count for _, count in counts))
-    heads = notebook.aligned([titles, *rows]).splitlines()
-    wide = max(map(len, heads)) + 2
-    length = max(1, min(_LONGEST, columns(fd) - wide))
+    largest = max(1, *(count for _, count in counts))
+    table_lines = aligned([titles, *rows]).splitlines()
+    label_width = max(map(len, table_lines)) + 2
+    length = max(1, min(_LONGEST, columns(fd) - label_width))
     bar = _bar(fd)
-    return heads[:1] + [
-        f"{head:{wide}}{bar * -(-count * length // most)}".rstrip()
-        for head, (_, count) in zip(heads[1:], counts, strict=True)
+    return table_lines[:1] + [
+        f"{head:{label_width}}{bar * -(-count * length // largest)}".rstrip()
+        for head, (_, count) in zip(table_lines[1:], counts, strict=True)
     ]
 
 
@@ -159,6 +160,6 @@ def differences(compared: Comparison) -> list[str]:
     if largest is not None and measurable(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
-        actual, expected = values.shown(largest.output), values.shown(largest.expected)
+        actual, expected = values.short_text(largest.output), values.short_text(largest.expected)
         lines.append(f"largest: {position} is {actual}, not {expected}: {distance} ulps apart")
     return lines + compared.findings

@@ -32,6 +32,6 @@ def fold(line: str, fd: int) -> str:
     )
 
 
-def lines(parts: Iterable[str], fd: int) -> str:
+def lines(texts: Iterable[str], fd: int) -> str:
     """Return lines, each wrapped to the terminal at a descriptor."""
-    return "".join(f"{fold(part, fd)}\n" for part in parts)
+    return "".join(f"{fold(text, fd)}\n" for text in texts)

@@ -43,8 +43,8 @@ class Group(click.Group):
     """A group of commands. sections: the commands, by the titles of the help."""
 
     def __init__(self, sections: Mapping[str, list[click.Command]], **settings: object) -> None:
-        below = [command for commands in sections.values() for command in commands]
-        super().__init__(commands=below, **settings)  # type: ignore[arg-type]
+        subcommands = [command for commands in sections.values() for command in commands]
+        super().__init__(commands=subcommands, **settings)  # type: ignore[arg-type]
         self._sections = sections
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,11 +60,11 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by sections."""
-        listed = {
+        commands_by_section = {
             title: [(str(command.name), command.get_short_help_str()) for command in commands]
             for title, commands in self._sections.items()
         }
-        _write(listed, formatter)
+        _write(commands_by_section, formatter)
 
 
 def _write(lists: dict[str, Rows], formatter: click.HelpFormatter) -> None:

@@ -38,8 +38,8 @@ class Kind(click.ParamType):  # type: ignore[type-arg]
         from ndtool.cli import completion
 
         function, *settings = self._offer
-        offered: list[Any] = getattr(completion, function)(incomplete, *settings)
-        return offered
+        completions: list[Any] = getattr(completion, function)(incomplete, *settings)
+        return completions
 
 
 class Directories(Kind):
@@ -67,8 +67,8 @@ class Flag(click.types.BoolParamType):
         if word in self.SET or word in self.UNSET:
             return word in self.SET
         if not isinstance(word, bool):
-            words = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
-            self.fail(f"{value!r} is not a flag: {words}", param, ctx)
+            valid = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
+            self.fail(f"{value!r} is not a flag: {valid}", param, ctx)
         return word
 
 

@@ -10,7 +10,7 @@ import click
 from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
 from ndtool.cli.commands import argument, command
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.cli.variables import is_by_variable
@@ -64,19 +64,21 @@ def _print(reporter: Reporter, outcome: Outcome) -> None:
     """Print the nodes of a model; raise the error of the one that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
-        columns, shown = cells(outcome)
-        put(table(columns, shown, columns[2:], 1) if shown else f"{records.NO_NODES}\n")
-        put(lines(assumed(outcome), 1))
+        columns, node_rows = cells(outcome)
+        write_stdout(
+            table(columns, node_rows, columns[2:], 1) if node_rows else f"{records.NO_NODES}\n"
+        )
+        write_stdout(lines(assumed(outcome), 1))
         rows = [
             (printable(node.node.node), *row)
             for node in outcome.nodes
             for row in against.cells(node.reports)
         ]
         if commands := [command for node in outcome.nodes for command in _explain_command(node)]:
-            put("\n" + lines(commands, 1))
+            write_stdout("\n" + lines(commands, 1))
         if rows:
-            put("\n")
-            put(table(("node", *against.COLUMNS), rows, ("node", *against.COLUMNS[2:]), 1))
+            write_stdout("\n")
+            write_stdout(table(("node", *against.COLUMNS), rows, ("node", *against.COLUMNS[2:]), 1))
     if outcome.error is not None:
         outcome.error.more["nodes"] = record["nodes"]
         raise outcome.error

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ndtool.cli import kinds
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.kinds import Kind, integer
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
@@ -16,8 +16,10 @@ from ndtool.rules.reductions import REDUCTIONS
 def _option(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return an option with its help; names: a short flag, and the parameter name."""
     variable = "NDTOOL_" + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
-    shown = settings.get("default") is not None
-    return click.Option([*names, flag], help=text, envvar=variable, show_default=shown, **settings)
+    show_default = settings.get("default") is not None
+    return click.Option(
+        [*names, flag], help=text, envvar=variable, show_default=show_default, **settings
+    )
 
 
 def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
@@ -43,7 +45,7 @@ def _exit_option(*flags: str, callback: Any, help: str) -> click.Option:  # noqa
 
 def _show_help(context: click.Context, _: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        put(context.get_help() + "\n")
+        write_stdout(context.get_help() + "\n")
         context.exit()
 
 
@@ -51,7 +53,7 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
     if value and not context.resilient_parsing:
         from ndtool import __version__
 
-        put(f"ndtool {__version__}\n")
+        write_stdout(f"ndtool {__version__}\n")
         context.exit()
 
 
@@ -136,12 +138,13 @@ DTYPE = _option(
 )
 TEXT = _flag(
     "--text",
-    "Read INDICES and UPDATES as text if neither content nor suffix shows a format, as for -.",
+    "Read INDICES and UPDATES as text if neither content nor suffix shows a format: numbers on"
+    " standard input, for example.",
 )
 OUTPUT = _option(
     "--output",
     "Output: a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt; FILE:NAME"
-    " adds or replaces one array of those with several; - is standard output. Default: -, on a"
+    " adds or replaces an array in a file of several; - is standard output. Default: -, on a"
     " terminal a preview.",
     "-o",
     type=FILE,
@@ -186,7 +189,7 @@ WORKERS = _option(
     type=integer(1, 1024),
     metavar="N",
 )
-RESUME = _flag("--resume", "Resume a run on a cluster that was killed, from its files in --spill.")
+RESUME = _flag("--resume", "Resume a killed run on a cluster, from its files in --spill.")
 DRY_RUN = _flag("--dry-run", "Check inputs and indices, show the plan, write nothing.")
 NO_CLOBBER = _flag("--no-clobber", "Do not replace an existing output.")
 FORCE = _flag(
@@ -232,7 +235,9 @@ FROM = _option(
     multiple=True,
     metavar="I,J...",
 )
-ALL = _flag("--all", "List all updates or destinations, not only the first and last five.", "every")
+ALL = _flag(
+    "--all", "List all updates or destinations, not only the first and last five.", "list_all"
+)
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",
@@ -294,7 +299,9 @@ TRACE = _reporter_flag(
     "Show all shape rules, or none. Default: on a terminal, a summary.",
     default=None,
 )
-VERBOSE = _reporter_flag("--verbose", "Explain what is done and why: access, plan, threads.", "-v")
+VERBOSE = _reporter_flag(
+    "--verbose", "Explain the run: access to inputs, plan with its reason, threads.", "-v"
+)
 QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)

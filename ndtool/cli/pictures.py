@@ -46,7 +46,7 @@ class Picture(NamedTuple):
     @property
     def summary(self) -> str:
         """The contents in two sentences, as alternative text."""
-        counts = ", ".join(f"{often} {count}" for often, count in self.repeats)
+        counts = ", ".join(f"{frequency} {count}" for frequency, count in self.repeats)
         return (
             f"{self.tuples} index tuples select {self.named} of {self.runs} slices of data."
             f" Slices by how often they are selected: {counts}."
@@ -56,7 +56,7 @@ class Picture(NamedTuple):
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
     runs, name = prod(stats.runs), called(call.inference.inputs["data"].name)
-    often = ["once", "2 times"] + [
+    frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
@@ -67,29 +67,29 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
         stats.tuples - stats.out_of_bounds,
         stats.fine_histogram,
         -(-runs // len(stats.fine_histogram)) if stats.fine_histogram else 1,
-        [("never", runs - stats.distinct), *zip(often, stats.repeats, strict=False)],
+        [("never", runs - stats.distinct), *zip(frequency, stats.repeats, strict=False)],
     )
 
 
-def file(path: str, shown: Picture) -> bytes | None:
+def file(path: str, contents: Picture) -> bytes | None:
     """Return a picture as .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
-        root = svg(shown)
+        root = svg(contents)
         root.set("xmlns", "http://www.w3.org/2000/svg")
         root.insert(2, markup.verbatim("style", _STYLE))
         return markup.picture(root)
-    return _png(shown) if path.endswith(".png") else None
+    return _png(contents) if path.endswith(".png") else None
 
 
-def svg(shown: Picture) -> Element:
+def svg(contents: Picture) -> Element:
     """Return a picture as an SVG element."""
-    height = 64 + TALL + 60 + ROW * len(shown.repeats)
+    height = 64 + TALL + 60 + ROW * len(contents.repeats)
     return element(
         "svg",
-        element("title", shown.title, id="picture-title"),
-        element("desc", shown.summary, id="picture-desc"),
-        *_density(shown),
-        *_repeats(shown, 64 + TALL + 40),
+        element("title", contents.title, id="picture-title"),
+        element("desc", contents.summary, id="picture-desc"),
+        *_density(contents),
+        *_repeats(contents, 64 + TALL + 40),
         viewBox=f"0 0 {WIDTH} {height}",
         width=WIDTH,
         height=height,
@@ -100,41 +100,46 @@ def svg(shown: Picture) -> Element:
     )
 
 
-def _density(shown: Picture) -> list[Element]:
-    most, count = max(shown.density, default=0), len(shown.density)
+def _density(contents: Picture) -> list[Element]:
+    largest, count = max(contents.density, default=0), len(contents.density)
     top, span = 44, WIDTH - LEFT - RIGHT
     parts = [
-        _text(LEFT, 20, shown.title, "title"),
-        _text(LEFT - 8, top + 10, str(most), "faint", "end"),
+        _text(LEFT, 20, contents.title, "title"),
+        _text(LEFT - 8, top + 10, str(largest), "faint", "end"),
         _text(LEFT - 8, top + TALL, "0", "faint", "end"),
         _text(LEFT, top + TALL + 18, "0", "faint"),
-        _text(LEFT + span / 2, top + TALL + 18, shown.unit, "faint", "middle"),
-        _text(LEFT + span, top + TALL + 18, str(max(shown.runs - 1, 0)), "faint", "end"),
+        _text(LEFT + span / 2, top + TALL + 18, contents.unit, "faint", "middle"),
+        _text(LEFT + span, top + TALL + 18, str(max(contents.runs - 1, 0)), "faint", "end"),
     ]
-    for number, tuples in enumerate(shown.density):
-        first, last = number * shown.width, min((number + 1) * shown.width, shown.runs) - 1
+    for number, tuples in enumerate(contents.density):
+        first, last = number * contents.width, min((number + 1) * contents.width, contents.runs) - 1
         begin, end = (span * edge / count for edge in (number, number + 1))
         if tuples:
-            tall = TALL * tuples / most
+            bar_height = TALL * tuples / largest
             label = f"{_through(first, last)}: {tuples} tuples"
-            parts.append(_bar(LEFT + begin, top + TALL - tall, end - begin, tall, label))
-    parts.append(_rule(LEFT, top + TALL, span))
+            parts.append(
+                _bar(LEFT + begin, top + TALL - bar_height, end - begin, bar_height, label)
+            )
+    base = _short(top + TALL)
+    parts.append(element("line", x1=LEFT, y1=base, x2=LEFT + span, y2=base, class_="line"))
     return parts
 
 
-def _repeats(shown: Picture, top: float) -> list[Element]:
-    most, wide = max((count for _, count in shown.repeats), default=0) or 1, 120
-    span = WIDTH - LEFT - RIGHT - wide - 80
+def _repeats(contents: Picture, top: float) -> list[Element]:
+    largest, label_width = max((count for _, count in contents.repeats), default=0) or 1, 120
+    span = WIDTH - LEFT - RIGHT - label_width - 80
     parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
-    for number, (often, count) in enumerate(shown.repeats):
+    for number, (frequency, count) in enumerate(contents.repeats):
         y = top + 10 + ROW * number
-        bar = _bar(LEFT + wide, y, span * count / most, ROW - 6, f"{often}: {count} slices")
-        if often == "never":
+        bar = _bar(
+            LEFT + label_width, y, span * count / largest, ROW - 6, f"{frequency}: {count} slices"
+        )
+        if frequency == "never":
             bar.set("class", "never")
         parts += [
-            _text(LEFT + wide - 8, y + 14, often, "", "end"),
+            _text(LEFT + label_width - 8, y + 14, frequency, "", "end"),
             bar,
-            _text(LEFT + wide + span * count / most + 6, y + 14, str(count), "faint"),
+            _text(LEFT + label_width + span * count / largest + 6, y + 14, str(count), "faint"),
         ]
     return parts
 
@@ -154,12 +159,6 @@ def _bar(x: float, y: float, width: float, height: float, label: str) -> Element
     return element("rect", element("title", label), **sizes, class_="bar")
 
 
-def _rule(x: float, y: float, width: float) -> Element:
-    return element(
-        "line", x1=_short(x), y1=_short(y), x2=_short(x + width), y2=_short(y), class_="line"
-    )
-
-
 def _short(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
@@ -176,19 +175,25 @@ def require(path: str) -> None:
         ) from None
 
 
-def _png(shown: Picture) -> bytes:
+def _png(contents: Picture) -> bytes:
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
     density, repeats = figure.subplots(2)
-    edges = [min(number * shown.width, shown.runs) for number in range(len(shown.density) + 1)]
-    density.stairs(shown.density, edges, fill=True)
+    edges = [
+        min(number * contents.width, contents.runs) for number in range(len(contents.density) + 1)
+    ]
+    density.stairs(contents.density, edges, fill=True)
     density.yaxis.get_major_locator().set_params(integer=True)
-    density.set(title=shown.title.replace("$", r"\$"), xlabel=shown.unit, ylabel="index tuples")
-    bars = repeats.barh(*zip(*shown.repeats, strict=True))
+    density.set(
+        title=contents.title.replace("$", r"\$"), xlabel=contents.unit, ylabel="index tuples"
+    )
+    bars = repeats.barh(*zip(*contents.repeats, strict=True))
     repeats.bar_label(bars, padding=3)
     repeats.invert_yaxis()
     repeats.set(title="Slices by how often they are selected", xlabel="slices")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None, "Description": shown.summary})
+    figure.savefig(
+        buffer, format="png", metadata={"Software": None, "Description": contents.summary}
+    )
     return buffer.getvalue()

@@ -7,7 +7,7 @@ import click
 
 from ndtool import redaction
 from ndtool.cli import commands, helppages, models, options, questions
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
@@ -26,9 +26,9 @@ class _Group(helppages.Group):
         """Find a command; for another name of an operator, the error suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
-        meant = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and meant in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {meant!r}?")
+        correct = titles.get(name, name.replace("_", "-"))
+        if name not in self.commands and correct in self.commands:
+            ctx.fail(f"no such command {name!r}: did you mean {correct!r}?")
         return super().resolve_command(ctx, args)
 
 
@@ -65,7 +65,7 @@ def program() -> click.Group:
                 _of_all("infer", questions.infer, "Infer dtype and shape of an output."),
                 _of_all("explain", questions.explain, "Explain elements of an output."),
                 _of_all("stats", questions.stats, "Print statistics of the indices."),
-                _of_all("verify", questions.verify, "Check an output, and other engines."),
+                _of_all("verify", questions.verify, "Check an output, or compare other engines."),
             ],
             "Files and models": [
                 commands.convert(),
@@ -75,9 +75,10 @@ def program() -> click.Group:
                 questions.spec(),
             ],
         },
-        "Run ONNX's gather and scatter operators on arrays in files.\n\n"
-        "An input is a path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
-        " .parquet, .arrow, .csv, .txt or .json, with :NAME if it has several arrays, or - for a"
+        "Run ONNX's gather and scatter operators on arrays in files. A gather reads elements at"
+        " indices, as data[indices] does in NumPy; a scatter writes to them in a copy.\n\n"
+        "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
+        " .parquet, .arrow, .csv, .txt or .json; FILE:NAME is one of several arrays in a file, - a"
         " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'.",
         options.VERSION,
         example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
@@ -97,7 +98,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     reporter.json = (
         "--json" in arguments
     )  # this and the next: for errors before click parses options
-    reporter.data_on_stdout = commands.asks_for_array(arguments)
+    reporter.data_on_stdout = commands.writes_array_to_stdout(arguments)
     reporter.arguments = arguments
     try:
         with group.make_context(
@@ -123,7 +124,7 @@ def _complete(group: click.Group, request: str) -> None:
         )
     completion = kind(group, {}, "ndtool", _COMPLETE)
     if action == "source":
-        put(completion.source())
+        write_stdout(completion.source())
         return
     try:
         completion.get_completion_args()
@@ -132,7 +133,7 @@ def _complete(group: click.Group, request: str) -> None:
             f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
             " completion function sets them"
         ) from None
-    put(completion.complete() + "\n")
+    write_stdout(completion.complete() + "\n")
 
 
 def _width() -> int:

@@ -17,9 +17,9 @@ from ndtool.cli.commands import (
     input_arguments,
     reporting,
     reporting_on,
-    unlowered,
+    unless_lowered,
 )
-from ndtool.cli.console import put
+from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.errors import NdtoolError, UsageError
@@ -50,7 +50,7 @@ def _explain(
     operator: str,
     at: tuple[tuple[int, ...], ...],
     origins: tuple[tuple[int, ...], ...],
-    every: bool,
+    list_all: bool,
     html: str | None = None,
     **options: Any,
 ) -> None:
@@ -68,7 +68,7 @@ def _explain(
         with reporting(html, call, reporter) as report:
             with reporter.progress() as bar:
                 progress = bar.of(call.sources["indices"].metadata.nbytes)
-                explained = explain.explain(call, at, origins, every, progress)
+                explained = explain.explain(call, at, origins, list_all, progress)
             if report:
                 report.explained(*explained)
         single = len(at) + len(origins) == 1
@@ -119,11 +119,11 @@ def _put_stats(call: "OpenCall", statistics: "Stats") -> None:
     from ndtool.cli import figures, records
 
     count, *others = figures.metadata(call, statistics)
-    put(lines([records.title(call.asked), count], 1))
+    write_stdout(lines([records.title(call.asked), count], 1))
     if statistics.components:
         cells, folded = figures.component_cells(statistics), ("valid", "out of bounds")
-        put(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
-    put(lines([*others, *figures.histogram(statistics)], 1))
+        write_stdout(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
+    write_stdout(lines([*others, *figures.histogram(statistics)], 1))
 
 
 @click.pass_obj
@@ -220,7 +220,7 @@ def explain(operator: Operator) -> click.Command:
             options.FROM,
             options.ALL,
             *options.TYPES,
-            *unlowered(operator, options.HTML),
+            *unless_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
@@ -243,7 +243,7 @@ def stats(operator: Operator) -> click.Command:
             *(map(argument, roles) if own else input_arguments(operator)),
             *attribute_options(operator),
             *options.TYPES,
-            *unlowered(operator, options.HTML, options.PLOT),
+            *unless_lowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
@@ -263,11 +263,11 @@ def verify(operator: Operator) -> click.Command:
             argument("output", required=operator.name in LOWERED),
             *attribute_options(operator),
             options.WITHIN,
-            *unlowered(operator, *options.ENGINES),
+            *unless_lowered(operator, *options.ENGINES),
             options.THREADS,
             options.DTYPE,
             options.TEXT,
-            *unlowered(operator, options.HTML),
+            *unless_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Check an output of {operator.command} against a slow reference: dtype, shape and every"

@@ -32,7 +32,7 @@ _RANGES = tuple(
 )
 
 
-def lasted(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a duration as text: 1.2 ms."""
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
@@ -55,10 +55,10 @@ def title(inference: Inference) -> str:
 def summary(inference: Inference) -> list[str]:
     """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
     rule = inference.trace.decisive
-    return [title(inference), f"{rule.rule} = {rule.numbers}", concluded(inference)[-1]]
+    return [title(inference), f"{rule.rule} = {rule.numbers}", conclusion(inference)[-1]]
 
 
-def broken(trace: Trace) -> str:
+def broken_rule(trace: Trace) -> str:
     """Return a trace up to a broken rule in a line."""
     rule, numbers, result, _ = trace.steps[-1]
     return f"{trace.operator}: {rule}: {numbers}: {result}"
@@ -69,14 +69,14 @@ def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
     return [(step.rule, step.numbers, step.result) for step in trace.steps]
 
 
-def concluded(inference: Inference) -> list[str]:
+def conclusion(inference: Inference) -> list[str]:
     """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
 
 
-def planned(plan: Plan) -> str:
+def plan_text(plan: Plan) -> str:
     """Return a run's plan as a line of text."""
     tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
     moved = [f"{sized(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")]
@@ -84,16 +84,16 @@ def planned(plan: Plan) -> str:
     return f"plan: {execution}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
 
 
-def priced(plan: Plan) -> list[str]:
+def cost_text(plan: Plan) -> list[str]:
     """Return the requests of an external plan, and its estimates, as lines of text."""
     if not plan.estimates:
         return []
     counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
-    each = [
-        f"{workers} worker{'s' * (workers > 1)} {lasted(seconds)}, ${dollars:.2f}"
+    estimates = [
+        f"{workers} worker{'s' * (workers > 1)} {duration(seconds)}, ${dollars:.2f}"
         for workers, seconds, dollars in plan.estimates
     ]
-    return [f"requests: {counts}", f"estimates: {'; '.join(each)}"]
+    return [f"requests: {counts}", f"estimates: {'; '.join(estimates)}"]
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def plan_record(plan: Plan) -> dict[str, Any]:
     return {**record, "estimates": [estimate._asdict() for estimate in plan.estimates]}
 
 
-def resumed(taken: dict[str, int], tasks: dict[str, int]) -> str:
+def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
     """Return the numbers of resumed tasks, and of all, as a line of text."""
-    counts = [f"{taken[phase]} of {tasks[phase]} {phase} tasks" for phase in taken]
+    counts = [f"{resumed[phase]} of {tasks[phase]} {phase} tasks" for phase in resumed]
     return f"resumed: {', '.join(counts)}"
 
 
@@ -170,6 +170,6 @@ def spec_cells(row: Row) -> tuple[str, ...]:
 def _ranges(names: tuple[str, ...]) -> str:
     """Return types abbreviated: int8..64 for int8, int16, int32, int64."""
     text = ", ".join(names)
-    for listed, short in _RANGES:
-        text = text.replace(listed, short)
+    for names_listed, abbreviated in _RANGES:
+        text = text.replace(names_listed, abbreviated)
     return text

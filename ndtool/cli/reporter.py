@@ -12,13 +12,13 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ndtool import __version__, notebook
+from ndtool import __version__
 from ndtool.analysis import records as json_records
 from ndtool.cli import records
-from ndtool.cli.console import Progress, put, put_all, say
+from ndtool.cli.console import Progress, write_stderr, write_stdout, write_stdout_blocks
 from ndtool.cli.folding import columns, lines
-from ndtool.cli.records import lasted
-from ndtool.errors import NdtoolError, OutputError, Status, counted, printable, sized
+from ndtool.cli.records import duration
+from ndtool.errors import NdtoolError, OutputError, Status, aligned, counted, printable, sized
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST
@@ -92,9 +92,9 @@ class Reporter:
         self.warn(call.warnings)
         if self._shows_trace(dry_run):
             if self.trace:
-                say(_trace(call.asked.trace, records.title(call.asked), 2))
+                write_stderr(_trace(call.asked.trace, records.title(call.asked), 2))
             else:
-                say(_summary(records.summary(call.asked)))
+                write_stderr(_summary(records.summary(call.asked)))
         self._reporting = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:
@@ -103,17 +103,17 @@ class Reporter:
             from ndtool.cli.details import details
 
             started = time.perf_counter()
-            say(lines(details(ready), 2))
+            write_stderr(lines(details(ready), 2))
             self._reporting += time.perf_counter() - started
 
-    def end(self, call: OpenCall, to: Output | None, outcome: Outcome, dry_run: bool) -> None:
+    def end(self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool) -> None:
         """Print the outcome of a run and its duration."""
         from ndtool.cli import records
 
         seconds = time.perf_counter() - call.started - self._reporting
         inference, output, plan = call.inference, call.request.output, outcome.plan
         if self.json:
-            warnings = [*call.warnings, *(to.warnings if to else ()), *outcome.warnings]
+            warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
             self.put_json(
                 {
                     **json_records.run_record(call, outcome),
@@ -133,10 +133,10 @@ class Reporter:
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
-            for line in (records.planned(plan), *records.priced(plan)):
+            for line in (records.plan_text(plan), *records.cost_text(plan)):
                 _say_line(line)
         if outcome.resumed:
-            _say_line(records.resumed(outcome.resumed, plan.tasks))
+            _say_line(records.resumed_text(outcome.resumed, plan.tasks))
         if outcome.preserved and not dry_run:
             _say_line(_preserved(outcome.preserved))
 
@@ -156,17 +156,17 @@ class Reporter:
         if self.json:
             self.put_json(json_records.inferred_record(inference))
             return
-        put(_trace(inference.trace, records.title(inference), 1))
-        put(lines(records.concluded(inference), 1))
+        write_stdout(_trace(inference.trace, records.title(inference), 1))
+        write_stdout(lines(records.conclusion(inference), 1))
 
     def answer(
-        self, record: Callable[[], dict[str, Any]], words: Callable[[], Iterable[str]]
+        self, record: Callable[[], dict[str, Any]], text: Callable[[], Iterable[str]]
     ) -> None:
-        """Print a result; record, words: functions that return it as JSON and as text."""
+        """Print a result; record, text: functions that return it as JSON and as text."""
         if self.json:
             self.put_json(record())
         else:
-            put_all(words())
+            write_stdout_blocks(text())
 
     def verified(self, name: str, compared: Comparison) -> None:
         """Print that an output is verified, and how far elements differ within the tolerance."""
@@ -182,7 +182,7 @@ class Reporter:
                 )
             _say_line(f"verified {printable(name)}: {compared.described}, {accuracy}")
             if compared.different:
-                say(figures.comparison(compared, 2))
+                write_stderr(figures.comparison(compared, 2))
 
     def entries(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
         """Print the arrays in files, and the nodes of our operators."""
@@ -193,21 +193,21 @@ class Reporter:
         titled = (note.removesuffix("_version").removesuffix("_type") for note in notes)
         titles = ("name", "array", "order", "bytes", *titled, "mappable")
         rows = [records.entry_cells(entry, notes) for entry in entries]
-        put(table(titles, rows, ("name", "array", "mappable"), 1))
+        write_stdout(table(titles, rows, ("name", "array", "mappable"), 1))
         if nodes:
             columns = records.NODE_COLUMNS
-            put("\n")
-            put(table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
+            write_stdout("\n")
+            write_stdout(table(columns, list(map(records.node_cells, nodes)), columns[2:], 1))
         self.warn([entry.warning for entry in entries if entry.warning])
 
     def specs(self, rows: list[Row]) -> None:
         """Print rows of the standards."""
         if self.json:
-            listed = [{"spec": row.spec, **row._asdict()} for row in rows]
-            self.put_json({"version": __version__, "specs": listed})
+            spec_records = [{"spec": row.spec, **row._asdict()} for row in rows]
+            self.put_json({"version": __version__, "specs": spec_records})
             return
         columns = records.SPEC_COLUMNS
-        put(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
+        write_stdout(table(columns, [records.spec_cells(row) for row in rows], columns[2:], 1))
 
     def error(self, exc: NdtoolError) -> None:
         """Print an error, with its trace and comparison if any."""
@@ -219,21 +219,23 @@ class Reporter:
             self._put_error({**exc.fields(), **steps, **record})
             return
         if trace is not None and self._shows_trace(False):
-            full = self.trace
-            say(_trace(trace, trace.operator, 2) if full else _summary([records.broken(trace)]))
+            if self.trace:
+                write_stderr(_trace(trace, trace.operator, 2))
+            else:
+                write_stderr(_summary([records.broken_rule(trace)]))
         exc.message = _message(exc.message)
         exc.places = tuple(map(_message, exc.places))
         exc.hint = _message(exc.hint)
         if self._is_coloured():
             from ndtool.cli import styled
 
-            say(styled.error(exc))
+            write_stderr(styled.error(exc))
         else:
-            say(f"error: {exc}\n")
+            write_stderr(f"error: {exc}\n")
         if compared is not None and not self.quiet:
             from ndtool.cli import figures
 
-            say(figures.comparison(compared, 2))
+            write_stderr(figures.comparison(compared, 2))
 
     def written(self, name: str) -> None:
         """Print that a report or picture was written."""
@@ -255,7 +257,7 @@ class Reporter:
             fields = {"error": "Bug", "status": int(Status.BUG), "message": message}
             self._put_error({**fields, "places": [], "hint": None, "traceback": traceback})
         else:
-            say(f"{traceback}error: {message}\n")
+            write_stderr(f"{traceback}error: {message}\n")
 
     def progress(self) -> Progress:
         """Return a progress bar, shown on terminals only."""
@@ -274,7 +276,7 @@ class Reporter:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     def warn(self, warnings: list[str]) -> None:
-        """Print warnings."""
+        """Print warnings, unless --quiet or --json is given."""
         if self.quiet or self.json:
             return
         for warning in warnings:
@@ -282,32 +284,32 @@ class Reporter:
             if self._is_coloured():
                 from ndtool.cli import styled
 
-                say(styled.warning(text))
+                write_stderr(styled.warning(text))
             else:
-                say(f"warning: {text}\n")
+                write_stderr(f"warning: {text}\n")
 
     def put_json(self, fields: dict[str, Any]) -> None:
         """Print the JSON object; its lists may be iterators."""
         if self.data_on_stdout:
-            say(_json(fields))
+            write_stderr(_json(fields))
         else:
             self._answered = True  # even if only a part of it is printed
-            put_all(chain(_json_parts(fields), "\n"))
+            write_stdout_blocks(chain(_json_parts(fields), "\n"))
 
     def _put_error(self, fields: dict[str, Any]) -> None:
         """Print an error as JSON, in place of the result."""
         text = _json(fields, partial(foreign, shortest=LONG))
         if self.data_on_stdout or self._answered:
-            say(text)
+            write_stderr(text)
             return
         try:
-            put(text)
+            write_stdout(text)
         except (OSError, OutputError):
-            say(text)
+            write_stderr(text)
 
 
 def _say_line(line: str) -> None:
-    say(lines([line], 2))
+    write_stderr(lines([line], 2))
 
 
 def _summary(summary: list[str]) -> str | bytes:
@@ -341,7 +343,7 @@ def table(
         from ndtool.cli import styled
 
         return styled.table(columns, rows, folded, fd, title)
-    return (title and title + "\n") + notebook.aligned([columns, *rows])
+    return (title and title + "\n") + aligned([columns, *rows])
 
 
 def _output(inference: Inference) -> str:
@@ -349,7 +351,7 @@ def _output(inference: Inference) -> str:
 
 
 def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
-    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {lasted(seconds)}{suffix}"
+    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {duration(seconds)}{suffix}"
 
 
 def _preserved(names: tuple[str, ...]) -> str:

@@ -50,9 +50,9 @@ def summary(lines: list[str]) -> bytes:
     return _rendered(2, *texts)
 
 
-def _headed(head: str, style: str, words: str) -> Text:
+def _headed(head: str, style: str, text: str) -> Text:
     """Return a line with a styled head, wrapped to the terminal."""
-    line = Text(fold(head + words, 2))
+    line = Text(fold(head + text, 2))
     line.stylize(style, 0, len(head))
     return line
 
@@ -84,39 +84,41 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: in
     cells: the cells of each column, its name first.
     """
     widths = [max(map(cell_len, column)) for column in cells]
-    words = [
+    longest_words = [
         max(cell_len(word) for cell in column for word in cell.split() or [""])
         if column[0] in folded
         else width
         for column, width in zip(cells, widths, strict=True)
     ]
-    while sum(widths) > available and widths != words:
-        widest = max((width, i) for i, width in enumerate(widths) if width > words[i])[1]
+    while sum(widths) > available and widths != longest_words:
+        widest = max((width, i) for i, width in enumerate(widths) if width > longest_words[i])[1]
         widths[widest] -= 1
     return widths
 
 
-def progress(share: float, label: str) -> bytes:
+def progress(fraction: float, label: str) -> bytes:
     """Return a progress bar that overwrites the current line."""
     console = _console(2)
     available = console.width - cell_len(label) - 2 * _GAP - len("100%")
     line = Table.grid(padding=(0, 1))
     bar = (
-        [ProgressBar(total=1.0, completed=share, width=min(available, 40))]
+        [ProgressBar(total=1.0, completed=fraction, width=min(available, 40))]
         if available >= 5
         else []
     )
-    line.add_row(*bar, Text(f"{share:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
+    line.add_row(*bar, Text(f"{fraction:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
     return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
 
 
-def _rendered(fd: int, *parts: RenderableType) -> bytes:
+def _rendered(fd: int, *renderables: RenderableType) -> bytes:
     console = _console(fd)
-    for part in parts:
-        if isinstance(part, Table):
+    for renderable in renderables:
+        if isinstance(renderable, Table):
             unlimited = console.options.update(max_width=_UNLIMITED)
-            console.width = max(console.width, console.measure(part, options=unlimited).minimum)
-        console.print(part, soft_wrap=isinstance(part, Text))
+            console.width = max(
+                console.width, console.measure(renderable, options=unlimited).minimum
+            )
+        console.print(renderable, soft_wrap=isinstance(renderable, Text))
     text = console.file
     assert isinstance(text, io.TextIOWrapper)
     text.flush()

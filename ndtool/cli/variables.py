@@ -20,15 +20,15 @@ def is_by_variable(name: str) -> bool:
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
-def drop_idle(output: str, options: dict[str, Any]) -> None:
+def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     """Drop cluster and chunk options that come from variables and do not apply."""
     if "workers" in options:
-        _drop_idle_cluster(output, options)
+        _drop_inapplicable_cluster(output, options)
     if options.get("spill") and is_by_variable("spill"):
         for spill in options["spill"]:
             _require_directory(spill)
-    idle = list(filter(is_by_variable, STORING))
-    if not idle:
+    inapplicable_options = list(filter(is_by_variable, STORING))
+    if not inapplicable_options:
         return
     from ndtool.formats import locators, outputs
     from ndtool.storage import local
@@ -39,14 +39,14 @@ def drop_idle(output: str, options: dict[str, Any]) -> None:
         return
     if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs
         codec = (options.get("codec") or "none").partition(":")[0]
-        idle = [
-            name for name in idle
+        inapplicable_options = [
+            name for name in inapplicable_options
             if name == "shards" or (name == "codec" and codec not in file_format.module.CODECS)
         ]  # fmt: skip
-    options.update(dict.fromkeys(idle))
+    options.update(dict.fromkeys(inapplicable_options))
 
 
-def drop_idle_rule(scatters: bool, options: dict[str, Any]) -> None:
+def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
     """Drop out-of-bounds options that come from variables and the operator or mode lacks."""
     inapplicable = "fill" if scatters else "drop"
     if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
@@ -56,7 +56,7 @@ def drop_idle_rule(scatters: bool, options: dict[str, Any]) -> None:
         del options["fill"]
 
 
-def _drop_idle_cluster(output: str, options: dict[str, Any]) -> None:
+def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
     """Drop a variable's cluster if an option sets another, or it cannot write the output."""
     from ndtool.storage import locations
 

@@ -227,7 +227,7 @@ def verify(
             return Verification.of(records.verified_record(request.output, compared))
         settings = engine_settings(within, runs, timeout, threads)
         verdict = engines.verify(
-            request, engine_names(against), settings, lambda share, _: report(share), arrays
+            request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
     if verdict.error is not None:
         verdict.error.more["engines"] = records.engine_records(verdict.reports)

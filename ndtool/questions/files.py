@@ -15,11 +15,11 @@ from ndtool.options import (
     Progress,
     ProgressReporter,
     array_source,
-    checked,
     engine_names,
     engine_settings,
     file_name,
     path,
+    validated,
 )
 from ndtool.questions.reports import Converted, Inspection, Model
 
@@ -104,7 +104,7 @@ def model(
     engines = () if against is None else engine_names(against)
     with ProgressReporter("model", progress) as report:
         outcome = models.run(
-            model_path, feeds, engines, settings, lambda share, _: report(share), folder
+            model_path, feeds, engines, settings, lambda fraction, _: report(fraction), folder
         )
     record = records.model_record(outcome.nodes)
     if outcome.error is not None:
@@ -147,7 +147,7 @@ def convert(
     from ndtool.runs import convert as converting
 
     encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
-    keywords = checked(
+    keywords = validated(
         {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
     )
     name = file_name("source", source)

@@ -23,12 +23,12 @@ class Difference(Value):
 
 @dataclass(frozen=True, slots=True)
 class Compared(Value):
-    """The comparison of an output with the correct one, in elements; None if there is no output.
+    """The comparison of an output with the correct one; fields are None if there is no output.
 
-    equal, different, total: counts of elements. first, largest: the first that differs, that
-    furthest apart. ulps: counts by distance in units in the last place. examined: how many were
-    diagnosed, of which lost_updates lack one update and doubled_updates have one twice. cause: the
-    options that give all of them. within: the accepted distance.
+    equal, different, total: counts of elements. first, largest: the first element that differs, and
+    the one furthest apart. ulps: counts by distance in units in the last place. examined: how many
+    were diagnosed, of which lost_updates lack one update and doubled_updates have one twice. cause:
+    the options that give all of them. within: the accepted distance.
     """
 
     NESTED: ClassVar = {"first": Difference, "largest": Difference}

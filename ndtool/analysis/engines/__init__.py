@@ -17,7 +17,15 @@ from ndtool.analysis.engines.process import EngineProcess
 from ndtool.analysis.oracle.blocks import in_order, slices
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import native
-from ndtool.analysis.verify import Comparison, Opened, compare, difference, exactly, recomputed
+from ndtool.analysis.verify import (
+    Comparison,
+    compare,
+    difference,
+    label_of,
+    opened_arrays,
+    recomputed,
+    with_bytes,
+)
 from ndtool.arrays.source import Source
 from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
 from ndtool.machine import threads
@@ -100,12 +108,12 @@ class EngineSettings(NamedTuple):
     timeout: int = TIMEOUT
 
 
-def chosen(words: str) -> tuple[str, ...]:
+def chosen(names_text: str) -> tuple[str, ...]:
     """Return the engines in a comma-separated list; "auto" means all that are installed."""
     names: list[str] = []
-    for word in words.replace(" ", "").split(","):
+    for word in names_text.replace(" ", "").split(","):
         if word in ("all", "auto"):
-            names += [name for name in ENGINES if word == "all" or not lacking(name)]
+            names += [name for name in ENGINES if word == "all" or not is_missing(name)]
         elif word in ENGINES:
             names.append(word)
         else:
@@ -114,14 +122,14 @@ def chosen(words: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def lacking(name: str) -> bool:
+def is_missing(name: str) -> bool:
     """Whether a module that an engine needs is not installed."""
     return any(find_spec(module) is None for module in ENGINES[name].modules)
 
 
 def require_any(names: tuple[str, ...]) -> None:
     """Raise UsageError if none of some engines is installed."""
-    if all(map(lacking, names)):
+    if all(map(is_missing, names)):
         packages = " ".join(ENGINES[name].packages for name in names)
         raise UsageError(
             f"no engine to compare with is installed: expected one of {', '.join(names)}",
@@ -138,31 +146,30 @@ def verify(
 ) -> Verdict:
     """Compare engines, and `request.output` if there is one, with the operator's output.
 
-    sources: inputs, and the output, that the caller has open.
+    sources: open inputs and output of the caller.
     """
     require_any(names)
     compared, expected = None, None
     error: NdtoolError | None = None
-    with Opened(request, sources) as call:
+    with opened_arrays(request, sources) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:
             expected = recomputed(
-                request, arrays, lambda share: progress(_RECOMPUTING * share, ""), result
+                request, arrays, lambda fraction: progress(_RECOMPUTING * fraction, ""), result
             )
         except BoundsError as exc:
             error = exc
         engine_call = EngineCall(request, arrays, expected, engine_settings, call.byte_ranges)
         reports = engine_call.reports(
             names,
-            lambda share, engine_name: progress(
-                _RECOMPUTING + (1 - _RECOMPUTING) * share, engine_name
+            lambda fraction, engine_name: progress(
+                _RECOMPUTING + (1 - _RECOMPUTING) * fraction, engine_name
             ),
         )
         if result is not None and expected is not None:
             compared = compare(request, arrays, result, expected, within=engine_settings.within)
-            error = difference(compared, call.label, request.operator)
-        call.recheck()
+            error = difference(compared, label_of(request), request.operator)
     return Verdict(reports, compared, error or disagreement(request.operator, reports))
 
 
@@ -186,22 +193,22 @@ class EngineCall:
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
-        most = (
+        most_threads = (
             max(2, threads.default()) if self._settings.threads is None else self._settings.threads
         )
         cases: list[tuple[str, int | None]] = []
         for name in names:
-            several = (1, most) if ENGINES[name].parallel else (1,)
-            cases += [(name, n) for n in dict.fromkeys(several)] if not lacking(name) else []
-            cases += [(name, None)] if lacking(name) else []
+            several = (1, most_threads) if ENGINES[name].parallel else (1,)
+            cases += [(name, n) for n in dict.fromkeys(several)] if not is_missing(name) else []
+            cases += [(name, None)] if is_missing(name) else []
         reports = []
         with ExitStack() as stack:
             job = self._job(stack)
             for done, (name, team) in enumerate(cases):
-                words = f"{name}, {counted(team or 0, 'thread')}"
-                progress(done / len(cases), words)
+                label = f"{name}, {counted(team or 0, 'thread')}"
+                progress(done / len(cases), label)
                 if team is None:
-                    reports.append(missing(name))
+                    reports.append(missing_report(name))
                 else:
                     reports.append(self._report(name, team, job))
         progress(1, "")
@@ -271,10 +278,10 @@ class EngineCall:
                     result="refused", message=printable(record["refused"], _LONG)
                 )
             if "missing" in record:
-                return missing(name, record["missing"])
+                return missing_report(name, record["missing"])
             if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
-        return judged(report, list(comparisons.values()))
+        return with_verdict(report, list(comparisons.values()))
 
     def _type_difference(self, record: dict[str, Any]) -> str:
         """Describe a wrong type or shape of an engine's answer; "" if both are right."""
@@ -296,7 +303,7 @@ class EngineCall:
             release(view)
 
 
-def missing(name: str, reason: str = "") -> Report:
+def missing_report(name: str, reason: str = "") -> Report:
     """Return the report on an engine that is not installed, or not completely."""
     message = f"pip install {ENGINES[name].packages}"
     if reason:
@@ -304,7 +311,7 @@ def missing(name: str, reason: str = "") -> Report:
     return Report(name, None, None, "missing", message=message)
 
 
-def judged(report: Report, comparisons: list[Comparison]) -> Report:
+def with_verdict(report: Report, comparisons: list[Comparison]) -> Report:
     """Return the report with the verdict on all distinct answers."""
     worst = max(comparisons, key=lambda compared: (compared.beyond, compared.different))
     report = report._replace(different=worst.different, compared=worst)
@@ -338,7 +345,7 @@ def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | 
         if report.compared is not None and report.compared.first is not None:
             first = report.compared.first
             position = ", ".join(map(str, first.position))
-            actual, expected = exactly(first.output), exactly(first.expected)
+            actual, expected = with_bytes(first.output), with_bytes(first.expected)
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])

@@ -56,12 +56,12 @@ class Call(NamedTuple):
         return str(self.attributes.get("reduction", "none"))
 
     def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
-        """Refuse a reduction that an engine lacks (`always`: without current values, too)."""
-        _lacks(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
+        """Refuse a reduction that an engine lacks; always: also without current values."""
+        _refuse(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
         included = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        _lacks(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
+        _refuse(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
         without = f"{engine} has no {self.reduction} without the current values"
-        _lacks(always and not included, without)
+        _refuse(always and not included, without)
         return included
 
     @property
@@ -116,32 +116,32 @@ def _numpy(_: Any, call: Call) -> Compute:
     return compute
 
 
-def _lacks(lacks: object, reason: str) -> None:
+def _refuse(condition: object, reason: str) -> None:
     """Refuse a call that an engine does not have."""
-    if lacks:
+    if condition:
         raise NotOfferedError(reason)
 
 
 def _require_tuples(call: Call, engine: str) -> None:
     empty = call.operator.endswith("_nd") and not call.indices.shape[-1]
-    _lacks(empty, f"{engine} has no empty index tuples")
+    _refuse(empty, f"{engine} has no empty index tuples")
 
 
 def _torch(torch: Any, call: Call) -> Compute:
     """Index with tensors; along an axis, gather, scatter and scatter_reduce."""
     torch.set_num_threads(call.threads)
-    _lacks(
+    _refuse(
         call.indices.dtype.name not in ("int32", "int64"),
         f"torch does not accept {call.indices.dtype} indices: int32, int64",
     )
     _require_tuples(call, "torch")
     axis, reduction = call.attributes.get("axis"), call.reduction
-    _lacks(call.batch_dims, "torch has no batch_dims")
-    _lacks(
+    _refuse(call.batch_dims, "torch has no batch_dims")
+    _refuse(
         call.operator == "scatter_nd" and reduction not in ("none", "add"),
         f"torch has no {reduction} for index tuples",
     )
-    _lacks(
+    _refuse(
         call.operator == "scatter" and call.indices.ndim != 1,
         f"torch has no {reduction} for indices of rank {call.indices.ndim}",
     )
@@ -196,12 +196,12 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
     """Call gather_nd, tensor_scatter_nd_…, gather; for elements NumPy's function in TensorFlow."""
     tf.config.threading.set_intra_op_parallelism_threads(call.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    _lacks(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
-    _lacks(
+    _refuse(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
+    _refuse(
         call.operator == "scatter" and (call.axis or call.batch_dims),
         "tensorflow scatters along the first axis only",
     )
-    _lacks(
+    _refuse(
         call.operator == "scatter_nd" and call.batch_dims,
         "tensorflow has no batch_dims for updates",
     )
@@ -271,7 +271,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
     elif call.batch_dims:
         raise NotOfferedError("openvino has no batch_dims for updates")
     elif call.operator == "scatter":
-        _lacks(reduction != "none", f"ScatterUpdate has no {call.reduction}")
+        _refuse(reduction != "none", f"ScatterUpdate has no {call.reduction}")
         node = ops.scatter_update(*inputs, axis)
     elif call.operator == "scatter_nd":
         call.require_reduction("ScatterNDUpdate", (*_ALL, "sub"))
@@ -304,9 +304,9 @@ def _onnx(_: Any, call: Call) -> Compute:
 
 def _model(call: Call) -> Any:
     """Return a model of one node, of the newest operator version that ndtool knows."""
-    _lacks(not call.version, f"ONNX has no {call.title}")
+    _refuse(not call.version, f"ONNX has no {call.title}")
     call.require_reduction("ONNX", _ALL)
-    _lacks(
+    _refuse(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )
     try:
@@ -332,7 +332,7 @@ def _dtype(name: str) -> np.dtype[Any]:
 def _array(description: dict[str, Any], engine: str) -> Array:
     """Map an input, copy-on-write, and align it."""
     dtype, shape = _dtype(description["dtype"]), tuple(description["shape"])
-    _lacks(
+    _refuse(
         dtype.kind == "V" and dtype.isbuiltin != 2 and engine != "numpy",
         f"{engine} has no {description['type']}",
     )
@@ -360,8 +360,8 @@ def _call(job: dict[str, Any]) -> Call:
 def _refusal(exc: Exception) -> dict[str, str]:
     if isinstance(exc, NotOfferedError):
         return {"refused": f"not offered: {exc}"}
-    words = " ".join(str(exc).split()) or type(exc).__name__
-    return {"refused": words[:_WORDS]}
+    message = " ".join(str(exc).split()) or type(exc).__name__
+    return {"refused": message[:_WORDS]}
 
 
 def main() -> None:

@@ -30,9 +30,9 @@ def nd_blocks(
 
     run: the slice size in bytes; a block has at most PIECE bytes, or one slice.
     """
-    lead, k = indices.shape[:-1], indices.shape[-1]
-    for start, tuples in _tuples(indices, prod(lead), k, run, progress):
-        positions = _positions(start, len(tuples), lead)
+    leading, k = indices.shape[:-1], indices.shape[-1]
+    for start, tuples in _tuples(indices, prod(leading), k, run, progress):
+        positions = _positions(start, len(tuples), leading)
         pairs = zip(positions, map(bounds.coordinates, tuples.tolist()), strict=True)
         yield positions, [None if t is None else (*i[:b], *t) for i, t in pairs]
 
@@ -58,9 +58,9 @@ def plain_blocks(
     before, run = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
     count = prod(before)
     for number, p in enumerate(np.ndindex(before)):
-        done = portion(progress, number / count, (number + 1) / count)
+        block_progress = portion(progress, number / count, (number + 1) / count)
         own_indices = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(own_indices, 0, run, bounds, done):
+        for positions, selected in elements_blocks(own_indices, 0, run, bounds, block_progress):
             in_data = [
                 None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
             ]
@@ -102,7 +102,7 @@ def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> It
 
 def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCallback:
     """Return a callback for the portion `begin`..`end` of the work that `progress` is about."""
-    return lambda share: progress(begin + share * (end - begin))
+    return lambda fraction: progress(begin + fraction * (end - begin))
 
 
 class Bounds:
@@ -126,9 +126,9 @@ class Bounds:
         if all((-size if counts else 0) <= i < size for i, size in pairs):
             return tuple(index)
         if self._name == "clip":
-            front = [i + size if i < 0 and counts else i for i, size in pairs]
+            normalized = [i + size if i < 0 and counts else i for i, size in pairs]
             return tuple(
-                min(max(i, 0), size - 1) for i, size in zip(front, self._sizes, strict=True)
+                min(max(i, 0), size - 1) for i, size in zip(normalized, self._sizes, strict=True)
             )
         if self._name == "wrap":
             return tuple(i % size for i, size in pairs)

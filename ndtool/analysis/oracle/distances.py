@@ -31,8 +31,8 @@ def _distances(left: Array, right: Array) -> Ulps:
         real, imag = distances(left.real, right.real), distances(left.imag, right.imag)
         return np.maximum(real, imag)
     if left.dtype.kind in "iu":
-        return _apart(_from_lowest(left), _from_lowest(right))
-    result = _apart(_ranked(left), _ranked(right))
+        return _absolute_difference(_as_offsets(left), _as_offsets(right))
+    result = _absolute_difference(_as_ordered_integers(left), _as_ordered_integers(right))
     nans = np.isnan(left).astype(np.uint8) + np.isnan(right)
     result[nans == 1] = INFINITE
     result[(nans == 2) & (result > 0)] = 1
@@ -45,14 +45,14 @@ def measurable(dtype: np.dtype[Any]) -> bool:
     return (plain and dtype.name != "complex256") or dtype.name.startswith(_EXTENDED)
 
 
-def _from_lowest(integers: Array) -> Ulps:
+def _as_offsets(integers: Array) -> Ulps:
     """Return integers as unsigned offsets from the lowest 64-bit integer."""
     if integers.dtype.kind == "u":
         return integers.astype(np.uint64)
     return integers.astype(np.int64).view(np.uint64) ^ np.uint64(1 << 63)
 
 
-def _ranked(floats: Array) -> Ulps:
+def _as_ordered_integers(floats: Array) -> Ulps:
     """Return integers in the order of floats, consecutive for neighbours."""
     words = floats.view(f"u{floats.itemsize}").astype(np.uint64)
     sign = np.uint64(1 << (8 * floats.itemsize - 1))
@@ -60,7 +60,7 @@ def _ranked(floats: Array) -> Ulps:
     return np.where(words & sign, ~words & mask, words | sign)
 
 
-def _apart(left: Ulps, right: Ulps) -> Ulps:
+def _absolute_difference(left: Ulps, right: Ulps) -> Ulps:
     result: Ulps = np.maximum(left, right) - np.minimum(left, right)
     return result
 

@@ -26,53 +26,55 @@ class Reduction(NamedTuple):
     ufunc: np.ufunc | None
 
 
-def _add(old: Array, new: Array) -> Array:
-    """Return old + new; of two NaNs, the accumulated one."""
-    if old.dtype.kind == "c":
-        return _complex(_add(old.real, new.real), _add(old.imag, new.imag))
-    if old.dtype.name == "bfloat16":
-        return _add(_wide(new), _wide(old)).astype(old.dtype)
-    return _one_nan(old, new, old + new)
+def _add(current: Array, update: Array) -> Array:
+    """Return current + update; of two NaNs, the accumulated one."""
+    if current.dtype.kind == "c":
+        return _complex(_add(current.real, update.real), _add(current.imag, update.imag))
+    if current.dtype.name == "bfloat16":
+        return _add(_wide(update), _wide(current)).astype(current.dtype)
+    return _one_nan(current, update, current + update)
 
 
-def _mul(old: Array, new: Array) -> Array:
-    """Return old * new; of two NaNs, the accumulated one."""
-    if old.dtype.kind == "c":
-        real = _sub(_mul(old.real, new.real), _mul(old.imag, new.imag))
-        return _complex(real, _add(_mul(old.real, new.imag), _mul(old.imag, new.real)))
-    if old.dtype.name == "bfloat16":
-        return _mul(_wide(new), _wide(old)).astype(old.dtype)
-    return _one_nan(old, new, old * new)
+def _mul(current: Array, update: Array) -> Array:
+    """Return current * update; of two NaNs, the accumulated one."""
+    if current.dtype.kind == "c":
+        real = _sub(_mul(current.real, update.real), _mul(current.imag, update.imag))
+        return _complex(
+            real, _add(_mul(current.real, update.imag), _mul(current.imag, update.real))
+        )
+    if current.dtype.name == "bfloat16":
+        return _mul(_wide(update), _wide(current)).astype(current.dtype)
+    return _one_nan(current, update, current * update)
 
 
-def _max(old: Array, new: Array) -> Array:
+def _max(current: Array, update: Array) -> Array:
     """Return the larger value or the first NaN; of equals the update, in float16 the current."""
-    keeps_current = old >= new if old.dtype.name == "float16" else old > new
-    return np.where(np.isnan(old) | keeps_current, old, new)
+    keeps_current = current >= update if current.dtype.name == "float16" else current > update
+    return np.where(np.isnan(current) | keeps_current, current, update)
 
 
-def _min(old: Array, new: Array) -> Array:
+def _min(current: Array, update: Array) -> Array:
     """Return the smaller value or the first NaN; of equals the update, in float16 the current."""
-    keeps_current = old <= new if old.dtype.name == "float16" else old < new
-    return np.where(np.isnan(old) | keeps_current, old, new)
+    keeps_current = current <= update if current.dtype.name == "float16" else current < update
+    return np.where(np.isnan(current) | keeps_current, current, update)
 
 
-def _subtract(old: Array, new: Array) -> Array:
-    """Return old - new; of two NaNs, the accumulated one; of booleans, whether they differ."""
-    if old.dtype.kind == "c":
-        return _complex(_sub(old.real, new.real), _sub(old.imag, new.imag))
-    if old.dtype.kind == "b":
-        return old ^ new
-    if old.dtype.name == "bfloat16":
-        return _sub(_wide(old), _wide(new)).astype(old.dtype)
-    return _sub(old, new)
+def _subtract(current: Array, update: Array) -> Array:
+    """Return current - update; of NaNs, the accumulated one; of booleans, whether they differ."""
+    if current.dtype.kind == "c":
+        return _complex(_sub(current.real, update.real), _sub(current.imag, update.imag))
+    if current.dtype.kind == "b":
+        return current ^ update
+    if current.dtype.name == "bfloat16":
+        return _sub(_wide(current), _wide(update)).astype(current.dtype)
+    return _sub(current, update)
 
 
-def _divide(old: Array, new: Array) -> Array:
-    """Return old / new; of two NaNs, the accumulated one."""
-    if old.dtype.name == "bfloat16":
-        return _divide(_wide(old), _wide(new)).astype(old.dtype)
-    return _one_nan(old, new, old / new)
+def _divide(current: Array, update: Array) -> Array:
+    """Return current / update; of two NaNs, the accumulated one."""
+    if current.dtype.name == "bfloat16":
+        return _divide(_wide(current), _wide(update)).astype(current.dtype)
+    return _one_nan(current, update, current / update)
 
 
 def mean(total: Array, count: Array) -> Array:

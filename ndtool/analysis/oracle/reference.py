@@ -217,8 +217,8 @@ def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:
     axis = b if axis is None else whole(axis)
     require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
     axis %= data.ndim
-    most = min(axis, indices.ndim)
-    require(0 <= b <= most, f"batch_dims {b}: valid 0..{most}")
+    highest = min(axis, indices.ndim)
+    require(0 <= b <= highest, f"batch_dims {b}: valid 0..{highest}")
     require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
     return axis
 

@@ -64,7 +64,7 @@ def _reduce(
     output: Array, updates: Array, combination: Combination, blocks: Blocks, m: int
 ) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
-    lead, width, reduce = (
+    leading, width, reduce = (
         output.shape[:m],
         prod(output.shape[m:]),
         REDUCTIONS[combination.reduction],
@@ -74,19 +74,21 @@ def _reduce(
     counts = np.zeros(len(runs) if counted else 0, np.int64)
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
-        rows = _row_numbers([selected[n] or () for n in applied], lead)
+        rows = _row_numbers([selected[n] or () for n in applied], leading)
         for columns in slices(width, output.itemsize):  # several only if the block is one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
-            new = flat[first : first + prod(shape)].reshape(shape)[applied]
+            block_updates = flat[first : first + prod(shape)].reshape(shape)[applied]
             for span in _without_duplicates(rows):
                 if combination.include_self:
-                    _combine(runs, (rows[span], columns), reduce, new[span])
+                    _combine(runs, (rows[span], columns), reduce, block_updates[span])
                 else:
                     fresh = counts[rows[span]] == 0
                     as_bytes(runs)[rows[span][fresh], columns] = as_bytes(
-                        new[span][fresh].astype(runs.dtype)
+                        block_updates[span][fresh].astype(runs.dtype)
                     )
-                    _combine(runs, (rows[span][~fresh], columns), reduce, new[span][~fresh])
+                    _combine(
+                        runs, (rows[span][~fresh], columns), reduce, block_updates[span][~fresh]
+                    )
                 if counted and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
@@ -94,9 +96,9 @@ def _reduce(
         _divide(runs, counts, combination.include_self)
 
 
-def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, new: Array) -> None:
+def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, updates: Array) -> None:
     with np.errstate(all="ignore"):
-        runs[at] = reduce.apply(native(runs[at]), native(new))
+        runs[at] = reduce.apply(native(runs[at]), native(updates))
 
 
 def _divide(runs: Array, counts: Array, include_self: bool) -> None:

@@ -65,8 +65,8 @@ def _hash(text: str) -> str:
 
 def command(arguments: list[str]) -> Element:
     """Return the command line of a report."""
-    words = (printable(word, _LONGEST) for word in arguments)
-    return element("pre", f"$ ndtool {shlex.join(words)}", class_="command")
+    printed = (printable(word, _LONGEST) for word in arguments)
+    return element("pre", f"$ ndtool {shlex.join(printed)}", class_="command")
 
 
 def section(title: str, *parts: Element | None) -> Element:
@@ -88,15 +88,15 @@ def comparison(compared: Comparison) -> list[Element]:
     lines = [f"{equal} of {compared.total} elements have the same bits"]
     parts = [element("p", line) for line in lines + figures.differences(compared)]
     if rows := figures.distances(compared):
-        most = max(count for _, count in rows)
-        cells = [(name, str(count), _bar(count / most)) for name, count in rows]
-        parts.append(wide(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
+        largest = max(count for _, count in rows)
+        cells = [(name, str(count), _bar(count / largest)) for name, count in rows]
+        parts.append(scrollable(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
     return parts
 
 
-def _bar(share: float) -> Element:
+def _bar(fraction: float) -> Element:
     """Return a bar, hidden from screen readers; a nonzero one is always visible."""
-    length = max(share, 0.01) if share else 0
+    length = max(fraction, 0.01) if fraction else 0
     bar = element("rect", width=f"{length:.2%}", height="100%")
     return element("svg", bar, width=240, height=14, aria_hidden="true", class_="share")
 
@@ -120,6 +120,6 @@ def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
     return parts
 
 
-def wide(part: Element | None) -> Element:
+def scrollable(content: Element | None) -> Element:
     """Return an element that scrolls if it is wider than the page."""
-    return element("div", part, class_="wide")
+    return element("div", content, class_="wide")

@@ -10,7 +10,7 @@ from xml.etree.ElementTree import Element
 
 from ndtool.analysis.drawing import Drawing, Grid
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.values import shown
+from ndtool.analysis.values import short_text
 from ndtool.cli.html import markup
 from ndtool.cli.html.linked import linked_to, links_of
 from ndtool.cli.html.markup import element
@@ -24,8 +24,8 @@ FOLD = 10  # elements of a part of a folded line
 TALL = 20  # rows up to which a table is not split
 BRIEF = 8  # characters of an element in a cell; its sentence has all
 
-Found = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
-Spot = tuple[str, Position]  # an element: its array and position
+GivenElements = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
+Location = tuple[str, Position]  # an element: its array and position
 
 
 class Grids:
@@ -39,10 +39,10 @@ class Grids:
         self,
         call: OpenCall,
         drawing: Drawing,
-        selected: Sequence[Spot] = (),
-        actual: Found | None = None,
+        selected: Sequence[Location] = (),
+        actual: GivenElements | None = None,
     ) -> None:
-        self._call, self._drawing, self._found = call, drawing, actual
+        self._call, self._drawing, self._actual = call, drawing, actual
         self._sentences = Sentences(call, drawing)
         self._out_of_bounds = [
             drawn_tuple.cells[j]
@@ -61,7 +61,9 @@ class Grids:
         self._selected: list[tuple[str, int]] = [*drawn, *wrong]
         self._links = links_of(drawing)
         self._begin = self._first()
-        self._lit = linked_to(self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links)
+        self._highlighted = linked_to(
+            self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links
+        )
 
     def _first(self) -> tuple[str, int] | None:
         """Return the element to highlight first: a selected one, else one with links."""
@@ -114,7 +116,7 @@ class Grids:
         rows = []
         for number, at in enumerate(grid.positions):
             steps = [element("div", step) for step in self._sentences.sources(at)]
-            text = "" if grid.elements is None else shown(grid.elements[number])
+            text = "" if grid.elements is None else short_text(grid.elements[number])
             rows.append((name_of("output", at), text, element("div", *steps)))
         table = markup.table(("element", "value", "from"), rows, class_="sources")
         # A scrolling element must be reachable by keyboard, so it needs a name.
@@ -151,33 +153,33 @@ class Grids:
         grid, name = self._grids[role], f"{role}-{number}"
         kinds = {
             "selected": (role, number) in self._selected,
-            "wrong": self._found is not None and role == "found" and self._found[number][1],
+            "wrong": self._actual is not None and role == "found" and self._actual[number][1],
             "beyond": role == "indices" and grid.positions[number] in self._out_of_bounds,
-            "lit": name in self._lit,
+            "lit": name in self._highlighted,
             "here": (role, number) == self._begin,
         }
         return element(
             "td",
             "" if grid.elements is None else _brief(grid.elements[number]),
             id=name,
-            class_=" ".join(kind for kind, it_is in kinds.items() if it_is) or None,
+            class_=" ".join(kind for kind, applies in kinds.items() if applies) or None,
             role="gridcell",
             tabindex=-1 if number else 0,
             aria_label=self._words(role, number),
-            data_order=self._lit.get(name),
+            data_order=self._highlighted.get(name),
         )
 
     def _words(self, role: str, number: int) -> str:
         at = self._grids[role].positions[number]
-        if role != "found" or self._found is None:
+        if role != "found" or self._actual is None:
             return self._sentences.of(role, at)
-        value, wrong = self._found[number]
-        words = f"{name_of('output', at)} is {shown(value)}"
-        return words + f", which differs from {self._sentences.of('output', at)}" * wrong
+        value, wrong = self._actual[number]
+        sentence = f"{name_of('output', at)} is {short_text(value)}"
+        return sentence + f", which differs from {self._sentences.of('output', at)}" * wrong
 
 
 class _Panels:
-    """An array as tables of its last two axes, or of the folded last axis."""
+    """An array as tables of its last two axes, or of its last axis folded into lines."""
 
     def __init__(self, grids: Grids, role: str, grid: Grid) -> None:
         self._grids, self._role, self._grid = grids, role, grid
@@ -196,10 +198,10 @@ class _Panels:
         if depth == self._lead:
             tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
-        below = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
-        for i, child in zip(self._grid.axes[depth], below, strict=True):
+        children = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
+        for i, child in zip(self._grid.axes[depth], children, strict=True):
             child.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
-        return element("div", *below, class_="nest")
+        return element("div", *children, class_="nest")
 
     def _tables(self, leading: Position) -> list[Element]:
         """Return the last axes at leading coordinates as a table, or as several if it is long."""
@@ -243,8 +245,8 @@ class _Panels:
         if len(axes) < 2:
             yield element("tr", *self._spaced([self._cell(first + n) for n in range(self.columns)]))
             return
-        for n, before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
-            if before:
+        for n, gap_before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
+            if gap_before:
                 omitted = element("td", "⋮", role="presentation", class_="gap")
                 yield element("tr", omitted, role="presentation")
             if n < len(axes[-2]):
@@ -256,11 +258,11 @@ class _Panels:
         """Return the cells of a row, with a mark wherever columns are omitted."""
         if not self._grid.shape:
             return cells
-        spaced: list[Element] = []
-        for n, before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
-            spaced += [element("td", "…", role="presentation", class_="gap")] * before
-            spaced += cells[n : n + 1]
-        return spaced
+        row: list[Element] = []
+        for n, gap_before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
+            row += [element("td", "…", role="presentation", class_="gap")] * gap_before
+            row += cells[n : n + 1]
+        return row
 
     def _cell(self, number: int) -> Element:
         return self._grids.cell(self._role, number)
@@ -288,7 +290,7 @@ def _axes(grid: Grid) -> str:
 
 def _brief(value: Any) -> str:
     """Return an element's text in a cell."""
-    text = shown(value)
+    text = short_text(value)
     if len(text) <= BRIEF:
         return text
     if value.dtype.kind == "f":

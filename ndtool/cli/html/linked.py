@@ -36,13 +36,10 @@ def links_of(drawing: Drawing) -> Links:
         )
     for row, link in zip(links, drawing.links, strict=True):
         if row[4] is not None and link.output is not None:
-            listed, count = counts[link.output], drawing.updates[link.output]
-            row[4] += (count - listed) * (row[4] > listed // 2)
+            drawn_updates, count = counts[link.output], drawing.updates[link.output]
+            row[4] += (count - drawn_updates) * (row[4] > drawn_updates // 2)
     return {
-        "tuples": [
-            [number("indices", cell) for cell in drawn_tuple.cells]
-            for drawn_tuple in drawing.tuples
-        ],
+        "tuples": [[number("indices", cell) for cell in drawn.cells] for drawn in drawing.tuples],
         "links": links,
     }
 

@@ -12,34 +12,21 @@ _LONGEST = 100_000  # characters of a text, more than any has
 
 def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
     """Return an element; attributes None or False are omitted, `_` in names becomes `-`."""
-    parent = Element(
-        tag, {_name(key): _value(value) for key, value in attributes.items() if _is_given(value)}
-    )
+    parent = Element(tag)
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            text = "" if value is True else printable(str(value), _LONGEST)
+            parent.set(key.strip("_").replace("_", "-"), text)
     for child in children:
         if isinstance(child, Element):
             parent.append(child)
         elif child is not None:
-            _add_text(parent, printable(child, _LONGEST))
+            text = printable(child, _LONGEST)
+            if len(parent):
+                parent[-1].tail = (parent[-1].tail or "") + text
+            else:
+                parent.text = (parent.text or "") + text
     return parent
-
-
-def _is_given(value: Any) -> bool:
-    return value is not None and value is not False
-
-
-def _name(key: str) -> str:
-    return key.strip("_").replace("_", "-")
-
-
-def _value(value: Any) -> str:
-    return "" if value is True else printable(str(value), _LONGEST)
-
-
-def _add_text(parent: Element, text: str) -> None:
-    if len(parent):
-        parent[-1].tail = (parent[-1].tail or "") + text
-    else:
-        parent.text = (parent.text or "") + text
 
 
 def verbatim(tag: str, text: str, **attributes: Any) -> Element:

@@ -14,13 +14,14 @@ from xml.etree.ElementTree import Element
 
 import click
 
-from ndtool.analysis import drawing, excerpts, stats
+from ndtool.analysis import drawing, excerpts, explain, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
+from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
-from ndtool.cli.html.fragments import section, wide
-from ndtool.cli.html.grids import Found, Grids, Spot
+from ndtool.cli.html.fragments import scrollable, section
+from ndtool.cli.html.grids import GivenElements, Grids, Location
 from ndtool.cli.html.markup import element
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, printable
 from ndtool.formats import locators
@@ -54,7 +55,7 @@ class Report:
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
         self._answers: list[Element] = []
-        self._selected: list[Spot] = []
+        self._selected: list[Location] = []
         self._verifies = False
         self._difference: Difference | None = None
         self._sink: Sink | None = None
@@ -77,7 +78,7 @@ class Report:
     def answered(self, answers: list[Answer]) -> None:
         """Add the reports on engines, and highlight the first difference of each."""
         table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine, answers))
-        parts = [wide(table), *fragments.differing(answers)]
+        parts = [scrollable(table), *fragments.differing(answers)]
         self._answers.append(section("Other engines", *parts))
         firsts = [
             answer.compared.first.position
@@ -142,20 +143,20 @@ class Report:
         large = excerpts.has_large_updates(call)
         drawn = None if large else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: more than {excerpts.LIMIT} elements belong together."
+            text = f"Not drawn: more than {excerpts.LIMIT} elements of an array are linked."
             if large:
                 text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         actual = self._given_output(drawn) if expected is not None else None
         grids = Grids(call, drawn, self._selected, actual)
-        listed = grids.sources()
+        source_table = grids.sources()
         text = "There is no output, because an index is out of bounds."
         missing = element("p", text, class_="hint") if expected is None else None
         parts = [section("Drawing", missing, grids.figure())]
-        return parts + ([] if listed is None else [section("Sources", listed)])
+        return parts + ([] if source_table is None else [section("Sources", source_table)])
 
-    def _given_output(self, drawn: drawing.Drawing) -> Found | None:
+    def _given_output(self, drawn: drawing.Drawing) -> GivenElements | None:
         """Return the drawn elements of the output to verify; None if its type or shape differs."""
         call, grid = self._call, drawn.grids["output"]
         if not self._verifies or grid.elements is None:
@@ -165,7 +166,7 @@ class Report:
             typed = Given(source.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
             if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = drawing.elements(source, dtype, grid.axes)
+            elements = explain.elements_at(source, dtype, grid.positions)
         pairs = zip(elements, grid.elements, strict=True)
         return [(actual, actual.tobytes() != expected.tobytes()) for actual, expected in pairs]
 
@@ -187,7 +188,7 @@ def plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> No
                 picture.title,
                 element("p", records.title(call.inference), class_="call"),
                 fragments.command(reporter.arguments),
-                wide(pictures.svg(picture)),
+                scrollable(pictures.svg(picture)),
             )
         )
     document.publish(path, content)
@@ -210,15 +211,8 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
                 f"{option} {printable(path)} {relation} {called(other)}: expected another file"
             )
     for fd, stream in enumerate(("standard input", "standard output")):
-        if stat.S_ISREG(_mode(path)) and _is_open_as(path, fd):
+        if stat.S_ISREG(_mode(path)) and is_open_as(path, fd):
             raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
-
-
-def _is_open_as(path: str, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except OSError:
-        return False
 
 
 def call_to_verify(request: Request) -> OpenCall:
@@ -246,8 +240,8 @@ def _answer_rows(answer: answers.AnswerText) -> Element:
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
         rows.insert(len(rows) if omitted else answer.remark_row, row)
-    shown = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), wide(shown))
+    table = element("table", element("tbody", *rows), class_="steps") if rows else None
+    return element("div", element("h3", answer.title), scrollable(table))
 
 
 def _arrays(call: OpenCall) -> Element:
@@ -257,7 +251,7 @@ def _arrays(call: OpenCall) -> Element:
     ]
     output = "" if call.request.output in (None, "-") else called(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
-    return wide(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+    return scrollable(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
 
 
 def _statistics(call: OpenCall, statistics: Stats) -> Element:
@@ -267,13 +261,17 @@ def _statistics(call: OpenCall, statistics: Stats) -> Element:
     lines = element("ul", *(element("li", line) for line in others))
     picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
     return section(
-        "Statistics of the indices", element("p", count), wide(components), lines, wide(picture)
+        "Statistics of the indices",
+        element("p", count),
+        scrollable(components),
+        lines,
+        scrollable(picture),
     )
 
 
 def _trace(call: OpenCall) -> Element:
     cells = records.trace_cells(call.inference.trace)
-    return wide(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
+    return scrollable(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
 
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
@@ -282,10 +280,10 @@ def check_model(path: str, model: str, inputs: str | None) -> None:
     require_apart("--html", path, model, inputs)
 
 
-def write_model(path: str, model: str, outcome: Outcome, shown: Table, reporter: Reporter) -> None:
-    """Write the report of a model; shown: columns and rows of its nodes, and assumptions."""
-    columns, rows, assumed = shown
-    nodes = wide(markup.table(columns, rows, class_="nodes"))
+def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter: Reporter) -> None:
+    """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
+    columns, rows, assumed = table
+    nodes = scrollable(markup.table(columns, rows, class_="nodes"))
     none = element("p", records.NO_NODES, class_="hint")
     root = fragments.document_of(
         f"ndtool model: {called(model)}",
@@ -315,4 +313,4 @@ def _engines_of(outcome: Outcome) -> list[Element]:
         for node in outcome.nodes
         for part in fragments.differing(node.reports, f"{node.node.node}: ")
     ]
-    return [section("Other engines", wide(table), *parts)]
+    return [section("Other engines", scrollable(table), *parts)]

@@ -10,7 +10,7 @@ from typing import Any
 from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW
-from ndtool.analysis.values import shown
+from ndtool.analysis.values import short_text
 from ndtool.cli.answers import Names
 from ndtool.engine.counting import Combining
 from ndtool.errors import counted
@@ -39,8 +39,8 @@ class Sentences:
                 self._links[role, getattr(link, role)].append(link)
         self._of_cell = {
             cell: (number, j)
-            for number, drawn_tuple in enumerate(drawing.tuples)
-            for j, cell in enumerate(drawn_tuple.cells)
+            for number, drawn in enumerate(drawing.tuples)
+            for j, cell in enumerate(drawn.cells)
         }
 
     def of(self, role: str, position: Position) -> str:
@@ -70,20 +70,20 @@ class Sentences:
         links, element = self._links["output", at], self._element("output", at)
         if not self._scatters:
             return f"{element} from {self._from(links[0])}"
-        old, *changes = self.sources(at)
+        current, *changes = self.sources(at)
         count = self._drawing.updates[at]
         if not changes:
             return f"{element} from {name_of('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
-            after = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
+            ignored = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
-            return f"{element} from {first}, which overwrites {old}{after}"
+            return f"{element} from {first}, which overwrites {current}{ignored}"
         if self._reduction == "none":
-            before = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
+            overwritten = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
-            return f"{element} from {last}, which overwrites {old}{before}"
-        listed = changes if count > len(links) - 1 else self._shortened(changes)
-        return f"{element}: {'; '.join([old, *listed])}"
+            return f"{element} from {last}, which overwrites {current}{overwritten}"
+        update_steps = changes if count > len(links) - 1 else self._shortened(changes)
+        return f"{element}: {'; '.join([current, *update_steps])}"
 
     def _data(self, at: Position) -> str:
         links, element = self._links["data", at], self._element("data", at)
@@ -104,20 +104,20 @@ class Sentences:
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]
-        drawn_tuple, element = self._drawing.tuples[number], self._element("indices", cell)
-        if j in drawn_tuple.out_of_bounds:
+        drawn, element = self._drawing.tuples[number], self._element("indices", cell)
+        if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
             element += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
-            if drawn_tuple.normalized is None:
+            if drawn.normalized is None:
                 return element
-            return f"{element}; replaced by {self._names.tuple_text(drawn_tuple.normalized)}"
-        if len(drawn_tuple.cells) > 1:
+            return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
+        if len(drawn.cells) > 1:
             element += f", in {self._tuple(number)}"
-        elif drawn_tuple.normalized != drawn_tuple.stored and drawn_tuple.normalized is not None:
-            element += f", which is {self._names.tuple_text(drawn_tuple.normalized)}"
-        if drawn_tuple.normalized is None:
+        elif drawn.normalized != drawn.stored and drawn.normalized is not None:
+            element += f", which is {self._names.tuple_text(drawn.normalized)}"
+        if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
         links = self._links["number", number]
         if "output" not in self._drawing.grids:
@@ -137,15 +137,15 @@ class Sentences:
         by = self._by(link)
         if link.output is None:
             return f"{element} is for {name_of('data', link.data or ())}, {by}"
-        ending = self._gives(link)
+        suffix = self._gives(link)
         of_element = self._links["output", link.output]
         if self._combining.duplicates == "first":
-            ending = (
+            suffix = (
                 "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
             )
         elif self._reduction == "none" and link is not of_element[-1]:
-            ending = "; a later update overwrites it"
-        return f"{element} goes to {name_of('output', link.output)}, {by}{ending}"
+            suffix = "; a later update overwrites it"
+        return f"{element} goes to {name_of('output', link.output)}, {by}{suffix}"
 
     def _claim(self, element: str, links: Sequence[Link], claim: str) -> str:
         """Return a sentence; in an excerpt it is about the drawn elements only."""
@@ -159,7 +159,7 @@ class Sentences:
         if grid.elements is None:
             return element
         number = grid.number(position)
-        return element if number is None else f"{element} = {shown(grid.elements[number])}"
+        return element if number is None else f"{element} = {short_text(grid.elements[number])}"
 
     def _from(self, link: Link) -> str:
         if link.data is None:
@@ -171,13 +171,11 @@ class Sentences:
 
     def _tuple(self, number: int | None) -> str:
         assert number is not None
-        drawn_tuple = self._drawing.tuples[number]
-        text = (
-            f"{name_of('indices', drawn_tuple.at)} = {self._names.tuple_text(drawn_tuple.stored)}"
-        )
-        if drawn_tuple.normalized in (None, drawn_tuple.stored):
+        drawn = self._drawing.tuples[number]
+        text = f"{name_of('indices', drawn.at)} = {self._names.tuple_text(drawn.stored)}"
+        if drawn.normalized in (None, drawn.stored):
             return text
-        return f"{text}, which is {self._names.tuple_text(drawn_tuple.normalized or ())}"
+        return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
 
     def _update(self, link: Link) -> str:
         return self._element("updates", link.updates or ())
@@ -185,15 +183,15 @@ class Sentences:
     def _gives(self, link: Link) -> str:
         if link.result is None or self._reduction == "none":
             return ""
-        return f", gives {shown(link.result)}"
+        return f", gives {short_text(link.result)}"
 
     def _outputs(self, links: Sequence[Link]) -> str:
         return self._listed([name_of("output", link.output or ()) for link in links]) or "no output"
 
-    def _listed(self, words: list[str]) -> str:
-        return ", ".join(self._shortened(words))
+    def _listed(self, names: list[str]) -> str:
+        return ", ".join(self._shortened(names))
 
-    def _shortened(self, words: list[str]) -> list[str]:
-        if len(words) <= 2 * FEW:
-            return words
-        return [*words[:FEW], f"{len(words) - 2 * FEW} more", *words[-FEW:]]
+    def _shortened(self, texts: list[str]) -> list[str]:
+        if len(texts) <= 2 * FEW:
+            return texts
+        return [*texts[:FEW], f"{len(texts) - 2 * FEW} more", *texts[-FEW:]]
