@@ -380,7 +380,7 @@ cdef class Layout:
     """An array's shape, byte strides and itemsize."""
 
     cdef View view
-    cdef readonly int64_t strips     # see copy_strips; 0 for an array of one axis
+    cdef readonly int64_t strips     # number of strips for copy_strips; 0 if there is one axis
     cdef int closest
     cdef int64_t lowest, highest
     cdef Py_ssize_t nbytes
@@ -491,7 +491,7 @@ cdef class Grid:
     cdef int _check_span(
         self, Py_ssize_t data_bytes, Py_ssize_t origin, Py_ssize_t element_bytes
     ) except -1:
-        """Raise if units may access more than buffers of data's and of the indices' shape."""
+        """Raise if units may access bytes beyond a buffer of the shape of data or of indices."""
         if origin + self.lowest < 0 or origin + self.highest + self.p.itemsize > data_bytes:
             raise ValueError("the data buffer is shorter than its shape")
         if element_bytes <= self.last_index * self.p.itemsize:

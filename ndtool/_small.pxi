@@ -74,7 +74,7 @@ cdef class SmallCall:
         return bad
 
     cdef uint64_t gather(self, Py_buffer* views) noexcept:
-        """Gather from views[0] to views[3]; non-zero if an index is out of bounds."""
+        """Gather from data (views[0]) to the output (views[3]); non-zero if out of bounds."""
         cdef Gather g
         if self.grid is not None:
             return self._units(
@@ -91,7 +91,7 @@ cdef class SmallCall:
         return gather_task(&g, 0)
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
-        """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
+        """Copy data (views[0]) to the output (views[3]), unless it is data, and apply updates."""
         cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
         cdef uint64_t bad
         cdef Means m
@@ -115,7 +115,7 @@ cdef class SmallCall:
         return bad
 
     cdef uint64_t _apply(self, Py_buffer* views, Counts counts) noexcept:
-        """Apply the updates in views[2] to views[3]."""
+        """Apply the updates (views[2]) to the output (views[3])."""
         cdef Scatter s
         if self.grid is not None:
             return self._units(<const uint8_t*> views[3].buf, views, counts)

@@ -57,7 +57,7 @@ def gather(
 
 
 def fill(out: Buffer, filling: bytes | None) -> bool:
-    """Fill out with the fill value, as every index is out of bounds; False if there is none."""
+    """Write the fill value to all of `out`, as no index is valid; False if there is none."""
     if filling is None:
         return False
     step = len(filling)

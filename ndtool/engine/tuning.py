@@ -32,10 +32,10 @@ FILE_SCRATCH = 48 << 20  # the same in a run on files, whose plan includes it in
 WAITING = 8 << 20  # bytes of incomplete dirty pages from which blocks of columns are faster
 DIRTY = 16  # 1/16 of memory may be dirty pages of a mapped output; Linux allows 1/10
 BLOCK = 32 << 20  # bytes of a block of columns, written in complete pages
-BANDS = 2  # bands of a scatter's rows, if its tiles fit: each reads all indices again
+BANDS = 2  # bands of a scatter's rows, more if tiles do not fit; each reads all indices
 
 # Larger than memory
-LEAST_MEMORY = 1 << 20  # bytes: the lowest --memory
+LEAST_MEMORY = 1 << 20  # bytes: the lowest value of the option --memory
 COUNTED_ON = 1 << 24  # bytes of memory that a plan assumes even if less is available
 SWEPT = 1 << 30  # bytes of memory that a sweep takes at most
 SPARED = 1 << 26  # bytes of chunks that a sweep need not assemble, from which it may be faster

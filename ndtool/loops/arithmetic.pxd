@@ -225,9 +225,9 @@ cdef inline real select(real a, real b, bint first) noexcept nogil:
 
 
 cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
-    """Return whether the max or min of two 16-bit floats is the first one; a NaN is."""
+    """Return whether the max or min of two 16-bit floats is a, which it is if a is a NaN."""
     cdef float fa = 0, fb = 0
-    if number is half:  # ties: the first; bfloat16: the second, as ml_dtypes does
+    if number is half:    # of equal values the first; of bfloat16 the second, as in ml_dtypes
         fa, fb = half_to_float(a), half_to_float(b)
         return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
     if number is bfloat16:
@@ -310,7 +310,7 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
 
 
 cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
-    """Return `a op b`, in the form of the lowest latency, as each may need the one before."""
+    """Return `a op b` with the lowest latency, for loops where a result needs the one before."""
     cdef number r
     if number is float or number is double:
         if op == MAX or op == MIN:    # maxss or minss, then a predictable branch

@@ -32,7 +32,7 @@ cdef enum:
     SHORT = 128          # tuples of a block of short slices, for evenly spaced prefetches
     MOST_RANK = 64       # axes
     LINE = 64            # bytes of a cache line
-    FEW = 16             # tuples of a batch from which it is worth its own call
+    FEW = 16             # tuples of a batch, from which batches are converted one by one
     CACHED = 524288      # bytes that stay in a core's cache during a loop
 
 cdef extern from *:

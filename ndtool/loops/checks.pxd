@@ -111,7 +111,7 @@ cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
 ) noexcept nogil:
     cdef Py_ssize_t i, j, at
     cdef uint64_t bad = 0
-    cdef uint64_t seen[LANES]    # reduced after the loop
+    cdef uint64_t seen[LANES]    # a flag for each lane, combined after the loop
     for j in range(LANES):
         seen[j] = 0
     for i in range(n // LANES):

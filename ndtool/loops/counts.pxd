@@ -41,7 +41,7 @@ cdef struct Counts:
     bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
     int shift                 # log2 of the width, -1 if it is no power of two
     bint copies_first         # whether the first update replaces the current value
-    bint per_window           # data are a thread's scratch, zeroed for each window
+    bint per_window           # counts are in a thread's scratch, zeroed for each window
 
 
 cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:

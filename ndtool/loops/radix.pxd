@@ -221,7 +221,7 @@ cdef inline void prefetch_entries(
 cdef inline void apply_inline(
     const Updates* u, uint8_t* window, const uint8_t* region, Span span
 ) noexcept nogil:
-    """Apply short updates, which are in the region themselves."""
+    """Apply a span of short updates, whose payloads in the region are the updates themselves."""
     cdef int64_t offsets[BLOCK]
     cdef const uint32_t* rows = <const uint32_t*> region
     cdef Py_ssize_t i, take, position = span.begin, width = u.pitch

@@ -53,7 +53,7 @@ cdef inline Py_ssize_t owned(
 cdef struct Updates:
     # the updates of a walk's tuples, and their reduction
     const uint8_t* first      # the update of the walk's first tuple
-    Py_ssize_t pitch          # bytes from one to the next
+    Py_ssize_t pitch          # bytes from one update to the next
     int code, op              # arithmetic type, and reduction: 0 copies
     Counts counts             # of the slices' updates, if the reduction needs them
     int means                 # the type of sums to be divided, 0 if there are none
@@ -511,7 +511,7 @@ cdef inline void apply_row(
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
-    if occurrence.last:    # still in cache
+    if occurrence.last:    # divide the mean while the slice is in cache
         counts = u.counts
         counts.data = <uint8_t*> &occurrence.total
         m = Means(counts, to, 1, 1, u.means, not counts.copies_first)

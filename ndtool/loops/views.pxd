@@ -125,7 +125,7 @@ cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
 
 
 cdef struct Spread:
-    # contiguous rows, and an output in which they are `pitch` bytes apart
+    # contiguous rows to copy to an output in which they are `pitch` bytes apart
     const uint8_t* source
     uint8_t* to
     int64_t rows
