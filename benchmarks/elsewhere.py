@@ -121,7 +121,7 @@ def ranges() -> None:
         file = RemoteFile(url)
         file._requests.at_once = at_once
         started = time.perf_counter()
-        file.bring(wanted)
+        file.download(wanted)
         seconds = time.perf_counter() - started
         file.close()
         for name in variables:

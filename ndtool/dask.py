@@ -36,7 +36,7 @@ from ndtool.inmemory.arguments import array, attributes_of, index_array, type_of
 from ndtool.inmemory.nulls import libraries
 from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
 from ndtool.rules import inference
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import Shape
 from ndtool.rules.symbols import Sizes
@@ -182,7 +182,7 @@ def _inferred(
     operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str
 ) -> Inference:
     inputs = {
-        role: Given(role, type_of(role, array.dtype), tuple(map(int, array.shape)))
+        role: Input(role, type_of(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
     }
     types = {role: argument.dtype for role, argument in inputs.items()}

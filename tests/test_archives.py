@@ -325,7 +325,7 @@ def test_a_hundred_thousand_members(write_archive):
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
     path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
     reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read)
-    monkeypatch.setattr(directory, "_parsed", {})
+    monkeypatch.setattr(directory, "_headers", {})
     monkeypatch.setattr(os, "pread", reads)
     monkeypatch.setattr(headers, "read", parsed)
     entries = locators.describe(path)
@@ -341,7 +341,7 @@ def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(wri
     for _ in range(2):
         shapes = [entry.metadata.shape for entry in locators.describe(path)]
         assert shapes == [array.shape for array in arrays]
-        assert len(directory._parsed) <= directory._MOST_PARSED
+        assert len(directory._headers) <= directory._CACHED
     path = write_archive(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
     entries = locators.describe(path)
     assert entries[0].metadata.shape == ARRAY.shape
@@ -378,7 +378,7 @@ def test_a_member_of_more_than_4_gib(write_archive):
     assert entry.position == len(local) + len(head)
     fd = os.open("x.npz", os.O_RDONLY)
     (member,) = directory.members(partial(descriptors.read_at, fd), end, "x.npz")
-    assert (member.size, member.packed, member.name) == (size, size, "big")
+    assert (member.size, member.compressed_size, member.name) == (size, size, "big")
     os.close(fd)
 
 

@@ -479,7 +479,7 @@ def test_a_run_whose_folder_was_claimed_is_not_published(s3: Bucket) -> None:
 
 def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
     """Return a lock object of some process."""
-    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine()}
+    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine_id()}
     return json.dumps({**report, "process": process, **changes}).encode()
 
 
@@ -520,7 +520,7 @@ def test_processes_of_other_users(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "kill", kill)
     assert [one.process for one in claims.sweep(ROOT)[1]] == [GONE]
     monkeypatch.setattr(os, "readlink", lambda path: os.stat("nowhere"))
-    assert claims._machine() == socket.gethostname()
+    assert claims._machine_id() == socket.gethostname()
 
 
 async def refuse(*_: Any) -> None:
@@ -532,10 +532,10 @@ def test_folders_that_cannot_be_removed_keep_their_lock_object(
 ) -> None:
     claim = claims.Claim(f"{ROOT}/x.zarr")
     s3.put("x.zarr/c/0/0", b"a chunk")
-    monkeypatch.setattr(upload.Bucket, "clear", refuse)
+    monkeypatch.setattr(upload.S3Writer, "clear", refuse)
     claim.drop()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
-    monkeypatch.setattr(upload.Bucket, "remove", refuse)
+    monkeypatch.setattr(upload.S3Writer, "remove", refuse)
     claim.release()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 
@@ -591,7 +591,7 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     assert isinstance(report, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.Chunks.again(report)
+        writer.Chunks.reopen(report)
     sink.abort()
     assert s3.keys() == []
 

@@ -17,7 +17,7 @@ from test_onnx_backend import CASES, OPERATORS
 from ndtool.analysis import engines, verify
 from ndtool.analysis import model as models
 from ndtool.analysis.engines import EngineSettings
-from ndtool.arrays.source import Known
+from ndtool.arrays.source import DeclaredType
 from ndtool.errors import BoundsError, DtypeError, InputError, ResourceError, UsageError
 
 onnx = pytest.importorskip("onnx")
@@ -60,13 +60,13 @@ def test_metadata_of_a_model() -> None:
     take, put = models.nodes("m.onnx")
     assert (take.node.node, take.node.operator, take.version) == ("take", "gather_nd", 13)
     assert take.inputs == {
-        "data": ("table", Known("float32", (4, 3))),
-        "indices": ("rows", Known("int64", ("N", 1))),
+        "data": ("table", DeclaredType("float32", (4, 3))),
+        "indices": ("rows", DeclaredType("int64", ("N", 1))),
     }
-    assert take.output == Known("float32", ("N", 3))
+    assert take.output == DeclaredType("float32", ("N", 3))
     assert (put.node.node, put.version) == ("out", 13)
-    assert put.inputs["updates"] == ("doubled", Known(None, None))
-    assert put.output == Known(None, None)._replace(dtype="float32")
+    assert put.inputs["updates"] == ("doubled", DeclaredType(None, None))
+    assert put.output == DeclaredType(None, None)._replace(dtype="float32")
 
 
 @pytest.mark.parametrize(("opset", "version"), [(11, 11), (12, 12), (17, 13), (10, None)])
@@ -80,7 +80,7 @@ def test_an_output_that_follows_from_the_inputs() -> None:
     after = helper.make_node("Identity", ["o"], ["p"])
     inputs = [named("d", FLOAT, [2, 5, 3]), named("i", INT64, [2, 4, 1])]
     save_model(helper.make_graph([node, after], "g", inputs, [named("p")]))
-    assert models.nodes("m.onnx")[0].output == Known("float32", (2, 4, 3))
+    assert models.nodes("m.onnx")[0].output == DeclaredType("float32", (2, 4, 3))
 
 
 def test_inferred_outputs_are_known_to_later_nodes() -> None:
@@ -105,9 +105,9 @@ def test_inferred_outputs_are_known_to_later_nodes() -> None:
     )
     found = {one.node.node: one for one in models.nodes("m.onnx")}
     taken = found["choose/then_branch/p"]
-    assert taken.inputs["data"] == ("o", Known("float32", ("N", 3)))
-    assert taken.output == Known("float32", ("M",))
-    assert found["mine.Pick/s"].inputs["data"] == ("p", Known(None, None))
+    assert taken.inputs["data"] == ("o", DeclaredType("float32", ("N", 3)))
+    assert taken.output == DeclaredType("float32", ("M",))
+    assert found["mine.Pick/s"].inputs["data"] == ("p", DeclaredType(None, None))
 
 
 def test_an_input_replaces_a_value(workdir: Path) -> None:
@@ -119,14 +119,14 @@ def test_an_input_replaces_a_value(workdir: Path) -> None:
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": other}, (2,))):
         np.savez("in.npz", **arrays)
         (one,) = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).nodes
-        assert (one.runs, one.actual_output) == (1, Known("float32", shape))
+        assert (one.runs, one.actual_output) == (1, DeclaredType("float32", shape))
         folder = workdir / str(len(arrays))
         folder.mkdir()
         for number, array in enumerate(arrays.values()):
             tensor = onnx.numpy_helper.from_array(array)
             (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
         (one,) = models.run("m.onnx", str(folder), (), EngineSettings(), silence).nodes
-        assert one.actual_output == Known("float32", shape)
+        assert one.actual_output == DeclaredType("float32", shape)
 
 
 def test_a_model_without_our_nodes() -> None:
@@ -173,7 +173,7 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
     assert (one.node.operator, one.node.title, one.version) == (
         "scatter_elements", "Scatter", version
     )  # fmt: skip
-    assert one.output == Known("float32", (1, 3)) or one.output.shape is None
+    assert one.output == DeclaredType("float32", (1, 3)) or one.output.shape is None
     np.savez("in.npz", d=np.float32([[1, 2, 3]]), i=np.array([[2, -3]]), u=np.float32([[7, 8]]))
     outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), silence)
     (ran,) = outcome.nodes
@@ -181,7 +181,11 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
         assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, ran.runs, ran.actual_output) == (None, 1, Known("float32", (1, 3)))
+        assert (outcome.error, ran.runs, ran.actual_output) == (
+            None,
+            1,
+            DeclaredType("float32", (1, 3)),
+        )
         assert [report.result for report in ran.reports] == ["same"]
 
 
@@ -198,7 +202,7 @@ def test_types_of_less_than_a_byte_have_their_names() -> None:
         held.append(helper.make_tensor(f"{title}h", kind, [4], [0, 0, 0, 0]))
     save_model(helper.make_graph(nodes, "g", inputs, [], initializer=held), 25)
     found = [(one.inputs["data"][1], one.output.dtype) for one in models.nodes("m.onnx")]
-    assert found == [(Known(name, (4,)), name) for name in kinds.values() for _ in range(2)]
+    assert found == [(DeclaredType(name, (4,)), name) for name in kinds.values() for _ in range(2)]
 
 
 def nested() -> None:
@@ -230,10 +234,13 @@ def test_subgraphs_and_functions() -> None:
     found = {one.node.node: one for one in models.nodes("m.onnx")}
     assert set(found) == {"choice/then_branch/a/b", "choice/else_branch/e", "mine.Put/r"}
     inner = found["choice/then_branch/a/b"]
-    assert inner.inputs["data"] == ("x", Known("float32", (2, None)))
-    assert inner.inputs["indices"] == ("i", Known("int64", ("A", "B")))
+    assert inner.inputs["data"] == ("x", DeclaredType("float32", (2, None)))
+    assert inner.inputs["indices"] == ("i", DeclaredType("int64", ("A", "B")))
     assert found["mine.Put/r"].version == 16
-    assert found["mine.Put/r"].inputs["updates"] == ("c", Known(None, None))  # not the graph's c
+    assert found["mine.Put/r"].inputs["updates"] == (
+        "c",
+        DeclaredType(None, None),
+    )  # not the graph's c
 
 
 @pytest.mark.parametrize("condition", [True, False])
@@ -293,7 +300,7 @@ def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
             (one,) = outcome.nodes
             assert (outcome.error, one.runs) == (None, 1)
             assert one.node.operator == OPERATORS[case.model.graph.node[0].op_type]
-            assert one.actual_output == Known(str(expected.dtype), expected.shape)
+            assert one.actual_output == DeclaredType(str(expected.dtype), expected.shape)
 
 
 def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -558,7 +565,7 @@ def test_sizes_that_a_model_says_of_its_outputs_are_not_looked_at() -> None:
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert outcome.error is None
-    assert outcome.nodes[0].actual_output == Known("float32", (2, 3))
+    assert outcome.nodes[0].actual_output == DeclaredType("float32", (2, 3))
 
 
 def test_sizes_that_a_branch_says_of_its_outputs_are_not_looked_at() -> None:
@@ -596,7 +603,7 @@ def test_an_input_of_strings() -> None:
     save_model(helper.make_graph([node], "g", inputs, [named("o", onnx.TensorProto.STRING)]))
     np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
-    assert (outcome.error, outcome.nodes[0].actual_output) == (None, Known("string", (2,)))
+    assert (outcome.error, outcome.nodes[0].actual_output) == (None, DeclaredType("string", (2,)))
     np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
     error = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).error
     assert error is not None
@@ -630,7 +637,10 @@ def test_types_may_follow_from_external_data() -> None:
     )  # fmt: skip
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
     outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), silence)
-    assert (outcome.error, outcome.nodes[0].actual_output) == (None, Known("float32", (2, 2)))
+    assert (outcome.error, outcome.nodes[0].actual_output) == (
+        None,
+        DeclaredType("float32", (2, 2)),
+    )
     os.remove("weights.bin")
     with pytest.raises(InputError, match=r"weights\.bin"):
         models.run("far.onnx", "in.npz", (), EngineSettings(), silence)

@@ -54,6 +54,16 @@ def test_saved_tensors_lead_to_an_explanation() -> None:
     assert python.verify("gather_nd", *files.values()).verified
 
 
+def test_a_directory_whose_name_begins_with_a_hyphen_is_no_option() -> None:
+    embedding()
+    np.savez("in.npz", rows=np.array([[3], [1]]))
+    report = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "-", "--json").json
+    assert report["nodes"][0]["saved"]["data"] == "./-/1-take.data.npy"
+    assert os.path.isfile("./-/1-take.data.npy")
+    with pytest.raises(UsageError, match="expected a directory"):
+        modeltensors.prepare("")
+
+
 def test_arrays_as_inputs_and_the_fields_of_json() -> None:
     embedding()
     rows = np.array([[3], [1]])

@@ -161,14 +161,14 @@ def test_inputs_and_outputs_of_the_command_line(store: Store, workdir: Path) -> 
 
 
 def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    requested, read = [], remote.Plain._read
+    requested, read = [], remote.FsspecObject._read
 
     async def noted(self: Any, start: int, stop: int) -> bytes:
         requested.append(stop - start)
         return await read(self, start, stop)
 
-    monkeypatch.setattr(remote.Plain, "_read", noted)
-    monkeypatch.setattr(remote.Plain, "largest", 1 << 18)
+    monkeypatch.setattr(remote.FsspecObject, "_read", noted)
+    monkeypatch.setattr(remote.FsspecObject, "largest", 1 << 18)
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with opened(url) as one:
         assert requested == [1 << 16]
@@ -221,7 +221,7 @@ def test_azure_checks_no_clobber_itself(store: Store) -> None:
     if url.startswith("gs"):
         pytest.skip("the emulator ignores conditions")
     with pytest.raises(FileExistsError):
-        wait(upload.store(url).put(b"new", {"IfNoneMatch": "*"}), url)
+        wait(upload.writer(url).put(b"new", {"IfNoneMatch": "*"}), url)
     assert store.get("x.npy") == b"old"
 
 
@@ -293,7 +293,7 @@ def test_small_ranges_are_read_64_at_a_time_and_large_ones_10() -> None:
             return bytes(end - start)
 
     async def fetch(nbytes: int) -> None:
-        plain = remote.Plain(Slow(), "x", "az://bucket/x")
+        plain = remote.FsspecObject(Slow(), "x", "az://bucket/x")
         write = lambda start, piece: None  # noqa: E731
         every = (plain.fetch(0, nbytes, remote.Version(), write) for _ in range(plain.at_once))
         await remote.asyncio.gather(*every)

@@ -24,11 +24,11 @@ from ndtool.arrays import memory
 from ndtool.engine.gathers import silent
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import within
+from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
 from ndtool.runs.external.partitioning import partitioning_for
@@ -202,10 +202,11 @@ def test_the_rules_on_extremes(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + within(indices, 3, Handling("clip"))).tolist() == clipped
-    assert (10 + within(indices, 3, Handling("wrap"))).tolist() == wrapped
+    assert (10 + normalized_indices(indices, 3, Handling("clip"))).tolist() == clipped
+    assert (10 + normalized_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
     beyond_all = [
-        -7 if i == 13 else i for i in (10 + within(indices, 3, Handling("fill"))).tolist()
+        -7 if i == 13 else i
+        for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
     ]
     assert beyond_all == filled
 
@@ -425,7 +426,7 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
         return
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
-    given_ = {role: Given(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
+    given_ = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     seen = preview.window(expected.shape)
     shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)

@@ -18,7 +18,7 @@ from ndtool.analysis import preview
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError
 from ndtool.rules import dtypes, inference
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
@@ -37,7 +37,7 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
 
 def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) -> Inference:
     inputs = {
-        role: Given(role, dtypes.from_numpy(array.dtype), array.shape)
+        role: Input(role, dtypes.from_numpy(array.dtype), array.shape)
         for role, array in arrays.items()
     }
     return inference.infer(operator, inputs, attributes)

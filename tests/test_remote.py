@@ -235,7 +235,7 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
     try:
         there: set[int] = set()
         for start, count in pieces:
-            memory_block.take_note(start, start + count)
+            memory_block.record(start, start + count)
             there |= set(range(start, start + count))
         start = data.draw(st.integers(0, 80))
         stop = data.draw(st.integers(start, 100))
@@ -404,7 +404,7 @@ def test_redirects(server: Server) -> None:
 
 
 def test_a_server_that_does_not_respond(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndtool.storage.failures.WAIT", 0.2)
+    monkeypatch.setattr("ndtool.storage.failures.TIMEOUT", 0.2)
     url = server.add("/x.npy", npy(ROWS), before=lambda number: time.sleep(1))
     refused(url, "the server did not respond in time")
 

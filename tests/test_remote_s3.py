@@ -407,7 +407,7 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
             process.send_signal(getattr(signal, name))
             _, err = process.communicate()
             assert process.returncode == {"SIGINT": 130, "SIGTERM": 143}[name]
-        assert time.monotonic() - started < 2 * upload.PATIENCE
+        assert time.monotonic() - started < 2 * upload.ABORT_TIMEOUT
         assert err == b""
         assert s3.keys() == s3.uploads() == []
     finally:

@@ -616,7 +616,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("{", "expected the name of a part"),
+        ("{", "expected the name of a field"),
         ("{}", "has no weight_map"),
         ('{"weight_map": {}}', "has no weight_map"),
         ('{"weight_map": []}', "expected '{'"),

@@ -39,7 +39,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.Mo
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("fsspec.config.conf", {})
-    monkeypatch.setattr(s3, "_refused", set())
+    monkeypatch.setattr(s3, "_client_only", set())
     signing._profile.cache_clear()
     yield monkeypatch
     signing._profile.cache_clear()
@@ -270,14 +270,14 @@ def test_what_a_server_refuses_is_requested_by_the_client(
     called = counted(clean)
     assert np.array_equal(load(url), ROWS)
     assert "get_object" in called
-    assert len(s3._refused) == 1
+    assert len(s3._client_only) == 1
     clean.setattr(signing, "signed", elsewhere)
     assert np.array_equal(load(url), ROWS)  # without another attempt
     assert signs == []
 
 
 async def refusing(self: Any, count: int) -> Any:
-    raise s3.failures.RefusedError(403, "Forbidden")
+    raise s3.failures.HttpStatusError(403, "Forbidden")
 
 
 def test_a_server_without_ranges_is_read_by_the_client(
@@ -312,7 +312,7 @@ def test_errors_are_those_of_the_client(served: Bucket, clean: pytest.MonkeyPatc
     clean.setattr("ndtool.storage.failures.BACKOFF", 0.001)
     with pytest.raises(InputError, match=r"s3://none-here/x.npy: there is no such object"):
         load("s3://none-here/x.npy")
-    assert s3._refused == set()
+    assert s3._client_only == set()
 
 
 def test_urls_are_signed_again_before_they_expire(
@@ -322,7 +322,7 @@ def test_urls_are_signed_again_before_they_expire(
     clean.setattr(signing, "signed", lambda at: signs.append(at) or sign(at))
     assert np.array_equal(load(url), ROWS)
     once = len(signs)
-    clean.setattr(s3, "_RENEWED", -1)
+    clean.setattr(s3, "_RENEWAL_SECONDS", -1)
     assert np.array_equal(load(url), ROWS)
     assert (once, len(signs)) == (1, 4)
 

@@ -90,6 +90,8 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
     assert (ran.status, "temporary files in a, b" in ran.err) == (0, True), ran.err
     ran = planned("--spill", "a", "--spill", "missing")
     assert (ran.status, "--spill missing does not exist: expected" in ran.err) == (2, True)
+    ran = ndtool(*RUN, "--spill", "")
+    assert (ran.status, "--spill is empty: expected a directory" in ran.err) == (2, True)
     assert planned(NDTOOL_SPILL="a:b:").status == 0
     ran = planned(NDTOOL_SPILL="a:missing")
     assert (ran.status, "NDTOOL_SPILL is missing, which does not exist" in ran.err) == (2, True)

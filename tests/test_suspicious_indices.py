@@ -82,7 +82,7 @@ def test_arrays_of_the_caller_are_not_suspected() -> None:
 
 
 def test_many_indices_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "LOOKED_AT", 100)
+    monkeypatch.setattr(padding, "SAMPLED", 100)
     from ndtool import files
 
     indices = np.arange(1000)

@@ -494,5 +494,5 @@ def test_indices_are_sampled_in_their_order_whatever_their_layout(there: Path) -
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            found.append(access.sampled(call, rows_of(call.inference)))
+            found.append(access.sample_locality(call, rows_of(call.inference)))
     assert found[0] == found[1]

@@ -362,7 +362,7 @@ def test_only_and_no_clobber() -> None:
     [
         ("x.zarr:a/b", "x.zarr/a is not a group"),
         ("x.zarr:g", "x.zarr/g is a group: only an array is replaced"),
-        ("x.zarr:other", "x.zarr/other is something else"),
+        ("x.zarr:other", "x.zarr/other is neither an array nor a group"),
         ("x.zarr:..", "can be called"),
         ("x.zarr:g/zarr.json", "can be called"),
         ("x.zarr:", "the member has no name"),
@@ -425,7 +425,7 @@ def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatc
     put("x.zarr", DATA, chunks=(1, 1))
     os.chmod("x.zarr", 0o750)
     if way == "two renames":
-        monkeypatch.setattr(newfolder, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
     assert same(load("x.zarr"), DATA[:3])
     assert sorted(everything()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
@@ -599,11 +599,11 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
 
 def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     first = newfolder.NewFolder("x.zarr", False, True, False)
-    os.mkdir(os.path.join(first._hidden, "old"))
+    os.mkdir(os.path.join(first._temporary, "old"))
     os.close(first._lock)
     write("y.zarr", DATA)
     assert os.path.isdir(first.inside)
-    os.rmdir(os.path.join(first._hidden, "old"))
+    os.rmdir(os.path.join(first._temporary, "old"))
     write("y.zarr", DATA)
     assert os.listdir() == ["y.zarr"]
 
@@ -649,7 +649,7 @@ def test_remains_of_a_replaced_store_are_reported() -> None:
     new = newfolder.NewFolder("one.zarr", True, True, False)
     Path(new.inside, "new").touch()
     new.publish()
-    hidden = new._hidden
+    hidden = new._temporary
     os.rename(hidden, "aside")
     os.mkdir(hidden)
     denied = OSError(errno.EACCES, "Permission denied")

@@ -28,7 +28,7 @@ from ndtool.runs import convert, steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import remote
-from ndtool.storage.remote import inside
+from ndtool.storage.remote import join
 from ndtool.storage.remotefolder import RemoteFolder
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
@@ -194,9 +194,9 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
     url = serve(web, "x.zarr")
     assert same(load(f"{url}:g/a"), DATA)
     assert same(load(f"{url}/b"), DATA + 1)
-    with pytest.raises(InputError, match="lists nothing: name the array"):
+    with pytest.raises(InputError, match="cannot list it: name the array"):
         load(url)
-    with pytest.raises(InputError, match="lists nothing: name the array"):
+    with pytest.raises(InputError, match="cannot list it: name the array"):
         load(f"{url}:none")
     zarr.consolidate_metadata("x.zarr")
     url = serve(web, "x.zarr", "/y.zarr")
@@ -315,10 +315,10 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    ours = claims._ours(mark, claims._folder(url, path))
+    ours = claims._new_lock(mark, claims._folder(url, path))
     assert b"SEC" not in ours.body
     folder = json.loads(ours.body)["folder"]
-    assert inside(mark, folder, beside=True) == inside(url, path)
+    assert join(mark, folder, sibling=True) == join(url, path)
 
 
 def test_a_bucket_is_no_store(s3: Bucket) -> None:
@@ -515,4 +515,4 @@ def test_conversions_report_progress(memory: Any) -> None:
 def test_queries_stay_at_the_end_of_a_url() -> None:
     folder = RemoteFolder("https://host/x.zarr?secret=1")
     assert folder.path == "https://host/x.zarr?..."
-    assert inside(folder.url, "a b") == "https://host/x.zarr/a%20b?secret=1"
+    assert join(folder.url, "a b") == "https://host/x.zarr/a%20b?secret=1"

@@ -230,7 +230,7 @@ def _slice(plan: Plan, at: Position, index_tuple: Position) -> Iterator[Position
     if isinstance(plan, ElementsPlan):
         yield (*at[: plan.axis], *index_tuple, *at[plan.axis + 1 :])
         return
-    groups, run = len(plan.groups), plan.run
+    groups, run = len(plan.groups), plan.slice_shape
     start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
     lengths = [min(size, 1) for size in run[:-1]] + [min(size, _SLICE) for size in run[-1:]]
     for along in product(*map(range, lengths)):

@@ -258,7 +258,7 @@ class _Call:
         if isinstance(self.call.sources["updates"], TypeSource):
             return None
         loaded = operands.load(self.call, "updates")
-        _, dtype, shape = loaded.given
+        _, dtype, shape = loaded.info
         return values.as_array(loaded.byte_range.buffer, dtype, shape, loaded.fortran)
 
 

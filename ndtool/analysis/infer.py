@@ -7,7 +7,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.operators import Attributes, operator_of
 
 
@@ -17,7 +17,7 @@ def infer(
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
     spec: str = "ndtool",
     dtype: str | None = None,
-    types: Mapping[str, Given] | None = None,
+    types: Mapping[str, Input] | None = None,
 ) -> Inference:
     """Infer the output of an operator from files and types such as `float32[8,128,64]`.
 
@@ -27,7 +27,7 @@ def infer(
     DtypeError; both mention the arguments.
     """
     streams = Streams()
-    inputs, types = dict[str, Given](), types or {}
+    inputs, types = dict[str, Input](), types or {}
     for role in operator_of(operator).inputs:
         if role in types:
             inputs[role] = types[role]
@@ -39,10 +39,10 @@ def infer(
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Given:
+def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
     """Read a type, or the header of a file."""
     if (type_source := typed(argument, symbolic=True)) is not None:
-        return Given(argument, type_source.metadata.dtype, type_source.metadata.shape)
+        return Input(argument, type_source.metadata.dtype, type_source.metadata.shape)
     entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None
     if metadata is None:
@@ -50,4 +50,4 @@ def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None)
         source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
         metadata = source.metadata
         source.close()
-    return Given(argument, metadata.dtype, metadata.shape)
+    return Input(argument, metadata.dtype, metadata.shape)

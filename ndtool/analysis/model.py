@@ -23,13 +23,13 @@ from ndtool.analysis.engines import (
 )
 from ndtool.analysis.modelinputs import Arrays
 from ndtool.analysis.verify import recomputed
-from ndtool.arrays.source import Known, KnownModel, KnownNode, OperatorNode
+from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.onnx import OPERATORS as TITLES
 from ndtool.formats.onnx import modelproto
 from ndtool.rules import dtypes, inference, plans, shapes, specs, tensorscatter
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, Attributes, operator_of
 from ndtool.rules.symbols import Symbol
 from ndtool.runs.request import Request
@@ -46,11 +46,11 @@ class ModelNode(NamedTuple):
 
     node: OperatorNode
     version: int | None
-    inputs: dict[str, tuple[str, Known]]
-    output: Known
+    inputs: dict[str, tuple[str, DeclaredType]]
+    output: DeclaredType
     assumed: tuple[str, ...] = ()
     runs: int | None = None
-    actual_output: Known | None = None
+    actual_output: DeclaredType | None = None
     reports: tuple[Report, ...] = ()
     saved: dict[str, str] | None = None
 
@@ -67,11 +67,11 @@ def nodes(path: str) -> list[ModelNode]:
     return _described(locators.model(path))
 
 
-def _described(model: KnownModel) -> list[ModelNode]:
+def _described(model: ModelInfo) -> list[ModelNode]:
     """Return nodes with their metadata; the output type of a node is known to later nodes."""
     described = []
     for scope in model.scopes:
-        outputs: dict[str, Known] = {}  # by scope and name
+        outputs: dict[str, DeclaredType] = {}  # by scope and name
         for declared in scope:
             model_node = _node(declared, outputs)
             described.append(model_node)
@@ -80,18 +80,18 @@ def _described(model: KnownModel) -> list[ModelNode]:
     return described
 
 
-def _node(known: KnownNode, outputs: dict[str, Known]) -> ModelNode:
+def _node(known: TypedNode, outputs: dict[str, DeclaredType]) -> ModelNode:
     node, path, types = known
 
-    def of(name: str) -> Known:
+    def of(name: str) -> DeclaredType:
         if types[name].shape is not None:
             return types[name]
-        declared = (outputs.get(around + name) for around in modelproto.outwards(path))
+        declared = (outputs.get(around + name) for around in modelproto.enclosing_graphs(path))
         return next(filter(None, declared), types[name])
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
     inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
-    output = types[node.output] if node.output else Known(None, None)
+    output = types[node.output] if node.output else DeclaredType(None, None)
     inferred = _inferred(node, {role: known for role, (_, known) in inputs.items()})
     if output.shape is None and inferred is not None:
         return ModelNode(node, _version(node), inputs, *inferred)
@@ -107,7 +107,9 @@ def _version(node: OperatorNode) -> int | None:
     return row.version if row.title == node.title else None  # Scatter is ScatterElements since 11
 
 
-def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple[str, ...]] | None:
+def _inferred(
+    node: OperatorNode, known: dict[str, DeclaredType]
+) -> tuple[DeclaredType, tuple[str, ...]] | None:
     """Infer the output type of a node and the assumptions; None if input types are not declared."""
     sizes: dict[str, plans.Shape] = {}
     lowered = node.operator in LOWERED
@@ -128,7 +130,7 @@ def _inferred(node: OperatorNode, known: dict[str, Known]) -> tuple[Known, tuple
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(known.values())).dtype
-    return Known(data, tuple(map(_declared_size, plan.output))), trace.assumed
+    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumed
 
 
 class _Open(Symbol):
@@ -322,10 +324,10 @@ class _Running:
         return tuple(engine_call.reports(self._against, report_progress))
 
 
-def _known(array: NDArray[Any]) -> Known:
+def _known(array: NDArray[Any]) -> DeclaredType:
     """Return the type and shape of an array of a node."""
     strings = array.dtype.kind in "OSU"
-    return Known("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
+    return DeclaredType("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
 
 def _input_names(model_node: ModelNode) -> dict[str, str]:
@@ -336,14 +338,14 @@ def _input_names(model_node: ModelNode) -> dict[str, str]:
 def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
     """Put the names of a node and of its inputs into an error."""
     named_inputs = {
-        role: Given(name, dtypes.from_numpy(array.dtype), array.shape)
+        role: Input(name, dtypes.from_numpy(array.dtype), array.shape)
         for (role, name), array in zip(
             _input_names(model_node).items(),
             [array for array in inputs if array is not None],
             strict=True,
         )
     }
-    inference.point_out(exc, named_inputs)
+    inference.name_inputs(exc, named_inputs)
     exc.message = f"{printable(model_node.node.node)}: {exc.message}"
     return exc
 

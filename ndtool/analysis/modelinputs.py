@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arrays.source import Known, KnownModel, whole
+from ndtool.arrays.source import DeclaredType, ModelInfo, whole
 from ndtool.errors import DtypeError, InputError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -18,17 +18,17 @@ Arrays = dict[str, NDArray[Any]]
 _DATA_SET = "test_data_set_0"  # of ONNX's backend tests
 
 
-def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
+def read(inputs: str | Mapping[str, NDArray[Any]], model: ModelInfo) -> Arrays:
     """Return the inputs of a model by name; those with a default value may be missing.
 
     inputs: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
     RuleError or DtypeError for an input that differs from the model's declaration.
     """
-    needed = [name for name in model.inputs if name not in model.held]
+    needed = [name for name in model.inputs if name not in model.initialized]
     if not isinstance(inputs, str):
         _require_names("inputs", inputs, needed, model)
         for name, array in inputs.items():
-            actual = Known(dtypes.from_numpy(array.dtype).name, array.shape)
+            actual = DeclaredType(dtypes.from_numpy(array.dtype).name, array.shape)
             _require_as_declared(f"inputs[{name!r}]", actual, name, model.inputs[name])
         return dict(inputs)
     if os.path.isdir(inputs):
@@ -45,7 +45,7 @@ def read(inputs: str | Mapping[str, NDArray[Any]], model: KnownModel) -> Arrays:
 
 
 def _require_names(
-    location: str, names: Mapping[str, Any], needed: list[str], model: KnownModel
+    location: str, names: Mapping[str, Any], needed: list[str], model: ModelInfo
 ) -> None:
     """Raise UsageError for a missing input, RuleError for a name that is no input."""
     if missing := [name for name in needed if name not in names]:
@@ -74,7 +74,7 @@ def _tensors(folder: str) -> list[str]:
     )
 
 
-def _array(argument: str, name: str, declared: Known) -> NDArray[Any]:
+def _array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any]:
     """Read an input; declared: the model's declaration."""
     source = locators.open_source(argument, Streams())
     try:
@@ -82,7 +82,7 @@ def _array(argument: str, name: str, declared: Known) -> NDArray[Any]:
         dtype = metadata.dtype
         if dtype.kind == "V" and declared.dtype in dtypes.EXTENDED:
             dtype = dtypes.view_as(dtype, declared.dtype)
-        actual = Known("string" if dtype.kind in "US" else dtype.name, metadata.shape)
+        actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_as_declared(argument, actual, name, declared)
         array = as_array(whole(source).buffer, dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
@@ -90,7 +90,9 @@ def _array(argument: str, name: str, declared: Known) -> NDArray[Any]:
         source.close()
 
 
-def _require_as_declared(argument: str, actual: Known, name: str, declared: Known) -> None:
+def _require_as_declared(
+    argument: str, actual: DeclaredType, name: str, declared: DeclaredType
+) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
     prefix = f"{printable(argument)} is {actual.described}: the model's input {printable(name)} is"
     if declared.dtype is not None and actual.dtype != declared.dtype:

@@ -26,6 +26,10 @@ def prepare(folder: str) -> str:
     directory = locations.local_path(folder)
     if locations.is_url(directory):
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
+    if not directory:
+        raise UsageError("--save is empty: expected a directory for tensors")
+    if directory.startswith("-"):  # or a command would take the paths of files for options
+        directory = os.path.join(".", directory)
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:

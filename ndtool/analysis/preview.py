@@ -22,7 +22,7 @@ from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import described
 from ndtool.runs import operands
-from ndtool.runs.bounds import within
+from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -63,7 +63,7 @@ def text(validated: Validated) -> str:
     if inference.scatters:
         loaded["updates"] = operands.load(call, "updates")
     for role, operand in loaded.items():
-        _, dtype, shape = operand.given
+        _, dtype, shape = operand.info
         arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
     visible = window(inference.plan.output)
     return window_text(title, elements(inference, arrays, visible), visible)
@@ -162,7 +162,7 @@ def _updates_of(
         at = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
         picked = pick(arrays["indices"], at, block_shape)
-        values = within(picked, size, rule)
+        values = normalized_indices(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
         ordinal, hits = _matches(np.array(visible.positions[a]), values.reshape(-1))

@@ -101,7 +101,7 @@ def converted_record(
 
 def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
     """Return a run as a JSON object: the inference, resumed tasks, the bounds report."""
-    record = inference_record(call.asked, call.request.output)
+    record = inference_record(call.reported, call.request.output)
     if outcome.preserved is not None:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
@@ -159,7 +159,7 @@ def explained_record(
     """
     listed = chain(map(_element_record, elements), map(_origin_record, origins))
     answer_texts = next(listed) if single else {"explained": listed}
-    return {"version": __version__, "operator": call.asked.operator, **answer_texts}
+    return {"version": __version__, "operator": call.reported.operator, **answer_texts}
 
 
 def _element_record(element: Element) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
     alone = has_plain_indices(call.inference.plan)
     return {
         "version": __version__,
-        "operator": call.asked.operator,
+        "operator": call.reported.operator,
         "tuples": stats.tuples,
         "components": [
             {key: value for key, value in component._asdict().items() if key != "first"}

@@ -18,7 +18,7 @@ from ndtool.rules import inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
-from ndtool.runs.bounds import within
+from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.tempfiles import Spool
 
@@ -95,7 +95,7 @@ class Tuples(NamedTuple):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
                 error = check.refusal(call_inference.plan, bound, self.negatives)
                 if isinstance(error, BoundsError):
-                    inference.point_out(error, call_inference.inputs)
+                    inference.name_inputs(error, call_inference.inputs)
                 raise error
             yield first, block
 
@@ -193,7 +193,7 @@ def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Ar
     sizes = np.array(mapping.sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.sizes(plan)):
-        normalized[:, j] = within(block[:, j], size, handling)
+        normalized[:, j] = normalized_indices(block[:, j], size, handling)
     valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
     if handling.pad is not None:
         valid &= (block != handling.pad).all(axis=1)

@@ -20,7 +20,7 @@ from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, filling, shapes, specs
-from ndtool.rules.inference import Given, point_out
+from ndtool.rules.inference import Input, name_inputs
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import LOWERED, operator_of
 from ndtool.runs.request import Request
@@ -135,7 +135,7 @@ def opened_arrays(
 
     sources: those that the caller has open, by role.
     """
-    specs.check_rule("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
+    specs.check_mode("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
     arguments = dict(request.arguments)
     if request.output is not None:
         arguments["output"] = request.output
@@ -194,10 +194,10 @@ def recomputed(
         output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
     except NdtoolError as exc:
         named_inputs = {
-            role: Given(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
+            role: Input(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
             for role, name in request.arguments.items()
         }
-        point_out(exc, named_inputs)
+        name_inputs(exc, named_inputs)
         raise
     except IndexError:  # they were validated
         raise OutputError(f"{called(request.indices)} changed during the run") from None
@@ -247,8 +247,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
-    argument = Given(source.name, metadata.dtype, metadata.shape)
-    typed = argument if name.endswith("indices") else argument.taken_as(dtype)
+    argument = Input(source.name, metadata.dtype, metadata.shape)
+    typed = argument if name.endswith("indices") else argument.viewed_as(dtype)
     return as_array(bytes_.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 

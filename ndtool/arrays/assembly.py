@@ -55,17 +55,15 @@ def assembled(
         numbers = touched(block_grid.step)
         if 2 * total < block_grid.blocks:
             used = _extents(block_grid, touched(block_grid.step))
-    buffer = tempfiles.allocate(
-        prod(block_grid.shape) * block_grid.itemsize, label, used, directory
-    )
+    nbytes = prod(block_grid.shape) * block_grid.itemsize
+    buffer = tempfiles.allocate(nbytes, label, used, directory)
     if block is None:
         return ByteRange(buffer.toreadonly())
-    whole = as_array(buffer, block_grid.shape, block_grid.itemsize)
+    array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
     def put(number: int) -> None:
         box = block_grid.box(number)
-        sizes = grid.sizes(box)
-        whole[window(box)] = as_array(block(number), sizes, block_grid.itemsize)
+        array[window(box)] = as_array(block(number), grid.sizes(box), block_grid.itemsize)
 
     pool.run_all(_counted(put, total, progress), numbers, min(threads, total))
     return ByteRange(buffer.toreadonly())
@@ -79,17 +77,13 @@ def write_blocks(
     progress: ProgressCallback | None,
 ) -> None:
     """Call write(0, bytes, number) with every block of an array in row-major order."""
-    whole = as_array(buffer, block_grid.shape, block_grid.itemsize)
+    array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
     def put(number: int) -> None:
-        block: Any = np.ascontiguousarray(whole[window(block_grid.box(number))])
-        write(0, memoryview(block.reshape(-1).view("u1")), number)
+        write(0, bytes_of(array[window(block_grid.box(number))]), number)
 
-    pool.run_all(
-        _counted(put, block_grid.blocks, progress),
-        iter(range(block_grid.blocks)),
-        min(threads, block_grid.blocks),
-    )
+    blocks = block_grid.blocks
+    pool.run_all(_counted(put, blocks, progress), iter(range(blocks)), min(threads, blocks))
 
 
 def _counted(
@@ -113,6 +107,12 @@ def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:
     return np.ndarray(shape, f"V{itemsize}", buffer)
 
 
+def bytes_of(array: Any) -> memoryview:
+    """Return the bytes of an array in row-major order, without a copy if it is contiguous."""
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
 def window(box: grid.Box) -> tuple[Any, ...]:
     """Return the NumPy index that selects a block."""
     return (*(slice(*ends) for ends in box), ...)
@@ -125,7 +125,9 @@ def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[in
     for number in numbers:
         box = block_grid.box(number)
         axis, length = len(box), block_grid.itemsize
-        while axis and (steps[axis - 1] - length <= GAP or _is_one(box[axis - 1])):
+        while axis and (
+            steps[axis - 1] - length <= GAP or box[axis - 1][1] - box[axis - 1][0] == 1
+        ):
             axis -= 1
             length += (box[axis][1] - box[axis][0] - 1) * steps[axis]
         inner = sum(at * step for (at, _), step in zip(box[axis:], steps[axis:], strict=True))
@@ -138,7 +140,3 @@ def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[in
             stop = max(stop, at + length)
     if stop > first:
         yield first, stop
-
-
-def _is_one(ends: tuple[int, int]) -> bool:
-    return ends[1] - ends[0] == 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 from threading import Lock
-from typing import Any, Protocol
+from typing import Protocol
 
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
@@ -58,17 +58,17 @@ def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:
         yield ()
         return
     inner = prod(shape[1:])
-    here, before = divmod(first, inner)
-    last, after = divmod(stop, inner)
-    if before or here == last:
-        end = after if here == last else inner
-        for box in range_boxes(shape[1:], before, end) if before < end else ():
-            yield (here, here + 1), *box
-        here += 1
-    if here < last:
-        yield (here, last), *((0, size) for size in shape[1:])
-    if after and here <= last:
-        for box in range_boxes(shape[1:], 0, after):
+    row, skipped = divmod(first, inner)
+    last, rest = divmod(stop, inner)
+    if skipped or row == last:
+        end = rest if row == last else inner
+        for box in range_boxes(shape[1:], skipped, end) if skipped < end else ():
+            yield (row, row + 1), *box
+        row += 1
+    if row < last:
+        yield (row, last), *((0, size) for size in shape[1:])
+    if rest and row <= last:
+        for box in range_boxes(shape[1:], 0, rest):
             yield (last, last + 1), *box
 
 
@@ -83,22 +83,22 @@ def read_shared(reader: Reader, first: int, buffer: memoryview, period: int, rep
 
     The reader has the periods once.
     """
-    width, whole = reader.width, period * repeats
+    width, group_size = reader.width, period * repeats
     n, done = len(buffer) // width, 0
     while done < n:
-        group, rest = divmod(first + done, whole)
-        to, groups = buffer[done * width :], 0 if rest else (n - done) // whole
+        group, rest = divmod(first + done, group_size)
+        part, groups = buffer[done * width :], 0 if rest else (n - done) // group_size
         if groups > 1:
-            to = to[: groups * whole * width]
-            _read_groups(reader, group * period, to, (groups, repeats, period * width))
+            part = part[: groups * group_size * width]
+            _read_groups(reader, group * period, part, (groups, repeats, period * width))
         else:
-            to = to[: (whole - rest) * width]
-            _read_around(reader, group * period, rest % period, period, to)
-        done += len(to) // width
+            part = part[: (group_size - rest) * width]
+            _read_wrapped(reader, group * period, rest % period, period, part)
+        done += len(part) // width
 
 
 def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -> None:
-    """Fill a buffer with successive periods, each as often as `shape` says."""
+    """Fill a buffer with successive periods; shape: (periods, repeats of each, its bytes)."""
     import numpy as np
 
     groups, _, nbytes = shape
@@ -107,8 +107,10 @@ def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -
     np.frombuffer(buffer, np.uint8).reshape(shape)[...] = stored
 
 
-def _read_around(reader: Reader, base: int, first: int, positions: int, buffer: memoryview) -> None:
-    """Fill a buffer from position `first` of a period on, wrapping around after the last."""
+def _read_wrapped(
+    reader: Reader, base: int, first: int, positions: int, buffer: memoryview
+) -> None:
+    """Fill a buffer from position `first` of a period on, and wrap to 0 after the last."""
     period = min(len(buffer), positions * reader.width)
     end = min(period, (positions - first) * reader.width)
     read_range(reader, base + first, buffer[:end])
@@ -150,7 +152,7 @@ class FlatReader:
         self._range, self._lock = byte_range, lock
 
     def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
-        for start, at, nbytes in grid.runs(self.over, box, self.width):
+        for start, at, nbytes in grid.byte_ranges(self.over, box, self.width):
             with self._lock:
                 self._range.read(start, buffer[at : at + nbytes])
             self._range.drop_cached(start, nbytes)
@@ -187,13 +189,13 @@ class GridReader:
 
         shape, step, itemsize = _grid(self._source.metadata)
         axes, box = len(box), (*box, *((0, size) for size in shape[len(box) :]))
-        whole = as_array(buffer, grid.sizes(box), itemsize)
+        array = as_array(buffer, grid.sizes(box), itemsize)
 
-        def put(at: Shape) -> None:
-            number, bounds = _chunk(shape, step, at)
+        def put(coordinates: Shape) -> None:
+            number, bounds = _chunk(shape, step, coordinates)
             chunk = as_array(self._source.block(number), grid.sizes(bounds), itemsize)
             both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True))
-            whole[window(_relative_to(both, box))] = chunk[window(_relative_to(both, bounds))]
+            array[window(_relative_to(both, box))] = chunk[window(_relative_to(both, bounds))]
 
         along = _chunks(box, step)
         counts = tuple(map(len, along[:axes]))
@@ -217,7 +219,7 @@ class FlatWriter:
         self._release = getattr(sink, "release", None)
 
     def write(self, box: Box, buffer: memoryview) -> None:
-        for start, at, nbytes in grid.runs(self.over, box, self.width):
+        for start, at, nbytes in grid.byte_ranges(self.over, box, self.width):
             buffer_part = buffer[at : at + nbytes]
             if self._buffer is not None:
                 self._buffer[start : start + nbytes] = buffer_part
@@ -233,24 +235,19 @@ class GridWriter:
     def __init__(self, sink: Sink, axes: int, at_once: int) -> None:
         self._sink, metadata = sink, sink.metadata
         self._at_once = min(sink.at_once, at_once)
-        self.over, self.width = (
-            metadata.shape[:axes],
-            prod(metadata.shape[axes:]) * metadata.dtype.itemsize,
-        )
+        self.over = metadata.shape[:axes]
+        self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 
     def write(self, box: Box, buffer: memoryview) -> None:
-        import numpy as np
-
-        from ndtool.arrays.assembly import as_array, window
+        from ndtool.arrays.assembly import as_array, bytes_of, window
 
         shape, step, itemsize = _grid(self._sink.metadata)
         box = (*box, *((0, size) for size in shape[len(box) :]))
-        whole = as_array(buffer, grid.sizes(box), itemsize)
+        array = as_array(buffer, grid.sizes(box), itemsize)
 
-        def put(at: Shape) -> None:
-            number, bounds = _chunk(shape, step, at)
-            chunk: Any = np.ascontiguousarray(whole[window(_relative_to(bounds, box))])
-            self._sink.write(0, memoryview(chunk.reshape(-1).view(np.uint8)), number)
+        def put(coordinates: Shape) -> None:
+            number, bounds = _chunk(shape, step, coordinates)
+            self._sink.write(0, bytes_of(array[window(_relative_to(bounds, box))]), number)
 
         pool.run_all(put, product(*_chunks(box, step)), self._at_once)
 
@@ -259,10 +256,10 @@ def _grid(metadata: ArrayMetadata) -> tuple[Shape, Shape, int]:
     return metadata.shape, metadata.grid, metadata.dtype.itemsize
 
 
-def _chunk(shape: Shape, step: Shape, at: Shape) -> tuple[int, Box]:
-    """Return the number and the bounds of the chunk at grid coordinates `at`."""
-    along = layouts.contiguous(grid.blocks_along(shape, step), 1)
-    number = sum(map(int.__mul__, at, along))
+def _chunk(shape: Shape, step: Shape, coordinates: Shape) -> tuple[int, Box]:
+    """Return the number and the bounds of the chunk at grid coordinates."""
+    strides = layouts.contiguous(grid.blocks_along(shape, step), 1)
+    number = sum(map(int.__mul__, coordinates, strides))
     return number, grid.box(shape, step, number)
 
 

@@ -15,7 +15,7 @@ PATTERN = 1 << 20  # bytes of equal elements that are written at a time
 
 
 class Constant(Flat):
-    """A source of one value. Runs use `operand` and `fill`, others its bytes in memory.
+    """A source whose elements are all equal; runs use `operand` and `fill` instead of its bytes.
 
     storage: the file that has only the value, None for an argument such as `zeros:`.
     """
@@ -36,17 +36,17 @@ class Constant(Flat):
 
     def operand(self, plan: Plan) -> Operand:
         """Return the array for a gather: one slice, or element, that all indices select."""
-        shape, run = self.metadata.shape, () if isinstance(plan, ElementsPlan) else plan.run
+        tail = () if isinstance(plan, ElementsPlan) else plan.slice_shape
         itemsize = len(self.element)
-        strides = layouts.contiguous(run, itemsize)
-        nbytes = strides[0] * run[0] if run else itemsize
+        strides = layouts.contiguous(tail, itemsize)
+        nbytes = strides[0] * tail[0] if tail else itemsize
         if not 0 < nbytes <= PATTERN:
-            strides, nbytes = (0,) * len(run), itemsize
+            strides, nbytes = (0,) * len(tail), itemsize
         pattern = memoryview(self.element * (nbytes // itemsize))
-        return Operand(pattern, 0, (0,) * (len(shape) - len(run)) + strides)
+        return Operand(pattern, 0, (0,) * (len(self.metadata.shape) - len(tail)) + strides)
 
     def fill(self, buffer: Buffer) -> None:
-        """Fill a buffer of complete elements."""
+        """Fill a buffer with copies of the element."""
         if not any(self.element):
             step, pattern = PATTERN, bytes(PATTERN)
         else:

@@ -33,8 +33,8 @@ def _dtype(name: str, dtype: Any) -> Dtype:
     from numpy.lib.format import dtype_to_descr
 
     try:
-        found = dtypes.from_numpy(dtype)
-        return found if dtype.names is None else dtypes.from_descr(dtype_to_descr(dtype))
+        element = dtypes.from_numpy(dtype)  # raises for Python objects
+        return element if dtype.names is None else dtypes.from_descr(dtype_to_descr(dtype))
     except DtypeError as exc:
         raise DtypeError(f"{name}: {exc.message}", hint=exc.hint) from None
     except ValueError:

@@ -59,8 +59,8 @@ class Sink(Protocol):
         """Release all resources, and remove the output if it is not committed."""
 
 
-class BlockParts:
-    """Parts of blocks until each block is complete; used from several threads."""
+class PartialBlocks:
+    """Blocks that are written in parts, buffered until complete; thread-safe."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[bytearray, list[int]]] = {}
@@ -68,19 +68,19 @@ class BlockParts:
         self._lock = Lock()
 
     def put(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
-        """Take bytes of a block of `total` bytes; return the block if that completes it."""
+        """Add bytes of a block of `total` bytes; return the block if that completes it."""
         if start < 0 or start + len(view) > total:
             raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
         if len(view) == total:
             return view
         with self._lock:
-            held, missing = self._pending.setdefault(block, (bytearray(total), [total]))
-            held[start : start + len(view)] = view
+            block_buffer, missing = self._pending.setdefault(block, (bytearray(total), [total]))
+            block_buffer[start : start + len(view)] = view
             missing[0] -= len(view)
             if missing[0]:
                 return None
             del self._pending[block]
-        return memoryview(held)
+        return memoryview(block_buffer)
 
     def count(self, block: int) -> None:
         """Count a block as written."""

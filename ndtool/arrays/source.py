@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.errors import OutputError, called, printable
+from ndtool.errors import NdtoolError, OutputError, called, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import described
@@ -82,10 +82,10 @@ class ArrayMetadata(NamedTuple):
 
 
 class MemberInfo(NamedTuple):
-    """What `inspect` reports about one array.
+    """The fields that `inspect` reports about one array.
 
-    name: the argument that opens it. metadata: its metadata, None if it is no array. position: the
-    offset of its bytes in the file, None if they cannot be mapped. problem: the reason, else empty.
+    name: the argument that opens it. metadata: None if it is no array. position: the offset of its
+    bytes in the file, None if they cannot be mapped. problem: the reason, else empty.
     """
 
     name: str
@@ -93,8 +93,16 @@ class MemberInfo(NamedTuple):
     metadata: ArrayMetadata | None
     position: int | None
     file_size: int
-    problem: str
-    warning: str | None
+    problem: str = ""
+    warning: str | None = None
+
+    @classmethod
+    def invalid(
+        cls, name: str, member: str | None, file_size: int, error: NdtoolError
+    ) -> "MemberInfo":
+        """Return the info of a member that cannot be opened, with the reason in an error."""
+        reason = error.message.removeprefix(f"{printable(name)}: ")
+        return cls(name, member, None, None, file_size, reason)
 
     @property
     def label(self) -> str:
@@ -120,7 +128,7 @@ class OperatorNode(NamedTuple):
     output: str | None
 
 
-class Known(NamedTuple):
+class DeclaredType(NamedTuple):
     """The declared dtype and shape of a name in a model; a size may be the name of a symbol."""
 
     dtype: str | None
@@ -128,14 +136,14 @@ class Known(NamedTuple):
 
     @property
     def described(self) -> str:
-        """The known dtype and shape, as text: float32[N,3], ?[...]."""
+        """The declared dtype and shape, as text: float32[N,3], ?[...]."""
         sizes = "..."
         if self.shape is not None:
             sizes = ",".join("?" if size is None else str(size) for size in self.shape)
         return f"{self.dtype or '?'}[{sizes}]"
 
 
-class KnownNode(NamedTuple):
+class TypedNode(NamedTuple):
     """A node with the declared dtypes and shapes of its inputs and its output, by name.
 
     scope: the path of the graph or function that contains it.
@@ -143,19 +151,19 @@ class KnownNode(NamedTuple):
 
     node: OperatorNode
     scope: str
-    types: dict[str, Known]
+    types: dict[str, DeclaredType]
 
 
-class KnownModel(NamedTuple):
+class ModelInfo(NamedTuple):
     """The nodes of a model whose operators ndtool implements, and the graph's inputs.
 
-    scopes: nodes by scope: the graph, then each function. inputs: the graph's inputs. held: the
-    inputs that have a value in the model.
+    scopes: nodes by scope: the graph, then each function. inputs: the graph's inputs. initialized:
+    the inputs that have a value in the model.
     """
 
-    scopes: list[list[KnownNode]]
-    inputs: dict[str, Known]
-    held: frozenset[str]
+    scopes: list[list[TypedNode]]
+    inputs: dict[str, DeclaredType]
+    initialized: frozenset[str]
 
 
 class Touched(Protocol):
@@ -208,26 +216,40 @@ class Source(Protocol):
 
 
 class Storage(Protocol):
-    """The storage of a source's bytes: a local or remote file."""
+    """The storage of a source's bytes; LocalFile documents the methods."""
 
-    def change(self) -> str:
-        """Return how it changed since it was opened, as text; empty if it did not."""
-
-    def fingerprint(self) -> Fingerprint:
-        """Return a fingerprint of its content that is comparable between runs, or None."""
-
-    def is_open_as(self, fd: int) -> bool:
-        """Return whether a descriptor is open on the same file."""
-
-    def close(self) -> None:
-        """Close it."""
+    def change(self) -> str: ...
+    def fingerprint(self) -> Fingerprint: ...
+    def is_open_as(self, fd: int) -> bool: ...
+    def close(self) -> None: ...
 
 
-class Flat:
-    """A source of contiguous bytes; storage: their storage, None if they came through a pipe."""
+class StoredSource:
+    """What sources have in common that read from one storage; None if a pipe was read."""
 
+    name: str
+    _storage: Storage | None
+    warning: str | None = None
     at_once = 1
     progress: ProgressCallback | None = None
+
+    def recheck(self) -> None:
+        if self._storage is not None and (change := self._storage.change()):
+            raise OutputError(f"{called(self.name)} {change}")
+
+    def fingerprint(self) -> Fingerprint:
+        return None if self._storage is None else self._storage.fingerprint()
+
+    def is_open_as(self, fd: int) -> bool:
+        return self._storage is not None and self._storage.is_open_as(fd)
+
+    def close(self) -> None:
+        if self._storage is not None:
+            self._storage.close()
+
+
+class Flat(StoredSource):
+    """A source of contiguous bytes."""
 
     def __init__(
         self,
@@ -268,20 +290,9 @@ class Flat:
         assert number == 0, "a flat array is one block"
         return self.whole().buffer
 
-    def recheck(self) -> None:
-        if self._storage is not None and (change := self._storage.change()):
-            raise OutputError(f"{called(self.name)} {change}")
-
-    def fingerprint(self) -> Fingerprint:
-        return None if self._storage is None else self._storage.fingerprint()
-
-    def is_open_as(self, fd: int) -> bool:
-        return self._storage is not None and self._storage.is_open_as(fd)
-
     def close(self) -> None:
         self._range.release()
-        if self._storage is not None:
-            self._storage.close()
+        super().close()
 
 
 def whole(

@@ -1,14 +1,15 @@
 """Calls on chunked arrays, one chunk at a time: pure functions that a task graph is made of.
 
 Axes of data are of three kinds. Index tuples select along the rows: batch axes and indexed ones.
-The lanes before the indexed axis (of plain indices) and the axes of a slice, the run, are not
-selected. So a chunk of data is an array (lanes, rows, run), in which each tuple has one row.
+The lanes before the indexed axis (of plain indices) and the axes of a slice are complete. So a
+chunk of data is an array (lanes, rows, slice), in which each tuple selects one row.
 
-    split   sorts the tuples of a chunk of indices, stably, by the chunk of data they select from
-    verdict raises the error about indices out of bounds, or about duplicates
-    select  hands parts on, for some chunks, from the results of several tasks
-    pick    gathers from a chunk of data what tuples select
-    merge   restores the order of the tuples of a chunk of indices: a chunk of the output
-    deal    bundles a chunk of updates by the chunks of data that they are for
-    update  applies to a chunk of data all of its updates, in row-major order of indices
+    split           sorts the tuples of a chunk of indices, stably, by the chunk of data they select
+    bounds_verdict, duplicates_verdict
+                    raise the error about indices out of bounds, or about duplicates
+    select          selects, from the results of several tasks, the entries for some chunks
+    gather_rows     gathers from a chunk of data the rows that tuples select
+    merge_rows      restores the order of the tuples of a chunk of indices: a chunk of the output
+    split_updates   bundles a chunk of updates by chunk of data
+    apply_updates   applies to a chunk of data all of its updates, in row-major order of indices
 """

@@ -1,4 +1,4 @@
-"""What the tasks of a call on chunked arrays know: the axes of data, the chunks, the inference."""
+"""The values that the tasks of a call share: the axes of data, the chunks, the inference."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ class Axes(NamedTuple):
 
     lanes: Shape
     rows: Shape
-    run: Shape
+    slice_axes: Shape
     sources: tuple[int | None, ...]
     front: int
 
     @property
     def transposed(self) -> Shape:
-        """The order of data's axes as (lanes, rows, run)."""
-        return self.lanes + self.rows + self.run
+        """The order of data's axes as (lanes, rows, slice)."""
+        return self.lanes + self.rows + self.slice_axes
 
     def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return data's values along the lanes and along the run."""
-        return [values[d] for d in self.lanes], [values[d] for d in self.run]
+        """Return data's values along the lanes and along a slice."""
+        return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
 
-    def arranged(self, tuples: Sequence[Any], lanes: Sequence[Any], run: Sequence[Any]) -> Any:
+    def arranged(
+        self, tuples: Sequence[Any], lanes: Sequence[Any], slice_axes: Sequence[Any]
+    ) -> Any:
         """Return values for the axes of a gather's output, or of updates, in their order."""
-        return (*tuples[: self.front], *lanes, *tuples[self.front :], *run)
+        return (*tuples[: self.front], *lanes, *tuples[self.front :], *slice_axes)
 
 
 def axes_of(plan: Plan) -> Axes:
@@ -64,10 +66,10 @@ def axes_of(plan: Plan) -> Axes:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedCall:
-    """What all tasks of a call know. kinds: the dtypes of the inputs. chunks: of data."""
+    """The values that all tasks of a call share. chunks: the sizes of chunks of data."""
 
     inference: Inference
-    kinds: dict[str, np.dtype[Any]]
+    input_dtypes: dict[str, np.dtype[Any]]
     chunks: Chunks
 
     @property
@@ -103,24 +105,24 @@ class ChunkedCall:
     @cached_property
     def row_type(self) -> np.dtype[Any]:
         """The integer type of a row's number in its chunk."""
-        most = prod(max(self.chunks[d], default=0) for d in self.axes.rows)
-        return np.dtype(np.uint32 if most <= 1 << 32 else np.int64)
+        largest = prod(max(self.chunks[d], default=0) for d in self.axes.rows)
+        return np.dtype(np.uint32 if largest <= 1 << 32 else np.int64)
 
-    def height(self, row: int) -> int:
+    def row_count(self, row: int) -> int:
         """Return the number of rows of a chunk of data, given by its number in the rows' grid."""
         at = layouts.unravel(row, self.grid)
-        return prod(self.chunks[d][one] for d, one in zip(self.axes.rows, at, strict=True))
+        return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, at, strict=True))
 
 
-def held(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
+def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) -> Array:
     """Return a chunk as an ndarray; RuleError if it is not what its array declared."""
-    made, declared = array(role, chunk), call.kinds[role]
-    if made.dtype != declared and made.dtype == declared.newbyteorder():
-        made = made.astype(declared)
-    if made.shape != shape or made.dtype != declared:
-        found, given = (type_of(role, one) for one in (made.dtype, declared))
+    chunk, declared = array(role, value), call.input_dtypes[role]
+    if chunk.dtype != declared and chunk.dtype == declared.newbyteorder():
+        chunk = chunk.astype(declared)
+    if chunk.shape != shape or chunk.dtype != declared:
+        actual, expected = (type_of(role, dtype) for dtype in (chunk.dtype, declared))
         raise RuleError(
-            f"a chunk of {role} is {shapes.described(found, made.shape)}: its array declares"
-            f" {shapes.described(given, shape)}"
+            f"a chunk of {role} is {shapes.described(actual, chunk.shape)}: its array declares"
+            f" {shapes.described(expected, shape)}"
         )
-    return made
+    return chunk

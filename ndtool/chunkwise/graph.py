@@ -29,43 +29,43 @@ FEW = 4  # bundles that a task depends on without an exchange
 class TaskGraph:
     """The graph of a call: `tasks` by key; those of the output have the name of the graph.
 
-    Chunks of data along the rows, and chunks of indices, have numbers in row-major order. touched:
-    for each chunk of indices, the rows that it may select from; touching: the inverse. splits: one
-    for each chunk of indices. These, and what tasks know of the call, are values if indices are in
-    memory, else keys.
+    Chunks of data along the rows, and chunks of indices, have numbers in row-major order.
+    reachable: for each chunk of indices, the rows that it may select from; reached_by: the inverse.
+    splits: one for each chunk of indices. These, and the call as an argument of tasks, are values
+    if indices are in memory, else keys.
     """
 
     def __init__(
         self,
         call: ChunkedCall,
-        over: Chunks,
+        tuple_chunks: Chunks,
         names: dict[str, str],
         indices: Array | None,
-        given: object,
+        original: object,
         token: str,
     ) -> None:
         """Build the graph.
 
-        over: the chunks of tuples. names: those of the chunked inputs, by role. indices: those in
-        memory, made of `given`, or None.
+        tuple_chunks: the chunks of tuples. names: those of the chunked inputs, by role. indices:
+        those in memory, made of `original`, or None.
         """
         self.call, self.names, self.token, self.axes = call, names, token, call.axes
         self.name = f"{call.inference.operator}-{token}"
         self.tasks: dict[Any, Any] = {}
-        self.chunks = list(_boxes(over))
-        self.free = list(product(*(list(_boxes(one)) for one in self.axes.along(call.chunks))))
+        self.chunks = list(_boxes(tuple_chunks))
+        self.inner = list(product(*(list(_boxes(one)) for one in self.axes.along(call.chunks))))
         self.in_memory = indices is not None
-        self.known = self._shared(call, "call")
+        self.call_key = self._shared(call, "call")
         self.splits: list[Any] = []
-        self.touched: list[list[int]] = []
-        verdict = self._split_later() if indices is None else self._split_now(indices, given)
-        self.touching: dict[int, list[int]] = {row: [] for row in range(call.skipped)}
-        for at, rows in enumerate(self.touched):
+        self.reachable: list[list[int]] = []
+        verdict = self._split_later() if indices is None else self._split_now(indices, original)
+        self.reached_by: dict[int, list[int]] = {row: [] for row in range(call.skipped)}
+        for at, rows in enumerate(self.reachable):
             for row in rows:
-                self.touching[row].append(at)
+                self.reached_by[row].append(at)
         self.pairs: set[tuple[int, int]] = set()
         if self.in_memory:
-            self.pairs |= {(at, row) for at, rows in enumerate(self.touched) for row in rows}
+            self.pairs |= {(at, row) for at, rows in enumerate(self.reachable) for row in rows}
         if call.inference.requires_distinct:
             verdict = self._require_distinct(verdict)
         if "updates" in names:
@@ -78,7 +78,7 @@ class TaskGraph:
 
     def _shared(self, value: Any, what: str, *at: int) -> Any:
         """Return a value for several tasks; its key if it would be copied for many of them."""
-        if self.in_memory and len(self.free) == 1:
+        if self.in_memory and len(self.inner) == 1:
             return value
         self.tasks[self._key(what, *at)] = value
         return self._key(what, *at)
@@ -89,45 +89,42 @@ class TaskGraph:
         rest = () if self.call.is_plain else (0,)
         for number, (at, origin, shape) in enumerate(self.chunks):
             key, chunk = self._key("split", number), (self.names["indices"], *at, *rest)
-            self.tasks[key] = (splits.split, self.known, chunk, number, origin, shape)
+            self.tasks[key] = (splits.split, self.call_key, chunk, number, origin, shape)
             self.splits.append(key)
             if self.call.is_strict:
                 reports.append(self._key("report", number))
                 self.tasks[reports[-1]] = (attrgetter("report"), key)
-            self.touched.append(self._reach(origin, shape) if prod(shape) else [])
+            self.reachable.append(self._reachable(origin, shape) if prod(shape) else [])
         verdict = self._key("verdict")
-        self.tasks[verdict] = (splits.bounds_verdict, self.known, reports)
+        self.tasks[verdict] = (splits.bounds_verdict, self.call_key, reports)
         return verdict
 
-    def _reach(self, origin: Shape, shape: Shape) -> list[int]:
+    def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
         """Return the chunks of data, along the rows, that tuples of a chunk may select from."""
         numbers: Array = np.zeros(1, int)
         for axis, source in zip(self.axes.rows, self.axes.sources, strict=True):
             sizes = np.array(self.call.chunks[axis])
             ends = np.cumsum(sizes)
-            reached = sizes > 0
+            is_reachable = sizes > 0
             if source is not None:
                 first = origin[source]
-                reached &= (ends - sizes < first + shape[source]) & (ends > first)
-            numbers = (numbers[:, None] * len(sizes) + np.flatnonzero(reached)).ravel()
+                is_reachable &= (ends - sizes < first + shape[source]) & (ends > first)
+            numbers = (numbers[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
         return list(map(int, numbers))
 
-    def _split_now(self, indices: Array, given: object) -> Key | None:
-        """Split indices in memory; return the verdict's key, if any.
-
-        The only verdict is an error, raised when the result is computed.
-        """
+    def _split_now(self, indices: Array, original: object) -> Key | None:
+        """Split indices in memory; return the key of the verdict if it is an error, else None."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
             box = tuple(slice(o, o + size) for o, size in zip(origin, shape, strict=True))
-            found = splits.split(self.call, indices[box], number, origin, shape)
-            reports.append(found.report)
-            self.splits.append(found)
-            self.touched.append([row for row in found.ids.tolist() if row < self.call.skipped])
+            split = splits.split(self.call, indices[box], number, origin, shape)
+            reports.append(split.report)
+            self.splits.append(split)
+            self.reachable.append([row for row in split.ids.tolist() if row < self.call.skipped])
         try:
             splits.bounds_verdict(self.call, reports)
         except BoundsError as error:
-            name_exactly(error, given)
+            name_exactly(error, original)
             self.tasks[self._key("verdict")] = (_fail, error)
             return self._key("verdict")
         return None
@@ -135,150 +132,152 @@ class TaskGraph:
     def _exchange(
         self, what: str, sources: dict[int, Any], targets: Sequence[int], by_row: bool
     ) -> dict[int, list[Any]]:
-        """Return, for each target, the bundles that have parts for it, in the order of sources.
+        """Return, for each target, the bundles with entries for it, in the order of sources.
 
         sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others.
-        If a target has many sources, groups of sources are bundled for groups of targets, so that
-        a task depends on the square root of them and not on parts for all targets.
+        Groups of many sources are bundled for groups of targets, so that a task depends on the
+        square root of their number.
         """
         ids = list(sources)
-        some = dict.fromkeys(targets, ids)
+        sources_of = dict.fromkeys(targets, ids)
         if self.in_memory:
-            some = {
-                target: [one for one in ids if self._meet(one, target, by_row)]
+            sources_of = {
+                target: [one for one in ids if self._may_select(one, target, by_row)]
                 for target in targets
             }
-        many = [target for target in targets if len(some[target]) > FEW]
-        found = {target: [sources[one] for one in some[target]] for target in targets}
-        if len(many) < 2:
-            return found
+        crowded = [target for target in targets if len(sources_of[target]) > FEW]
+        result = {target: [sources[one] for one in sources_of[target]] for target in targets}
+        if len(crowded) < 2:
+            return result
         size = isqrt(len(ids) - 1) + 1
         groups = [ids[first : first + size] for first in range(0, len(ids), size)]
-        for wanted in _cut(many, -(-len(many) // size)):
+        for group_targets in _groups(crowded, -(-len(crowded) // size)):
             bundles = []
             for group in groups:
-                of = [
+                members = [
                     one
                     for one in group
-                    if any(self._meet(one, target, by_row) for target in wanted)
+                    if any(self._may_select(one, target, by_row) for target in group_targets)
                 ]
-                if of:
+                if members:
                     key = self._key(what, len(self.tasks))
                     self.tasks[key] = (
-                        splits.select, [sources[one] for one in of], np.array(wanted)
+                        splits.select, [sources[one] for one in members], np.array(group_targets)
                     )  # fmt: skip
-                    bundles.append((key, of))
-            for target in wanted:
-                found[target] = [
-                    key for key, of in bundles if any(self._meet(one, target, by_row) for one in of)
+                    bundles.append((key, members))
+            for target in group_targets:
+                result[target] = [
+                    key
+                    for key, members in bundles
+                    if any(self._may_select(one, target, by_row) for one in members)
                 ]
-        return found
+        return result
 
-    def _meet(self, source: int, target: int, by_row: bool) -> bool:
+    def _may_select(self, source: int, target: int, by_row: bool) -> bool:
         """Whether tuples of a chunk of indices may select from a chunk of data of its class."""
         if not self.in_memory:
             return True
         return ((target, source) if by_row else (source, target)) in self.pairs
 
-    def _pieces(self, ats: Sequence[int], rows: Sequence[int]) -> dict[int, list[Any]]:
+    def _bundles(self, ats: Sequence[int], rows: Sequence[int]) -> dict[int, list[Any]]:
         """Return, for each row, the bundles with the tuples of some chunks that select from it."""
         if not self.in_memory:
-            return self._exchange("pieces", {at: self.splits[at] for at in ats}, rows, False)
+            return self._exchange("splits", {at: self.splits[at] for at in ats}, rows, False)
         return {
             row: self._shared(
                 [self.splits[at].only(row) for at in ats if (at, row) in self.pairs],
-                "piece", len(self.tasks),
+                "split", len(self.tasks),
             )
             for row in rows
         }  # fmt: skip
 
+    def _tuples(self, at: int) -> Any:
+        """Return the split of a chunk of indices, as an argument of several tasks."""
+        split = self.splits[at]
+        return self._shared(split, "tuples", at) if self.in_memory else split
+
     def _require_distinct(self, verdict: Key | None) -> Key:
         """Add the tasks that look for duplicates; return the key of their verdict."""
-        found = []
+        keys = []
         for ats, rows in self._classes():
-            for row, bundles in self._pieces(ats, rows).items():
-                found.append(self._key("repeated", row))
-                self.tasks[found[-1]] = (splits.repeated, self.known, verdict, row, bundles)
+            for row, bundles in self._bundles(ats, rows).items():
+                keys.append(self._key("repeated", row))
+                self.tasks[keys[-1]] = (splits.repeated, self.call_key, verdict, row, bundles)
         key = self._key("distinct")
-        self.tasks[key] = (splits.duplicates_verdict, self.known, verdict, found)
+        self.tasks[key] = (splits.duplicates_verdict, self.call_key, verdict, keys)
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield chunks of indices, and the chunks of data that all of these, no others, may reach.
-
-        Of indices in memory, all: each pair that meets is known.
-        """
+        """Yield chunks of indices with the chunks of data that all of these may select from."""
         if self.in_memory:
-            yield list(range(len(self.splits))), [row for row, by in self.touching.items() if by]
+            yield list(range(len(self.splits))), [row for row, by in self.reached_by.items() if by]
             return
         classes: dict[tuple[int, ...], list[int]] = {}
-        for row, by in self.touching.items():
+        for row, by in self.reached_by.items():
             if by:
                 classes.setdefault(tuple(by), []).append(row)
         for ats, rows in classes.items():
             yield list(ats), rows
 
-    def _chunk(self, row: int, lane: Shape, run: Shape) -> tuple[Key, Shape]:
+    def _chunk(self, row: int, lane: Shape, slice_at: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
         at = [0] * len(self.call.chunks)
         position = layouts.unravel(row, self.call.grid)
-        for d, one in zip(self.axes.transposed, lane + position + run, strict=True):
+        for d, one in zip(self.axes.transposed, lane + position + slice_at, strict=True):
             at[d] = one
         sizes = tuple(self.call.chunks[d][one] for d, one in enumerate(at))
         return (self.names["data"], *at), sizes
 
     def _gather(self, verdict: Key | None) -> None:
-        """Add the tasks of a gather, so that each picks about as much as a chunk of the output."""
-        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.free]
+        """Add the tasks of a gather, each of about as many rows as a chunk of the output."""
+        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.inner]
         for ats, rows in self._classes():
-            for group in _cut(ats, len(rows)):
-                met = [row for row in rows if any(self._meet(at, row, False) for at in group)]
-                pieces = self._pieces(group, met)
-                for number, ((lane, _, _), (run, _, _)) in enumerate(self.free):
-                    picks = {}
-                    for row in met:
-                        chunk, shape = self._chunk(row, lane, run)
-                        picks[row] = self._key("pick", len(self.tasks))
-                        self.tasks[picks[row]] = (
-                            parts.pick, self.known, verdict, chunk, shape, row, pieces[row]
+            for group in _groups(ats, len(rows)):
+                reached = [
+                    row for row in rows if any(self._may_select(at, row, False) for at in group)
+                ]
+                bundled = self._bundles(group, reached)
+                for number, ((lane, _, _), (slice_at, _, _)) in enumerate(self.inner):
+                    keys = {}
+                    for row in reached:
+                        chunk, shape = self._chunk(row, lane, slice_at)
+                        keys[row] = self._key("gather", len(self.tasks))
+                        self.tasks[keys[row]] = (
+                            parts.gather_rows, self.call_key, verdict, chunk, shape, row,
+                            bundled[row],
                         )  # fmt: skip
-                    for at, found in self._exchange("rows", picks, group, True).items():
-                        bundles[number][at] += found
-        for number, ((lane, _, lanes), (run, _, sizes)) in enumerate(self.free):
+                    for at, inputs in self._exchange("rows", keys, group, True).items():
+                        bundles[number][at] += inputs
+        for number, ((lane, _, lanes), (slice_at, _, sizes)) in enumerate(self.inner):
             for at, (position, _, _) in enumerate(self.chunks):
-                piece = (
-                    self._shared(self.splits[at], "tuples", at)
-                    if self.in_memory
-                    else self.splits[at]
-                )
-                self.tasks[(self.name, *self.axes.arranged(position, lane, run))] = (
-                    parts.merge, self.known, verdict, piece, (lanes, sizes), bundles[number][at]
+                split = self._tuples(at)
+                self.tasks[(self.name, *self.axes.arranged(position, lane, slice_at))] = (
+                    parts.merge_rows, self.call_key, verdict, split, (lanes, sizes),
+                    bundles[number][at],
                 )  # fmt: skip
 
     def _scatter(self, verdict: Key | None) -> None:
         """Add the tasks of a scatter: one for each chunk of updates, and of data."""
-        for (lane, _, lanes), (run, _, sizes) in self.free:
-            dealt = {}
+        for (lane, _, lanes), (slice_at, _, sizes) in self.inner:
+            bundled = {}
             for at, (position, _, _) in enumerate(self.chunks):
-                piece = (
-                    self._shared(self.splits[at], "tuples", at)
-                    if self.in_memory
-                    else self.splits[at]
-                )
-                chunk = (self.names["updates"], *self.axes.arranged(position, lane, run))
-                dealt[at] = self._key("deal", len(self.tasks))
-                self.tasks[dealt[at]] = (parts.deal, self.known, piece, chunk, (lanes, sizes))
-            bundles: dict[int, list[Any]] = {row: [] for row in self.touching}
+                split = self._tuples(at)
+                chunk = (self.names["updates"], *self.axes.arranged(position, lane, slice_at))
+                bundled[at] = self._key("bundle", len(self.tasks))
+                self.tasks[bundled[at]] = (
+                    parts.split_updates, self.call_key, split, chunk, (lanes, sizes)
+                )  # fmt: skip
+            bundles: dict[int, list[Any]] = {row: [] for row in self.reached_by}
             for ats, rows in self._classes():
-                bundles |= self._exchange("updates", {at: dealt[at] for at in ats}, rows, False)
-            for row, found in bundles.items():
-                key, shape = self._chunk(row, lane, run)
+                bundles |= self._exchange("updates", {at: bundled[at] for at in ats}, rows, False)
+            for row, inputs in bundles.items():
+                key, shape = self._chunk(row, lane, slice_at)
                 self.tasks[(self.name, *key[1:])] = (
-                    parts.update, self.known, verdict, key, shape, row, found
+                    parts.apply_updates, self.call_key, verdict, key, shape, row, inputs
                 )  # fmt: skip
 
 
-def _cut(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     """Yield a sequence in groups of at most `size`."""
     for first in range(0, len(numbers), max(1, size)):
         yield numbers[first : first + max(1, size)]
@@ -296,7 +295,11 @@ def _grid(grid: Shape) -> Iterator[Shape]:
 
 def _boxes(chunks: Sequence[tuple[int, ...]]) -> Iterator[tuple[Shape, Shape, Shape]]:
     """Yield the position, the origin and the shape of each chunk, in row-major order."""
-    begins = [(0, *accumulate(sizes)) for sizes in chunks]
-    for at in _grid(tuple(map(len, chunks))):
-        origin = tuple(some[one] for some, one in zip(begins, at, strict=True))
-        yield at, origin, tuple(some[one] for some, one in zip(chunks, at, strict=True))
+    offsets = [(0, *accumulate(sizes)) for sizes in chunks]
+    for coordinates in _grid(tuple(map(len, chunks))):
+        origin = tuple(sources_of[i] for sources_of, i in zip(offsets, coordinates, strict=True))
+        yield (
+            coordinates,
+            origin,
+            tuple(sources_of[i] for sources_of, i in zip(chunks, coordinates, strict=True)),
+        )

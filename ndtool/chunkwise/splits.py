@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.chunkwise.calls import ChunkedCall, held
+from ndtool.chunkwise.calls import ChunkedCall, require_declared
 from ndtool.engine import check, layouts
 from ndtool.errors import DuplicatesError
 from ndtool.rules.modes import MODES
@@ -33,16 +33,16 @@ class Split:
     """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
 
     number: of the chunk of indices. origin, shape: of it among all tuples. ids: the chunks of data,
-    in rows, ascending; the last may be that of skipped tuples. starts: where the tuples of each
-    begin. order: the position of each tuple in its chunk of indices. local: the row of each in its
-    chunk of data.
+    in rows, ascending; the last may be that of skipped tuples. offsets: of the first tuple of each.
+    order: the position of each tuple in its chunk of indices. local: the row of each in its chunk
+    of data.
     """
 
     number: int
     origin: Shape
     shape: Shape
     ids: Array
-    starts: Array
+    offsets: Array
     order: Array
     local: Array
     report: Report | None
@@ -52,21 +52,21 @@ class Split:
         at = int(np.searchsorted(self.ids, row))
         if at == len(self.ids) or self.ids[at] != row:
             return slice(0, 0)
-        return slice(int(self.starts[at]), int(self.starts[at + 1]))
+        return slice(int(self.offsets[at]), int(self.offsets[at + 1]))
 
     def get(self, row: int, default: Sequence[Split] = ()) -> Sequence[Split]:
-        """Return those tuples, if any, as a bundle does."""
-        part = self.of(row)
-        return [self.only(row)] if part.stop > part.start else default
+        """Return these tuples, if any, as the entries of a bundle."""
+        selected = self.of(row)
+        return [self.only(row)] if selected.stop > selected.start else default
 
     def only(self, row: int) -> Split:
         """Return the tuples that select from one chunk of data."""
         if len(self.ids) == 1 and self.ids[0] == row:
             return self
-        part = self.of(row)
-        order, local = self.order[part].copy(), self.local[part].copy()
+        selected = self.of(row)
+        order, local = self.order[selected].copy(), self.local[selected].copy()
         return replace(
-            self, ids=np.array([row]), starts=np.array([0, len(order)]), order=order, local=local
+            self, ids=np.array([row]), offsets=np.array([0, len(order)]), order=order, local=local
         )
 
     def numbers(self, positions: Shape) -> Array:
@@ -78,111 +78,108 @@ class Split:
         return np.ravel_multi_index(whole, positions)
 
 
-# Parts of the results of several tasks, by what they are for: a chunk of data or of indices.
+# Entries of the results of several tasks, by the chunk of data or of indices that needs them.
 Bundle = Mapping[int, list[Any]] | Split
 
 
-def select(bundles: Sequence[Bundle], wanted: Sequence[int]) -> Bundle:
+def select(bundles: Sequence[Bundle], numbers: Sequence[int]) -> Bundle:
     """Return the parts of bundles that are for some chunks, in the order of the bundles."""
-    found = {int(one): parts_for(bundles, one) for one in wanted}
-    return {one: parts for one, parts in found.items() if parts}
+    entries_by_number = {int(number): entries_for(bundles, number) for number in numbers}
+    return {number: entries for number, entries in entries_by_number.items() if entries}
 
 
-def parts_for(bundles: Sequence[Bundle], one: int) -> list[Any]:
+def entries_for(bundles: Sequence[Bundle], number: int) -> list[Any]:
     """Return the parts of bundles that are for a chunk."""
-    return [part for bundle in bundles for part in bundle.get(one, ())]
+    return [entry for bundle in bundles for entry in bundle.get(number, ())]
 
 
 def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
     """Validate the tuples of a chunk of indices, and sort them by chunk of data."""
     k = 1 if isinstance(call.plan, ElementsPlan) else call.plan.k
-    index = held(call, "indices", chunk, shape if call.is_plain else (*shape, k))
+    index = require_declared(call, "indices", chunk, shape if call.is_plain else (*shape, k))
     columns = iter([index] if call.is_plain else np.moveaxis(index, -1, 0))
-    ids, local = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    skipped, wrong = np.zeros(shape, bool), []
+    ids, rows = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    skipped, out_of_bounds = np.zeros(shape, bool), []
     for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
         sizes = np.array(call.chunks[axis])
         if source is None:
-            at, outside = _resolved(call, next(columns), call.plan.data[axis], skipped)
-            wrong.append(outside)
-            skipped |= outside
+            coordinates, invalid = _resolved(call, next(columns), call.plan.data[axis], skipped)
+            out_of_bounds.append(invalid)
+            skipped |= invalid
         else:
             along = [-1 if d == source else 1 for d in range(len(shape))]
-            at = np.arange(origin[source], origin[source] + shape[source]).reshape(along)
-        along_axis, row = _located(at, sizes)
-        ids = ids * len(sizes) + along_axis
-        local = local * sizes[along_axis] + row
-    ids, local = np.where(skipped, call.skipped, ids), np.where(skipped, 0, local)
-    report = _report(call, wrong, index, origin, shape) if call.is_strict else None
-    return _sorted(call, ids.ravel(), local.ravel(), (number, origin, shape, report))
+            coordinates = np.arange(origin[source], origin[source] + shape[source]).reshape(along)
+        number_along, in_chunk = _located(coordinates, sizes)
+        ids = ids * len(sizes) + number_along
+        rows = rows * sizes[number_along] + in_chunk
+    ids, rows = np.where(skipped, call.skipped, ids), np.where(skipped, 0, rows)
+    report = _report(call, out_of_bounds, index, origin, shape) if call.is_strict else None
+    return _sorted(call, ids.ravel(), rows.ravel(), (number, origin, shape, report))
 
 
 def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
-    """Return one component of tuples as coordinates >= 0, and which of them select nothing.
-
-    skipped: a mask, in which components equal to the pad are set.
-    """
+    """Return a component of tuples as coordinates >= 0, and which are invalid; marks padding."""
     mode, pad, negatives = call.inference.handling
-    wide = column if column.dtype == np.uint64 else column.astype(np.int64)
+    values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
-    outside = (wide < lowest) | (wide >= size)
+    invalid = (values < lowest) | (values >= size)
     if pad is not None:
-        padded = wide == pad
-        outside &= ~padded
+        padded = values == pad
+        invalid &= ~padded
         skipped |= padded
-        wide = np.where(padded, 0, wide)
+        values = np.where(padded, 0, values)
     redirect = None if call.is_strict else MODES[mode].redirect
-    if outside.any():
-        other = 0 if redirect is None else redirect(wide, size)
-        wide = np.where(outside, other, wide)
-    at = wide.astype(np.int64)
-    at += (at < 0) * size
-    return at, np.zeros_like(outside) if redirect is not None else outside
+    if invalid.any():
+        replacement = 0 if redirect is None else redirect(values, size)
+        values = np.where(invalid, replacement, values)
+    coordinates = values.astype(np.int64)
+    coordinates += (coordinates < 0) * size
+    return coordinates, np.zeros_like(invalid) if redirect is not None else invalid
 
 
-def _located(at: Array, sizes: Array) -> tuple[Array, Array]:
+def _located(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
     """Return the chunks that coordinates along an axis are in, and the positions in them."""
-    step = int(sizes[0])
-    if step and (sizes[1:-1] == step).all() and sizes[-1] <= step:
-        number = np.minimum(at // step, len(sizes) - 1)
-        return number, at - number * step
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    number = np.searchsorted(starts, at, side="right") - 1
-    return number, at - starts[number]
+    chunk_size = int(sizes[0])
+    if chunk_size and (sizes[1:-1] == chunk_size).all() and sizes[-1] <= chunk_size:
+        chunk = np.minimum(coordinates // chunk_size, len(sizes) - 1)
+        return chunk, coordinates - chunk * chunk_size
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    chunk = np.searchsorted(offsets, coordinates, side="right") - 1
+    return chunk, coordinates - offsets[chunk]
 
 
 def _report(
-    call: ChunkedCall, wrong: list[Array], index: Array, origin: Shape, shape: Shape
+    call: ChunkedCall, out_of_bounds: list[Array], index: Array, origin: Shape, shape: Shape
 ) -> Report | None:
     """Return the indices of a chunk that are out of bounds, None if all are valid."""
-    some = np.logical_or.reduce(wrong) if wrong else np.zeros(shape, bool)
-    count = int(np.count_nonzero(some))
+    any_invalid = np.logical_or.reduce(out_of_bounds) if out_of_bounds else np.zeros(shape, bool)
+    count = int(np.count_nonzero(any_invalid))
     if not count:
         return None
-    at = np.unravel_index(int(np.argmax(some)), shape) if shape else ()
-    component = next(j for j, one in enumerate(wrong) if one[at])
-    value = int(index[at] if index.ndim == len(shape) else index[(*at, component)])
+    position = np.unravel_index(int(np.argmax(any_invalid)), shape) if shape else ()
+    component = next(j for j, coordinate in enumerate(out_of_bounds) if coordinate[position])
+    value = int(index[position] if index.ndim == len(shape) else index[(*position, component)])
     number = 0
-    for first, one, size in zip(origin, at, call.plan.positions, strict=True):
-        number = number * size + first + int(one)
+    for start, coordinate, size in zip(origin, position, call.plan.positions, strict=True):
+        number = number * size + start + int(coordinate)
     return Report(number, component, value, count)
 
 
-def _sorted(call: ChunkedCall, ids: Array, local: Array, box: tuple[Any, ...]) -> Split:
+def _sorted(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -> Split:
     """Sort tuples by the numbers of their chunks, stably."""
-    short = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # a radix sort
-    order = np.argsort(short, kind="stable")
+    keys = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # a radix sort
+    order = np.argsort(keys, kind="stable")
     ids = ids[order]
-    first = np.flatnonzero(np.diff(ids, prepend=-1))
-    number, origin, shape, report = box
+    firsts = np.flatnonzero(np.diff(ids, prepend=-1))
+    number, origin, shape, report = chunk
     positions = order.astype(np.uint32) if len(ids) <= 1 << 32 else order
-    starts = np.append(first, len(ids))
+    offsets = np.append(firsts, len(ids))
     return Split(
         number,
         origin,
         shape,
-        ids[first],
-        starts,
+        ids[firsts],
+        offsets,
         positions,
         local[order].astype(call.row_type),
         report,
@@ -201,114 +198,111 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
 def repeated(
     call: ChunkedCall, verdict: None, row: int, bundles: Sequence[Bundle]
 ) -> tuple[int, int] | None:
-    """Return the first tuple that selects a row of a chunk of data again, and the earliest such.
+    """Return the first tuple that repeats an earlier one, and the earliest that it repeats.
 
     None if all rows differ.
     """
-    pieces = parts_for(bundles, row)
-    seen: Array = np.zeros(call.height(row), bool)
-    for tuples in in_order(call, pieces, BATCH, numbered=True):
-        once = np.unique(tuples.local, return_index=True)[1]
-        again = seen[tuples.local]
-        again[np.delete(np.arange(len(again)), once)] = True
-        if again.any():
-            at = int(np.argmax(again))
-            for before in in_order(call, pieces, BATCH, numbered=True):
-                if (same := before.local == tuples.local[at]).any():
-                    return int(tuples.numbers[at]), int(before.numbers[np.argmax(same)])
+    splits = entries_for(bundles, row)
+    seen: Array = np.zeros(call.row_count(row), bool)
+    for tuples in batches(call, splits, BATCH, numbered=True):
+        first_uses = np.unique(tuples.local, return_index=True)[1]
+        repeats = seen[tuples.local]
+        repeats[np.delete(np.arange(len(repeats)), first_uses)] = True
+        if repeats.any():
+            second = int(np.argmax(repeats))
+            for earlier in batches(call, splits, BATCH, numbered=True):
+                if (matches := earlier.local == tuples.local[second]).any():
+                    return int(tuples.numbers[second]), int(earlier.numbers[np.argmax(matches)])
         seen[tuples.local] = True
     return None
 
 
 def duplicates_verdict(
-    call: ChunkedCall, verdict: None, found: Sequence[tuple[int, int] | None]
+    call: ChunkedCall, verdict: None, repeats: Sequence[tuple[int, int] | None]
 ) -> None:
     """Raise DuplicatesError if tuples select the same row of some chunk of data."""
-    pairs = [pair for pair in found if pair is not None]
+    pairs = [pair for pair in repeats if pair is not None]
     if pairs:
         second, first = min(pairs)
-        over = call.plan.positions
-        raise DuplicatesError(layouts.unravel(first, over), layouts.unravel(second, over))
+        shape = call.plan.positions
+        raise DuplicatesError(layouts.unravel(first, shape), layouts.unravel(second, shape))
 
 
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    pieces: the number of the piece that each is of. at: its position in that. local: its row in
-    the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
+    sources: the number of the split that has each. positions: its position in the split. local: its
+    row in the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
     """
 
-    pieces: Array
-    at: Array
+    sources: Array
+    positions: Array
     local: Array
     numbers: Array
 
     def sorted(self) -> Tuples:
         """Return the tuples sorted by their numbers."""
-        by = np.argsort(self.numbers, kind="stable")
-        return Tuples(*(one[by] for one in self))
+        order = np.argsort(self.numbers, kind="stable")
+        return Tuples(*(array[order] for array in self))
 
-    def cut(self, most: int) -> Iterator[Tuples]:
-        """Yield the tuples, at most `most` at a time."""
-        for at in range(0, len(self.local), most):
-            yield Tuples(*(one[at : at + most] for one in self))
+    def batches(self, limit: int) -> Iterator[Tuples]:
+        """Yield the tuples, at most `limit` at a time."""
+        for positions in range(0, len(self.local), limit):
+            yield Tuples(*(array[positions : positions + limit] for array in self))
 
 
-def in_order(
-    call: ChunkedCall, pieces: Sequence[Split], most: int, numbered: bool = False
+def batches(
+    call: ChunkedCall, splits: Sequence[Split], limit: int, numbered: bool = False
 ) -> Iterator[Tuples]:
-    """Yield the tuples that select from a chunk of data, at most `most` at a time."""
+    """Yield the tuples that select from a chunk of data, at most `limit` at a time."""
     batch: list[int] = []
     count = 0
-    for group in _groups(pieces, call.plan.positions):
-        size = sum(len(pieces[one].order) for one in group)
-        if batch and (count + size > most or len(group) > 1):
-            yield from _joined(call, pieces, batch, numbered).cut(most)
+    for group in _groups(splits, call.plan.positions):
+        size = sum(len(splits[i].order) for i in group)
+        if batch and (count + size > limit or len(group) > 1):
+            yield from _joined(call, splits, batch, numbered).batches(limit)
             batch, count = [], 0
         if len(group) > 1:
-            yield from _joined(call, pieces, group, True).sorted().cut(most)
+            yield from _joined(call, splits, group, True).sorted().batches(limit)
             continue
         batch += group
         count += size
     if batch:
-        yield from _joined(call, pieces, batch, numbered).cut(most)
+        yield from _joined(call, splits, batch, numbered).batches(limit)
 
 
-def _joined(call: ChunkedCall, pieces: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
+def _joined(call: ChunkedCall, splits: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
     """Return the tuples of several pieces, one after the other."""
-    sizes = [len(pieces[one].order) for one in group]
+    sizes = [len(splits[i].order) for i in group]
     numbers = np.empty(0, np.int64)
     if numbered:
-        numbers = np.concatenate([pieces[one].numbers(call.plan.positions) for one in group])
+        numbers = np.concatenate([splits[i].numbers(call.plan.positions) for i in group])
     return Tuples(
         np.repeat(np.array(group, np.uint32), sizes),
         np.concatenate([np.arange(size) for size in sizes]),
-        np.concatenate([pieces[one].local for one in group]),
+        np.concatenate([splits[i].local for i in group]),
         numbers,
     )
 
 
-def _groups(pieces: Sequence[Split], over: Shape) -> Iterator[list[int]]:
-    """Yield pieces by their positions, in row-major order of their chunks of indices.
-
-    Pieces whose tuples alternate in this order are yielded together.
-    """
+def _groups(splits: Sequence[Split], shape: Shape) -> Iterator[list[int]]:
+    """Yield splits in row-major order; those whose tuples alternate are yielded together."""
     group: list[int] = []
-    last = -1
-    for first, at in sorted((_number(one.origin, over), at) for at, one in enumerate(pieces)):
-        if group and first > last:
+    end = -1
+    for start, i in sorted((_number(split.origin, shape), i) for i, split in enumerate(splits)):
+        if group and start > end:
             yield group
             group = []
-        group.append(at)
-        box = zip(pieces[at].origin, pieces[at].shape, strict=True)
-        last = max(last, _number(tuple(begin + size - 1 for begin, size in box), over))
+        group.append(i)
+        box = zip(splits[i].origin, splits[i].shape, strict=True)
+        end = max(end, _number(tuple(begin + size - 1 for begin, size in box), shape))
     if group:
         yield group
 
 
-def _number(at: Shape, over: Shape) -> int:
+def _number(position: Shape, shape: Shape) -> int:
     """Return the number of a position in row-major order."""
     number = 0
-    for one, size in zip(at, over, strict=True):
-        number = number * size + one
+    for coordinate, size in zip(position, shape, strict=True):
+        number = number * size + coordinate
     return number

@@ -142,7 +142,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
         removed, in_use = claims.sweep(location, force)
     else:
         try:
-            (removed, failed), in_use = leftovers.sweep(location, every=True), []
+            (removed, failed), in_use = leftovers.sweep(location, all_boots=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
@@ -168,7 +168,7 @@ def _require_persistent(output: str) -> None:
     from ndtool.storage import locations
 
     path = locators.parse(output).path
-    if locations.is_url(path) and not locations.is_of_many(path):
+    if locations.is_url(path) and not locations.is_shared(path):
         raise UsageError(
             f"{printable(output)} would be in the memory of this process only:"
             " expected a file, or a URL such as s3://bucket/x.npy"

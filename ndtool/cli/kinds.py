@@ -121,7 +121,7 @@ def element_type(word: str) -> str:
     from ndtool.rules import dtypes
 
     dtypes.from_name(word)
-    return dtypes.Usual(word) if is_by_variable("dtype") else word
+    return dtypes.DefaultType(word) if is_by_variable("dtype") else word
 
 
 def filling(word: str) -> str:

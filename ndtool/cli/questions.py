@@ -119,7 +119,7 @@ def _put_stats(call: "OpenCall", statistics: "Stats") -> None:
     from ndtool.cli import figures, records
 
     count, *others = figures.metadata(call, statistics)
-    write_stdout(lines([records.title(call.asked), count], 1))
+    write_stdout(lines([records.title(call.reported), count], 1))
     if statistics.components:
         cells, folded = figures.component_cells(statistics), ("valid", "out of bounds")
         write_stdout(table(figures.COMPONENT_COLUMNS, cells, folded, 1))

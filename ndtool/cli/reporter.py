@@ -92,9 +92,9 @@ class Reporter:
         self.warn(call.warnings)
         if self._shows_trace(dry_run):
             if self.trace:
-                write_stderr(_trace(call.asked.trace, records.title(call.asked), 2))
+                write_stderr(_trace(call.reported.trace, records.title(call.reported), 2))
             else:
-                write_stderr(_summary(records.summary(call.asked)))
+                write_stderr(_summary(records.summary(call.reported)))
         self._reporting = time.perf_counter() - started
 
     def prepared(self, ready: Prepared) -> None:

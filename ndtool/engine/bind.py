@@ -65,7 +65,7 @@ def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> R
     addressing = _kernels.Addressing(
         plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeats
     )
-    run, run_strides = layouts.merge(plan.run, strides[b + k :])
+    run, run_strides = layouts.merge(plan.slice_shape, strides[b + k :])
     layout = None
     if plan.width and not layouts.is_contiguous(run, run_strides, itemsize):
         layout = _kernels.Layout(run, run_strides, itemsize)

@@ -79,5 +79,5 @@ def _by_row(plan: Plan) -> Plan:
         return plan
     rows = (prod(plan.sizes),)
     return plan._replace(
-        data=plan.batch + rows + plan.run, indices=(*plan.positions, 1), sizes=rows
+        data=plan.batch + rows + plan.slice_shape, indices=(*plan.positions, 1), sizes=rows
     )

@@ -1,4 +1,4 @@
-"""Arrays from nothing: zeros:TYPE[SHAPE], ones:TYPE[SHAPE], full:VALUE:TYPE[SHAPE]."""
+"""Constant arrays without a file: zeros:TYPE[SHAPE], ones:TYPE[SHAPE], full:VALUE:TYPE[SHAPE]."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _VALUES = {"zeros": "0", "ones": "1"}
 
 
 def entries(argument: str) -> list[MemberInfo]:
-    """Return what `inspect` reports about the array."""
-    return [MemberInfo(argument, None, _array(argument)[0], None, 0, "", None)]
+    """Return the array's member info."""
+    return [MemberInfo(argument, None, _array(argument)[0], None, 0)]
 
 
 def open_source(argument: str) -> Constant:

@@ -1,10 +1,24 @@
 """Arrays that are decoded on opening, to a contiguous buffer in memory or in an unnamed file."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-from ndtool.errors import printable
+from ndtool.errors import InputError, NdtoolError, ResourceError, printable, words
 from ndtool.storage.descriptors import CHUNK
 from ndtool.storage.local import ByteRange
+
+
+@contextmanager
+def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Raise a library's exceptions about a file as NdtoolErrors; damage may raise any type."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except MemoryError:
+        raise ResourceError(f"{printable(label)}: not enough memory") from None
+    except Exception as exc:
+        raise kind(f"{printable(label)}: {words(exc)}") from None
 
 
 def blocks_of(buffer: memoryview) -> Iterator[bytes]:
@@ -17,9 +31,9 @@ def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
     """Return the first bytes of decoded blocks; the last block may have padding."""
     from ndtool.storage import tempfiles
 
-    buffer, at = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
+    buffer, position = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
     for block in decoded:
-        wanted = block[: nbytes - at]
-        buffer[at : at + len(wanted)] = wanted
-        at += len(wanted)
+        elements = block[: nbytes - position]
+        buffer[position : position + len(elements)] = elements
+        position += len(elements)
     return ByteRange(buffer.toreadonly())

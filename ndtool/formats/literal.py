@@ -26,7 +26,7 @@ def open_source(argument: str) -> Flat:
 def entries(argument: str) -> list[MemberInfo]:
     """Return the array's member info."""
     metadata, _ = _array(argument)
-    return [MemberInfo(argument, None, metadata, None, 0, "a literal", None)]
+    return [MemberInfo(argument, None, metadata, None, 0, "a literal")]
 
 
 def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
@@ -37,10 +37,10 @@ def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
             "put more indices into a file such as ids.txt, or pipe them to - with --text",
         )
     shape, values = _flat(_parsed(argument), argument)
-    least, most = min(values, default=0), max(values, default=0)
-    dtype = dtypes.from_name("uint64" if least >= 0 and most > _HIGHEST else "int64")
+    lowest, highest = min(values, default=0), max(values, default=0)
+    dtype = dtypes.from_name("uint64" if lowest >= 0 and highest > _HIGHEST else "int64")
     bounds = (0, _UNSIGNED) if dtype.kind == "u" else (_LOWEST, _HIGHEST)
-    for value in (least, most):
+    for value in (lowest, highest):
         if not bounds[0] <= value <= bounds[1]:
             _refuse(argument, f"{number(value)} is beyond 64 bits: valid {_LOWEST}..{_HIGHEST}")
     return ArrayMetadata(dtype, shape, "C", shape, {}), values
@@ -51,7 +51,7 @@ def _parsed(argument: str) -> Any:
     import json
 
     try:
-        return json.loads(argument, parse_int=_whole, parse_float=_Other, parse_constant=_Other)
+        return json.loads(argument, parse_int=_integer, parse_float=_Other, parse_constant=_Other)
     except (ValueError, RecursionError):
         _refuse(argument, "not a list of integers: expected one such as [5, 7, -1] or [[0, 1]]")
 
@@ -60,7 +60,7 @@ class _Other(str):
     """A number that is no integer, or has too many digits, as text."""
 
 
-def _whole(text: str) -> int | _Other:
+def _integer(text: str) -> int | _Other:
     return int(text) if len(text) <= _DIGITS else _Other(text)
 
 
@@ -68,10 +68,10 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
     """Return the shape and the values in row-major order, without recursion."""
     shape: list[int] = []
     level: list[Any] = [nested]
-    while any(type(one) is list for one in level):
+    while any(type(item) is list for item in level):
         if len(shape) == shapes.MOST_RANK:
             _refuse(argument, f"rank above {shapes.MOST_RANK}: valid 0..{shapes.MOST_RANK}")
-        sizes = [len(one) if type(one) is list else -1 for one in level]
+        sizes = [len(item) if type(item) is list else -1 for item in level]
         if len(set(sizes)) > 1:
             other = next(n for n, size in enumerate(sizes) if size != sizes[0])
             _refuse(
@@ -80,7 +80,7 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
                 " expected lists of equal length",
             )
         shape.append(sizes[0])
-        level = [entry for one in level for entry in one]
+        level = [entry for item in level for entry in item]
     for value in level:
         if type(value) is not int:
             what = printable(value, 60) if isinstance(value, _Other) else shown(value)

@@ -5,14 +5,14 @@ from contextlib import closing
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import KnownModel, MemberInfo, OperatorNode, Source
+from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
 from ndtool.errors import InputError, NdtoolError, printable, redacted
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
-from ndtool.formats.table import Format, Wanted
+from ndtool.formats.table import Format, TextOptions
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import descriptors, local, locations
-from ndtool.storage.descriptors import failure
+from ndtool.storage.descriptors import os_errors
 from ndtool.storage.local import File, Folder
 
 NPY = "npy:"  # prefix of the path of a .npy file with any name
@@ -36,31 +36,31 @@ def parse(argument: str) -> Name:
     if ":" not in argument or os.path.lexists(argument):
         return Name(argument, None)
     if argument.startswith(TEXT):
-        return _of_text(argument.removeprefix(TEXT))
+        return _parse_text(argument.removeprefix(TEXT))
     if argument.startswith(NPY):
         return Name(locations.local_path(argument.removeprefix(NPY)), None)
     if locations.is_url(argument):
         path = locations.local_path(argument)
-        return parse(path) if path != argument else _of_url(argument)
-    first, at = _after_folder(argument), len(argument)
-    while (at := argument.rfind(":", first, at)) > 0:
+        return parse(path) if path != argument else _parse_url(argument)
+    start, at = _after_folder(argument), len(argument)
+    while (at := argument.rfind(":", start, at)) > 0:
         if _has_members(argument[:at]):
             return Name(argument[:at], argument[at + 1 :])
-    for known in table.FORMATS:
-        path, colon, member = argument[first:].rpartition(f"{known.suffix}:")
-        if known.members and colon:
-            return Name(argument[:first] + path + known.suffix, member)
+    for file_format in table.FORMATS:
+        path, separator, member = argument[start:].rpartition(f"{file_format.suffix}:")
+        if file_format.members and separator:
+            return Name(argument[:start] + path + file_format.suffix, member)
     return Name(argument, None)
 
 
-def _of_text(argument: str) -> Name:
+def _parse_text(argument: str) -> Name:
     """Split `PATH[:COLUMN,...]`: at the last colon, in a URL at that after a suffix."""
     if locations.is_url(argument):
         name = parse(argument)
         return name if name.member else Name(argument, None)
-    path, colon, columns = argument.rpartition(":")
-    whole = not colon or os.path.lexists(argument) or "/" in columns
-    return Name(locations.local_path(argument), None) if whole else Name(path, columns)
+    path, separator, columns = argument.rpartition(":")
+    is_path = not separator or os.path.lexists(argument) or "/" in columns
+    return Name(locations.local_path(argument), None) if is_path else Name(path, columns)
 
 
 def is_text(argument: str) -> bool:
@@ -71,7 +71,7 @@ def is_text(argument: str) -> bool:
 def as_text(argument: str) -> str:
     """Return an argument that reads a file, or a stream, as text unless its format is known."""
     path = parse(argument).path
-    if written_out(argument, True) or is_text(argument) or table.suffixed(path):
+    if inline_module(argument, True) or is_text(argument) or table.suffixed(path):
         return argument
     if os.path.isfile(argument):
         with closing(local.open_file(argument)) as storage:
@@ -92,12 +92,12 @@ def _after_folder(path: str) -> int:
     return at + 1
 
 
-def _of_url(url: str) -> Name:
+def _parse_url(url: str) -> Name:
     """Split `scheme://…[:member]`: a member follows a format's suffix, or the query after it."""
-    for known in table.FORMATS:
+    for file_format in table.FORMATS:
         at = len(url)
-        while known.members and (at := url.rfind(known.suffix, 0, at)) > 0:
-            end = at + len(known.suffix)
+        while file_format.members and (at := url.rfind(file_format.suffix, 0, at)) > 0:
+            end = at + len(file_format.suffix)
             query = url[end:].partition(":")[0]
             end += len(query)
             member = url[end + 1 :]
@@ -126,24 +126,23 @@ def open_source(
     InputError if the argument is not an array, UsageError if a member must be named, ResourceError
     if the array is too large to decompress.
     """
-    if written := written_out(argument, literals):
-        unnamed: Source = written.open_source(argument)
-        return unnamed
-    wanted = Wanted(literals, dtype, streams.directory)
+    if module := inline_module(argument, literals):
+        inline: Source = module.open_source(argument)
+        return inline
+    options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Name(argument, None)
     if stream := streams.pipe(path):
-        return text().read_stream(stream, member, wanted) if path != argument else stream.read()
+        return text().read_stream(stream, member, options) if path != argument else stream.read()
     storage, (path, member) = opened(argument)
     try:
-        known = _format(argument, storage, path)
-        label, path = redacted(argument), redacted(path)
-        reading = (wanted,) if known.text else ()
-        source: Source = known.module.open_source(storage, label, path, member, *reading)
-        return source
-    except BaseException as exc:
+        with os_errors(argument):
+            file_format = _format(argument, storage, path)
+            label, path = redacted(argument), redacted(path)
+            more = (options,) if file_format.text else ()
+            source: Source = file_format.module.open_source(storage, label, path, member, *more)
+            return source
+    except BaseException:
         storage.close()
-        if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
-            raise failure(exc, argument) from None
         raise
 
 
@@ -154,17 +153,17 @@ def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) ->
 
 
 def text() -> Any:
-    """Return the module of text, imported at first use."""
+    """Return the module of the text format, imported at first use."""
     return table.TEXT.module
 
 
 # Modules of arguments that are more than a name, by the prefix before the first colon.
-_FORMS = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
+_INLINE = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 
-def written_out(argument: str, literals: bool) -> Any:
+def inline_module(argument: str, literals: bool) -> Any:
     """Return the module for `raw:…`, `zeros:…` or a literal, None for names and existing files."""
-    name = _FORMS.get(argument.partition(":")[0]) if ":" in argument else None
+    name = _INLINE.get(argument.partition(":")[0]) if ":" in argument else None
     if literals and argument.lstrip()[:1] == "[":
         name = "literal"
     if name is None or os.path.lexists(argument):
@@ -185,28 +184,21 @@ def describe(
     text and streams are read. A member that is no array has no metadata. Raises InputError if the
     format of the file is unknown.
     """
-    if written := written_out(argument, literals):
-        unnamed: list[MemberInfo] = written.entries(argument)
-        return unnamed
+    if module := inline_module(argument, literals):
+        return list(module.entries(argument))
     streams = streams or Streams()
-    wanted = Wanted(literals, dtype, streams.directory)
+    options = TextOptions(literals, dtype, streams.directory)
     path, member = parse(argument) if is_text(argument) else Name(argument, None)
     if stream := streams.pipe(path):
         if path != argument:
-            return [text().stream_entry(stream, member, wanted)]
+            return [text().stream_entry(stream, member, options)]
         return [stream.entry()]
     storage, (path, member) = opened(argument)
-    try:
-        known = _format(argument, storage, path)
-        reading = (wanted,) if known.text else ()
-        entries: list[MemberInfo] = known.module.entries(storage, redacted(path), member, *reading)
-        return entries
-    except OSError as exc:
-        if isinstance(exc, NdtoolError):
-            raise
-        raise failure(exc, argument) from None
-    finally:
-        storage.close()
+    with closing(storage), os_errors(argument):
+        file_format = _format(argument, storage, path)
+        more = (options,) if file_format.text else ()
+        entries = file_format.module.entries(storage, redacted(path), member, *more)
+        return list(entries)
 
 
 def nodes(argument: str) -> list[OperatorNode]:
@@ -216,26 +208,24 @@ def nodes(argument: str) -> list[OperatorNode]:
     """
     path, member = parse(argument)
     # Other URLs are not opened just to find no model.
-    named = locations.is_url(path) and path.partition("?")[0].endswith(".onnx")
-    if member is not None or not (os.path.isfile(path) or named):
+    is_model_url = locations.is_url(path) and path.partition("?")[0].endswith(".onnx")
+    if member is not None or not (os.path.isfile(path) or is_model_url):
         return []
     storage, (path, member) = opened(argument)
-    try:
-        find = getattr(table.of_content(storage, path).module, "nodes", None)
-        return find(storage, redacted(path)) if find and member is None else []
-    finally:
-        storage.close()
+    with closing(storage):
+        nodes_of = getattr(table.of_content(storage, path).module, "nodes", None)
+        return nodes_of(storage, redacted(path)) if nodes_of and member is None else []
 
 
-def model(argument: str) -> KnownModel:
+def model(argument: str) -> ModelInfo:
     """Return a model's nodes whose operators ndtool implements, and the model's inputs."""
     storage, (path, member) = opened(argument)
     with closing(storage):
         module = table.of_content(storage, path).module
-        if member is not None or not hasattr(module, "known"):
+        if member is not None or not hasattr(module, "model_info"):
             raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
-        found: KnownModel = module.known(storage, redacted(path))
-        return found
+        info: ModelInfo = module.model_info(storage, redacted(path))
+        return info
 
 
 def opened(argument: str) -> tuple[File | Folder, Name]:
@@ -243,36 +233,36 @@ def opened(argument: str) -> tuple[File | Folder, Name]:
     name = parse(argument)
     path = name.path
     if locations.is_url(path):
-        return _behind(argument, name)
+        return _open_remote(argument, name)
     try:
         return locations.open_storage(path), name
     except InputError:
         if folder := locations.open_folder(path):
             return folder, name
-        if whole := without_members(argument):
-            with closing(locations.open_storage(whole)) as storage:
-                known = table.recognised(storage, whole)
-            what = "the file is one array" if known else "not a file that ndtool reads"
+        if file_path := without_members(argument):
+            with closing(locations.open_storage(file_path)) as storage:
+                file_format = table.recognised(storage, file_path)
+            what = "the file is one array" if file_format else "not a file that ndtool reads"
             raise InputError(f"{printable(argument)}: {what}: it has no members") from None
         raise
 
 
 def without_members(argument: str) -> str:
     """Return the existing file before the last colon if none has the full name, else ""."""
-    whole, at = argument.rpartition(":")[0], _after_folder(argument)
-    there = ":" in argument[at:] and os.path.exists(whole) and not os.path.isdir(whole)
-    return whole if there and not os.path.lexists(argument) else ""
+    file_path, at = argument.rpartition(":")[0], _after_folder(argument)
+    exists = ":" in argument[at:] and os.path.exists(file_path) and not os.path.isdir(file_path)
+    return file_path if exists and not os.path.lexists(argument) else ""
 
 
-def _behind(argument: str, name: Name) -> tuple[File | Folder, Name]:
+def _open_remote(argument: str, name: Name) -> tuple[File | Folder, Name]:
     """Open a URL; if it does not exist, retry with the text after the last colon as a member."""
     try:
         return _object_or_store(name.path), name
     except InputError as exc:
-        whole, _, last = argument.rpartition(":")
-        if name.member is None and "/" not in last and locations.is_url(whole):
+        file_path, _, last = argument.rpartition(":")
+        if name.member is None and "/" not in last and locations.is_url(file_path):
             try:
-                return _object_or_store(whole), Name(whole, last)
+                return _object_or_store(file_path), Name(file_path, last)
             except InputError:
                 raise exc from None
         raise
@@ -284,14 +274,14 @@ def _object_or_store(url: str) -> File | Folder:
     store_first = path.endswith((".zarr", "/"))
     if store_first and (folder := locations.open_folder(url)):
         return folder
-    tried = store_first or bool(table.suffixed(path))
+    is_first_choice = store_first or bool(table.suffixed(path))
     try:
         file = locations.open_storage(url)
     except InputError as reason:
-        if not tried and (folder := _store(url)):
+        if not is_first_choice and (folder := _store(url)):
             return folder
         raise reason from None
-    if not tried and not table.recognised(file, url) and (folder := _store(url)):
+    if not is_first_choice and not table.recognised(file, url) and (folder := _store(url)):
         file.close()  # the server's HTML listing of a folder
         return folder
     return file

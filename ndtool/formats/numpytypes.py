@@ -7,6 +7,7 @@ from typing import Any
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
+from ndtool.rules.plans import Shape
 
 
 def numpy_dtype(dtype: Dtype) -> Any:
@@ -18,6 +19,17 @@ def numpy_dtype(dtype: Dtype) -> Any:
         return descr_to_dtype(dtype.descr) if not isinstance(dtype.descr, np.dtype) else dtype.descr
     except TypeError:
         raise DtypeError(f"{dtype.name} is not one of NumPy's types on this machine") from None
+
+
+def padded(chunk: Any, shape: Shape) -> Any:
+    """Return a chunk in its full shape: the last chunk of an axis is padded with zeros."""
+    import numpy as np
+
+    if chunk.shape == shape:
+        return chunk
+    full = np.zeros(shape, chunk.dtype)
+    full[tuple(map(slice, chunk.shape))] = chunk
+    return full
 
 
 def from_numpy(dtype: Any) -> Dtype:

@@ -24,10 +24,10 @@ def name_of(role: str, value: Any) -> str | None:
     Raises UsageError for one that cannot be read from a location: in memory, in an archive, with
     credentials of its own, or in a file that is open for writing.
     """
-    known = _located(value)
-    if known is None:
+    locate = _locator(value)
+    if locate is None:
         return None
-    location, problem = known(value)
+    location, problem = locate(value)
     if location is None or locators.parse(location[0]) != location[1]:
         raise UsageError(
             f"{nulls.described(role, value)} {problem}: expected an array in a local file or"
@@ -41,7 +41,7 @@ def require_same(arguments: Mapping[str, Any], sources: Mapping[str, Source]) ->
     """Raise InputError if an opened array among arguments has another shape than its location."""
     for role, value in arguments.items():
         source = sources.get(LOWERED_INPUTS.get(role, role))
-        if _located(value) is None or source is None or role == "write_indices":
+        if _locator(value) is None or source is None or role == "write_indices":
             continue
         if value.shape != source.metadata.shape:
             raise InputError(
@@ -50,10 +50,10 @@ def require_same(arguments: Mapping[str, Any], sources: Mapping[str, Source]) ->
             )
 
 
-Found = tuple[tuple[str, Name] | None, str]  # an argument and how it is parsed, or the problem
+Location = tuple[tuple[str, Name] | None, str]  # an argument and its parsed form, or the problem
 
 
-def _zarr(value: Any) -> Found:
+def _zarr(value: Any) -> Location:
     """Return the location of a zarr.Array."""
     store, node = value.store_path.store, value.store_path.path.strip("/")
     kind = type(store).__name__
@@ -72,7 +72,7 @@ def _zarr(value: Any) -> Found:
     return (f"{url}:{node}" if node else url, Name(url, node or None)), "whose URL is ambiguous"
 
 
-def _hdf5(value: Any) -> Found:
+def _hdf5(value: Any) -> Location:
     """Return the location of an h5py.Dataset."""
     if not value:
         return None, "of a closed file"
@@ -92,8 +92,8 @@ def _hdf5(value: Any) -> Found:
 
 
 # By the type's name and library, neither of which is imported here.
-_LOCATED = {("Array", "zarr"): _zarr, ("Dataset", "h5py"): _hdf5}
+_LOCATORS = {("Array", "zarr"): _zarr, ("Dataset", "h5py"): _hdf5}
 
 
-def _located(value: Any) -> Callable[[Any], Found] | None:
-    return _LOCATED.get((type(value).__name__, nulls.library(type(value))))
+def _locator(value: Any) -> Callable[[Any], Location] | None:
+    return _LOCATORS.get((type(value).__name__, nulls.library(type(value))))

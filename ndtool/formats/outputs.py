@@ -10,10 +10,10 @@ from ndtool.errors import DtypeError, OutputError, UsageError, called, printable
 from ndtool.formats import locators, table
 from ndtool.formats.table import Format
 from ndtool.machine import pool
-from ndtool.publish.targets import Encoding, Target, existing, require_ours
+from ndtool.publish.targets import Encoding, Target, existing, require_supported
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
-from ndtool.storage.descriptors import failure
+from ndtool.storage.descriptors import failure, os_errors
 
 DEFAULT = Encoding()
 
@@ -40,9 +40,9 @@ class Output(NamedTuple):
         dtype = self.metadata.dtype
         if self.stored.name == dtype.name or self.encoding.as_void:
             return []
-        where = "standard output" if self.target is None else called(self.name)
+        destination = "standard output" if self.target is None else called(self.name)
         stored = self.stored.name
-        return [f"{where}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
+        return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
 
 
 def resolve(
@@ -68,12 +68,12 @@ def resolve(
     if argument == "-":
         encoding.refuse(argument)
         return Output(argument, metadata, npy.stored(metadata.dtype), encoding)
-    known, target = _target(argument, clobber, sync, only, encoding)
-    stored, at_once = _stored(known, target, metadata.dtype), 1
-    if known.chunks and target.is_file:
-        metadata = known.module.planned(target, metadata)
-        at_once = pool.MOST if target.url and known.is_folder else 1
-    return Output(argument, metadata, stored, encoding, at_once, known, target)
+    file_format, target = _target(argument, clobber, sync, only, encoding)
+    stored, at_once = _stored(file_format, target, metadata.dtype), 1
+    if file_format.chunks and target.is_file:
+        metadata = file_format.module.planned(target, metadata)
+        at_once = pool.MOST if target.url and file_format.is_folder else 1
+    return Output(argument, metadata, stored, encoding, at_once, file_format, target)
 
 
 def create(output: Output, dry: bool = False) -> Any:
@@ -86,54 +86,52 @@ def create(output: Output, dry: bool = False) -> Any:
     from ndtool.formats import npy
     from ndtool.publish import sinks
 
-    known, target, metadata = output.format, output.target, output.metadata
-    if known is None or target is None:
+    file_format, target, metadata = output.format, output.target, output.metadata
+    if file_format is None or target is None:
         return sinks.standard_output(metadata, npy.encode(metadata.dtype, metadata.shape))
-    target = _current(target, known)
+    target = _current(target, file_format)
     if dry:
-        return _dry(known, target._replace(dry=True), metadata)
+        return _dry(file_format, target._replace(dry=True), metadata)
     if target.is_file:
-        return known.module.create(target, metadata)
-    try:
+        return file_format.module.create(target, metadata)
+    with os_errors(target.path, OutputError):
         fd = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError as exc:
-        raise failure(exc, target.path, OutputError) from None
     header = npy.encode(metadata.dtype, metadata.shape)
     return sinks.StreamSink(fd, target.path, metadata, header, owned=True)
 
 
-def _dry(known: Format, target: Target, metadata: ArrayMetadata) -> Any:
+def _dry(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
     """Return the sink of a dry run."""
     from ndtool.publish import sinks
     from ndtool.storage import upload
 
     if target.url:
-        upload.require_writable(target.path, known.is_folder)
-        if known.is_folder:
-            return sinks.DrySink(target.path, metadata, False, known.module.check(target))
+        upload.require_writable(target.path, file_format.is_folder)
+        if file_format.is_folder:
+            return sinks.DrySink(target.path, metadata, False, file_format.module.check(target))
     if target.is_file:
-        return known.module.create(target, metadata)
+        return file_format.module.create(target, metadata)
     if not os.access(target.path, os.W_OK):
-        refused = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        raise failure(refused, target.path, OutputError)
+        denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise failure(denied, target.path, OutputError)
     return sinks.DrySink(target.path, metadata, True, None)
 
 
-def _stored(known: Format, target: Target, dtype: Dtype) -> Dtype:
+def _stored(file_format: Format, target: Target, dtype: Dtype) -> Dtype:
     from ndtool.formats import npy
 
-    function = getattr(known.module, "stored", npy.stored) if target.is_file else npy.stored
+    function = getattr(file_format.module, "stored", npy.stored) if target.is_file else npy.stored
     try:
-        found: Dtype = function(dtype)
+        stored: Dtype = function(dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(target.path)}: {exc.message}", hint=exc.hint) from None
-    if known.chunks and found.name != dtype.name and not target.encoding.as_void:
+    if file_format.chunks and stored.name != dtype.name and not target.encoding.as_void:
         raise DtypeError(
             f"{printable(target.path)}: its format does not know {dtype.name}:"
             " expected one that does, such as .safetensors",
-            hint=f"ndtool convert --as-void stores such an array as {found.name}",
+            hint=f"ndtool convert --as-void stores such an array as {stored.name}",
         )
-    return found
+    return stored
 
 
 def by_name(argument: str) -> Format | None:
@@ -149,7 +147,7 @@ def _target(
     path, member = locators.parse(argument)
     if member == "":
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
-    if locators.written_out(argument, False) or locators.is_text(argument):
+    if locators.inline_module(argument, False) or locators.is_text(argument):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
     url = locations.is_url(path)
     named = by_name(argument)
@@ -159,51 +157,51 @@ def _target(
     target = Target(path, member, old, clobber, sync, only, encoding)
     target = target._replace(names_in=table.names_in, preserves=table.preserves)
     if not named and member is None and target.is_file and not target.is_store:
-        require_ours(path.partition("?")[0] if url else path)
-    known = named or table.FORMATS[0]
+        require_supported(path.partition("?")[0] if url else path)
+    file_format = named or table.FORMATS[0]
     if url:
-        return known, _remote(argument, known, target)
-    if target.is_store and named and not known.is_folder:
+        return file_format, _remote(argument, file_format, target)
+    if target.is_store and named and not file_format.is_folder:
         raise OutputError(f"{printable(path)} is a directory: expected a file")
-    if target.is_store or (member is not None and not known.members):
+    if target.is_store or (member is not None and not file_format.members):
         storage, _ = locators.opened(path)  # an archive or store without its suffix
         with closing(storage):
-            known = table.of_content(storage, path)
-    if not known.chunks:
+            file_format = table.of_content(storage, path)
+    if not file_format.chunks:
         encoding.refuse(argument)
-    return known, target
+    return file_format, target
 
 
 def _require_no_member(path: str) -> None:
     """Raise OutputError or UsageError if a path names a member of a file without members."""
     if locators.without_members(path):
         raise OutputError(f"{printable(path)}: the file is no archive: it has no members")
-    whole, colon, last = path.rpartition(":")
-    single = any(not known.members for known in table.suffixed(whole))
-    if colon and single and "/" not in last and not os.path.lexists(path):
+    file, colon, member = path.rpartition(":")
+    has_no_members = any(not file_format.members for file_format in table.suffixed(file))
+    if colon and has_no_members and "/" not in member and not os.path.lexists(path):
         raise UsageError(f"{printable(path)}: the file is one array: it has no members")
 
 
-def _remote(argument: str, known: Format, target: Target) -> Target:
+def _remote(argument: str, file_format: Format, target: Target) -> Target:
     """Return the target at a URL; OutputError or UsageError if it is not writable."""
     from ndtool.storage import upload
 
-    if not known.chunks:
+    if not file_format.chunks:
         target.encoding.refuse(argument)
-    if not known.is_folder:
-        upload.store(target.path)  # raises if it is not writable
+    if not file_format.is_folder:
+        upload.writer(target.path)  # raises if it is not writable
     return target._replace(url=True)
 
 
-def _current(target: Target, known: Format) -> Target:
+def _current(target: Target, file_format: Format) -> Target:
     """Return a target with the current status or version of its file; OutputError if it changed."""
     if target.url:
         from ndtool.storage import upload
 
-        if known.is_folder:
+        if file_format.is_folder:
             return target
-        keeps = target.member is not None and not target.only
-        version = upload.existing(target.path, matters=keeps or not target.clobber)
+        preserves = target.member is not None and not target.only
+        version = upload.existing(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
     now = target._replace(old=existing(target.path))
     if (now.is_file, now.is_store) != (target.is_file, target.is_store):

@@ -31,11 +31,6 @@ class Raw(NamedTuple):
     ends: bool
 
     @property
-    def nbytes(self) -> int:
-        """Size of the data in bytes."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    @property
     def metadata(self) -> ArrayMetadata:
         """The array metadata that the argument declares."""
         return ArrayMetadata(self.dtype, self.shape, "C", self.shape, {"offset": self.offset})
@@ -54,11 +49,11 @@ def parse(argument: str) -> Raw:
             hint="for example raw:float32[1000,64]:dump.bin@4096",
         )
     path, offset = match[3], 0
-    where = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
-    if where is not None:
-        path, offset = where[1], int(where[2])
+    suffix = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
+    if suffix is not None:
+        path, offset = suffix[1], int(suffix[2])
     dtype, shape = typed(argument, match[1], match[2], offset)
-    return Raw(dtype, shape, path, offset, where is None)
+    return Raw(dtype, shape, path, offset, suffix is None)
 
 
 def typed(argument: str, name: str, sizes: str, offset: int = 0) -> tuple[Dtype, tuple[int, ...]]:
@@ -90,7 +85,7 @@ def open_source(argument: str) -> Flat:
     storage = locations.open_storage(raw.path)
     try:
         warning = _checked(storage, argument, raw)
-        byte_range = storage.byte_range(raw.offset, raw.nbytes, argument)
+        byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
         return Flat(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
@@ -99,10 +94,10 @@ def open_source(argument: str) -> Flat:
 
 def _checked(storage: File, argument: str, raw: Raw) -> str | None:
     """Raise InputError if the file is too short; return a warning if it is too long."""
-    surplus_bytes = storage.size - raw.offset - raw.nbytes
+    surplus_bytes = storage.size - raw.offset - raw.metadata.nbytes
     if surplus_bytes < 0:
         raise InputError(
-            f"{printable(argument)}: expected {raw.nbytes} bytes at offset {raw.offset},"
+            f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
     return surplus(argument, surplus_bytes) if raw.ends else None

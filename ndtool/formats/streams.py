@@ -6,9 +6,9 @@ import os
 import stat
 
 from ndtool.arrays.source import Flat, MemberInfo
-from ndtool.errors import InputError, NdtoolError, UsageError, called
+from ndtool.errors import InputError, UsageError, called
 from ndtool.formats import npy
-from ndtool.storage.descriptors import CHUNK, failure, is_closed, reader
+from ndtool.storage.descriptors import CHUNK, is_closed, os_errors, reader
 from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
 
 
@@ -32,12 +32,8 @@ class Stream:
     def read(self) -> Flat:
         """Read the next array, and no bytes after it."""
         label = self.begin()
-        try:
+        with os_errors(label):
             return self._from_file(label) if stat.S_ISREG(self._mode) else self._from_pipe(label)
-        except NdtoolError:
-            raise
-        except OSError as exc:
-            raise failure(exc, label) from None
 
     def begin(self) -> str:
         """Return the name of the next array in messages; raise if it cannot be read."""
@@ -51,10 +47,8 @@ class Stream:
 
     def text(self, count: int) -> bytes:
         """Read the next bytes, fewer only at the end."""
-        try:
-            return self._exactly(count)
-        except OSError as exc:
-            raise failure(exc, called(self.name)) from None
+        with os_errors(called(self.name)):
+            return self._read(count)
 
     def entry(self) -> MemberInfo:
         """Read the next array and return its member info."""
@@ -62,7 +56,7 @@ class Stream:
         metadata = source.metadata
         size = metadata.notes["offset"] + metadata.nbytes
         source.close()
-        return MemberInfo(self.name, None, metadata, None, size, "a stream", None)
+        return MemberInfo(self.name, None, metadata, None, size, "a stream")
 
     def _from_file(self, label: str) -> Flat:
         file = LocalFile(self._fd, None)
@@ -75,27 +69,27 @@ class Stream:
     def _from_pipe(self, label: str) -> Flat:
         from ndtool.storage.tempfiles import Spool
 
-        header = npy.read(self._exactly, None, label)
+        header = npy.read(self._read, None, label)
         spool = Spool(self.directory)
         buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
         remaining = header.nbytes
         while remaining:
-            got = self._fill(buffer[:remaining])
-            if not got:
+            count = self._fill(buffer[:remaining])
+            if not count:
                 raise InputError(
                     f"{label}: expected {header.nbytes} bytes of data after the header,"
                     f" found {header.nbytes - remaining}"
                 )
-            spool.write(buffer[:got])
-            remaining -= got
+            spool.write(buffer[:count])
+            remaining -= count
         return Flat(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
-    def _exactly(self, count: int) -> bytes:
+    def _read(self, count: int) -> bytes:
         view = memoryview(bytearray(count))
-        at = 0
-        while at < count and (got := self._fill(view[at:])):
-            at += got
-        return bytes(view[:at])
+        done = 0
+        while done < count and (more := self._fill(view[done:])):
+            done += more
+        return bytes(view[:done])
 
     def _fill(self, view: memoryview) -> int:
         while True:
@@ -129,14 +123,12 @@ class Streams(Stream):
             return None
         if self._mode and os.path.samestat(status, self._status):
             return self
-        storage = status.st_dev, status.st_ino
-        if storage not in self._pipes:
-            try:
+        identity = status.st_dev, status.st_ino
+        if identity not in self._pipes:
+            with os_errors(path):
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as exc:
-                raise failure(exc, path) from None
-            self._pipes[storage] = _Pipe(fd, path, self.directory)
-        return self._pipes[storage]
+            self._pipes[identity] = _Pipe(fd, path, self.directory)
+        return self._pipes[identity]
 
 
 class _Pipe(Stream):

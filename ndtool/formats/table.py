@@ -16,7 +16,7 @@ take an open file or store as `storage`:
                                             return the preserved members
     arrays(storage, path)                   the names of the arrays, if cheaper than `entries`
 
-The `entries` and `open_source` of text take a `Wanted`, too.
+The `entries` and `open_source` of text take a `TextOptions`, too.
 """
 
 from contextlib import closing
@@ -28,8 +28,8 @@ from ndtool.storage import locations
 from ndtool.storage.local import File, Folder
 
 
-class Wanted(NamedTuple):
-    """What numbers in text are parsed to.
+class TextOptions(NamedTuple):
+    """Options for reading numbers in text.
 
     integers: whether other numbers are errors. dtype: the element type; None for int64, or uint64
     where needed, or else, without `integers`, float64. directory: of temporary files, None for
@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
     directory: str | None = None
 
 
-ANY = Wanted()
+ANY = TextOptions()
 
 
 class Format(NamedTuple):
@@ -49,10 +49,10 @@ class Format(NamedTuple):
 
     suffix: of file names. members: whether a file has named arrays, as `archive.npz:member`.
     functions: the name of the module. marked: whether the content alone identifies the format; if
-    not, an unrecognised file with the suffix is assumed to be a damaged file of the format.
-    chunks: whether arrays can be chunked. preserves: whether the other members are preserved when
-    one is written. is_folder: whether it is a folder of files. text: whether elements are text,
-    whose type the reader chooses.
+    not, an unrecognised file with the suffix is assumed to be a damaged file of the format. chunks:
+    whether arrays can be chunked. preserves: whether the other members are preserved when one is
+    written. is_folder: whether it is a folder of files. text: whether elements are text, whose type
+    the reader chooses.
     """
 
     suffix: str
@@ -102,30 +102,30 @@ def of_content(storage: File | Folder, path: str) -> Format:
 def suffixed(path: str) -> list[Format]:
     """Return the formats whose suffix a path or URL ends in."""
     name = path.partition("?")[0] if locations.is_url(path) else path
-    return [known for known in FORMATS if name.endswith(known.suffix)]
+    return [file_format for file_format in FORMATS if name.endswith(file_format.suffix)]
 
 
-def names_in(path: str, unmarked: bool = False) -> list[str]:
+def names_in(path: str, by_suffix: bool = False) -> list[str]:
     """Return the names of the arrays in a file, an empty list if its format has no members.
 
-    unmarked: whether the suffix of a file that no format recognises counts.
+    by_suffix: whether a file that no format recognises has the format of its suffix.
     """
     with closing(locations.open_storage(path)) as storage:
-        known = of_content(storage, path) if unmarked else recognised(storage, path)
-        if known is None or not known.members:
+        file_format = of_content(storage, path) if by_suffix else recognised(storage, path)
+        if file_format is None or not file_format.members:
             return []
-        if hasattr(known.module, "arrays"):
-            return list(known.module.arrays(storage, path))
-        return [entry.member or "" for entry in known.module.entries(storage, path, None)]
+        if hasattr(file_format.module, "arrays"):
+            return list(file_format.module.arrays(storage, path))
+        return [entry.member or "" for entry in file_format.module.entries(storage, path, None)]
 
 
 def preserves(path: str) -> bool:
     """Whether the other arrays of a file are preserved when one of its members is written."""
-    if named := [known for known in suffixed(path) if known.members]:
-        return named[0].preserves
+    if formats := [one for one in suffixed(path) if one.members]:
+        return formats[0].preserves
     with closing(locations.open_storage(path)) as storage:
-        known = recognised(storage, path)
-    return known is not None and known.preserves
+        file_format = recognised(storage, path)
+    return file_format is not None and file_format.preserves
 
 
 def recognised(storage: File | Folder, path: str) -> Format | None:
@@ -134,8 +134,8 @@ def recognised(storage: File | Folder, path: str) -> Format | None:
     A file with the suffix of text is of another format only if its content alone says so.
     """
     named = suffixed(path)
-    for known in dict.fromkeys((*named, *FORMATS)):
-        competes = known.marked or known in named or not (named and named[0].text)
-        if competes and not known.text and known.module.recognises(storage):
-            return known
+    for file_format in dict.fromkeys((*named, *FORMATS)):
+        competes = file_format.marked or file_format in named or not (named and named[0].text)
+        if competes and not file_format.text and file_format.module.recognises(storage):
+            return file_format
     return None

@@ -42,13 +42,13 @@ def array(name: str, value: object) -> Array:
     """
     if type(value) is np.ndarray:
         return value
-    made, listed, kinds = _made(name, value)
-    if kinds and kinds != {float}:
-        _require_unchanged(name, listed, kinds, made)
-    return made
+    converted, nested_list, classes = _converted(name, value)
+    if classes and classes != {float}:
+        _require_unchanged(name, nested_list, classes, converted)
+    return converted
 
 
-def _made(name: str, value: object) -> tuple[Array, object, set[type]]:
+def _converted(name: str, value: object) -> tuple[Array, object, set[type]]:
     """Return an argument as an ndarray, the nested lists it came from and their element types."""
     kind = type(value)  # not `__class__`, which an object can override
     if issubclass(kind, os.PathLike) or (issubclass(kind, str) and name != "updates"):
@@ -59,11 +59,11 @@ def _made(name: str, value: object) -> tuple[Array, object, set[type]]:
     try:
         if issubclass(kind, np.ndarray):
             return tensors.viewed(name, value), None, set()
-        kinds = _kinds(value)
-        if not kinds <= _PLAIN:
-            value = _plain(name, value)
-            kinds = _kinds(value)
-        return np.asarray(value), value, kinds - _LISTS if type(value) in _LISTS else set()
+        classes = _nested_types(value)
+        if not classes <= _PLAIN:
+            value = _to_plain(name, value)
+            classes = _nested_types(value)
+        return np.asarray(value), value, classes - _LISTS if type(value) in _LISTS else set()
     except (MemoryError, NdtoolError):
         raise
     except Exception as error:
@@ -74,7 +74,7 @@ def _made(name: str, value: object) -> tuple[Array, object, set[type]]:
         ) from error
 
 
-def _plain(name: str, value: Any, depth: int = 0) -> Any:
+def _to_plain(name: str, value: Any, depth: int = 0) -> Any:
     """Return a value with other libraries' arrays, also in nested lists, as ndarrays."""
     kind = type(value)
     if kind in _SCALARS or kind is np.ndarray or depth > shapes.MOST_RANK:
@@ -83,7 +83,7 @@ def _plain(name: str, value: Any, depth: int = 0) -> Any:
         if not _is_sequence(value):
             return tensors.viewed(name, value)
         tensors.require_loaded(name, value)
-    return [_plain(name, part, depth + 1) for part in value]
+    return [_to_plain(name, item, depth + 1) for item in value]
 
 
 def _is_sequence(value: Any) -> bool:
@@ -100,66 +100,66 @@ def _is_sequence(value: Any) -> bool:
     return False
 
 
-def _require_unchanged(name: str, listed: Any, kinds: set[type], made: Array) -> None:
-    """Refuse lists whose values NumPy changed to give them one dtype.
-
-    NumPy makes integers floats beside floats, and where no integer dtype holds all of them.
-    """
-    if made.dtype.hasobject or not made.size:
+def _require_unchanged(name: str, nested_list: Any, classes: set[type], converted: Array) -> None:
+    """Refuse lists whose values NumPy changed to give them one dtype, as integers to floats."""
+    if converted.dtype.hasobject or not converted.size:
         return
-    if len(kinds) == 1 and kinds <= _SIZED:
+    if len(classes) == 1 and classes <= _SIZED:
         return
-    types = kinds if kinds <= _NUMBERS else _types(listed)
-    whole = all(np.dtype(one).kind in "biu" for one in types)
-    if made.dtype.kind in "biu" if whole else len(types) == 1:
+    types = classes if classes <= _NUMBERS else _types(nested_list)
+    all_integers = all(np.dtype(original).kind in "biu" for original in types)
+    if converted.dtype.kind in "biu" if all_integers else len(types) == 1:
         return
-    if not whole and types is kinds and not (np.abs(made.real) >= _EXACT).any():
+    if not all_integers and types is classes and not (np.abs(converted.real) >= _EXACT).any():
         return  # fast path: floats below 2**53 are exact
-    if made.dtype.kind in "mM" and {np.dtype(one).kind for one in types} == {made.dtype.kind}:
-        _require_times(name, listed, made)
+    kind = converted.dtype.kind
+    if kind in "mM" and all(np.dtype(cls).kind == kind for cls in types):
+        _require_times(name, nested_list, converted)
         return
-    for one, other in zip(np.asarray(listed, object).flat, made.astype(object).flat, strict=True):
-        exact = one.item() if isinstance(one, np.generic | np.ndarray) else one
-        if whole or not (exact == other or (exact != exact and other != other)):
-            raise _changed(name, exact, other)
+    for original, result in zip(
+        np.asarray(nested_list, object).flat, converted.astype(object).flat, strict=True
+    ):
+        exact = original.item() if isinstance(original, np.generic | np.ndarray) else original
+        if all_integers or not (exact == result or (exact != exact and result != result)):
+            raise _changed(name, exact, result)
 
 
-def _require_times(name: str, listed: Any, made: Array) -> None:
+def _require_times(name: str, nested_list: Any, converted: Array) -> None:
     """Refuse datetimes or timedeltas of several units that the finest unit cannot represent."""
-    at, flat = 0, made.ravel()
-    for leaf in _leaves(listed):
-        given = np.asarray(leaf).ravel()
-        found = flat[at : at + given.size]
-        at += given.size
+    at, flat = 0, converted.ravel()
+    for element in _leaves(nested_list):
+        original = np.asarray(element).ravel()
+        result = flat[at : at + original.size]
+        at += original.size
         try:
-            unchanged = (found.astype(given.dtype) == given) | np.isnat(given)
+            unchanged = (result.astype(original.dtype) == original) | np.isnat(original)
         except TypeError:  # a timedelta without a unit
-            unchanged = found.view(np.int64) == given.view(np.int64)
+            unchanged = result.view(np.int64) == original.view(np.int64)
         if not unchanged.all():
             first = int(np.argmin(unchanged))
-            raise _changed(name, given[first], found[first])
+            raise _changed(name, original[first], result[first])
 
 
-def _changed(name: str, given: object, made: object) -> DtypeError:
+def _changed(name: str, original: object, converted: object) -> DtypeError:
     return DtypeError(
-        f"{name} is a list with {shown(given)}, which NumPy would convert to {shown(made)}:"
+        f"{name} is a list with {shown(original)}, which NumPy would convert to {shown(converted)}:"
         " give its elements one type"
     )
 
 
 def _types(value: Any) -> set[Any]:
     """Return the types of all elements of nested lists: dtypes where they have one, or classes."""
-    return {getattr(leaf, "dtype", type(leaf)) for leaf in _leaves(value)}
+    return {getattr(element, "dtype", type(element)) for element in _leaves(value)}
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield the elements of nested lists, in order."""
-    if any(type(part) in _LISTS for part in value):
-        for part in value:
-            if type(part) in _LISTS:
-                yield from _leaves(part)
+    if any(type(item) in _LISTS for item in value):
+        for item in value:
+            if type(item) in _LISTS:
+                yield from _leaves(item)
             else:
-                yield part
+                yield item
     else:
         yield from value
 
@@ -172,10 +172,10 @@ def index_array(value: object, mode: str = "error") -> Array:
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
-    taken = _made("indices", value)[0]
-    exact = None if taken.dtype.name in dtypes.INTEGERS else _whole_numbers(value)
+    converted = _converted("indices", value)[0]
+    exact = None if converted.dtype.name in dtypes.INTEGERS else _whole_numbers(value)
     if exact is None:
-        return taken
+        return converted
     if mode in MODES and not MODES[mode].by_side:
         done = MODES[mode].done
         raise DtypeError(
@@ -200,29 +200,28 @@ def name_exactly(error: BoundsError, value: object, data: str = "data") -> None:
 
 
 def _whole_numbers(value: object) -> Array | None:
-    """Return indices as Python integers in an object array, if some do not fit in 64 bits.
-
-    None if all fit, or if not all are integers.
-    """
-    listed = type(value) in (list, tuple) or (type(value) is np.ndarray and value.dtype.hasobject)
-    exact = np.asarray(value, object) if listed else np.empty(0, object)
-    whole = all(isinstance(number, int | np.integer) for number in exact.flat)
-    if whole and any(not _LOWEST <= number <= _HIGHEST for number in exact.flat):
+    """Return indices as Python integers if all are integers and some exceed 64 bits, else None."""
+    may_be_large = type(value) in (list, tuple) or (
+        type(value) is np.ndarray and value.dtype.hasobject
+    )
+    exact = np.asarray(value, object) if may_be_large else np.empty(0, object)
+    all_integers = all(isinstance(number, int | np.integer) for number in exact.flat)
+    if all_integers and any(not _LOWEST <= number <= _HIGHEST for number in exact.flat):
         return exact
     return None
 
 
-def _kinds(value: Any) -> set[type]:
+def _nested_types(value: Any) -> set[type]:
     """Return the types of a value, of the lists nested in it and of their elements."""
-    level, kinds = [value], {type(value)}
-    found = kinds
+    level, classes = [value], {type(value)}
+    all_classes = classes
     for _ in range(shapes.MOST_RANK):
-        if kinds.isdisjoint(_LISTS):
+        if classes.isdisjoint(_LISTS):
             break
-        level = list(chain.from_iterable(part for part in level if type(part) in _LISTS))
-        kinds = set(map(type, level))
-        found = found | kinds
-    return found
+        level = list(chain.from_iterable(item for item in level if type(item) in _LISTS))
+        classes = set(map(type, level))
+        all_classes = all_classes | classes
+    return all_classes
 
 
 def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
@@ -230,15 +229,15 @@ def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
     if type(value) is int and -64 <= value <= 1024:
         return value
     try:
-        lost = isinstance(value, bool) or nulls.is_masked(type(value))
-        whole = None if lost else int.__index__(operator.index(value))
+        is_refused = isinstance(value, bool) or nulls.is_masked(type(value))
+        index = None if is_refused else int.__index__(operator.index(value))
     except Exception:
-        whole = None
-    if whole is None:
+        index = None
+    if index is None:
         raise kind(f"{name} is {shown(value)}: it must be an integer")
-    if not _LOWEST <= whole <= _HIGHEST:
-        raise kind(f"{name} is {shown(whole)}: it must fit in 64 bits")
-    return whole
+    if not _LOWEST <= index <= _HIGHEST:
+        raise kind(f"{name} is {shown(index)}: it must fit in 64 bits")
+    return index
 
 
 def number(name: str, value: Any) -> str | None:
@@ -250,24 +249,24 @@ def number(name: str, value: Any) -> str | None:
         plain = value.item() if hasattr(value, "dtype") else value
         if isinstance(plain, int | float | complex):
             return str(plain).strip("()")
-        return _written(plain)
+        return _number_text(plain)
     except Exception:
         raise DtypeError(f"{name} is {shown(value)}: it must be a number") from None
 
 
-def _written(value: Any) -> str:
+def _number_text(value: Any) -> str:
     """Return a number of another package's type as text in Python's notation."""
     if isinstance(value, str | bytes):
         raise TypeError
     if hasattr(type(value), "__index__"):
         return str(operator.index(value))
-    found = float(value)
-    if math.isinf(found) and value != found:
+    rounded = float(value)
+    if math.isinf(rounded) and value != rounded:
         raise TypeError
-    if found and found.is_integer() and hasattr(type(value), "__int__"):
-        whole = int(value)  # may have more digits than a float
-        return str(whole) if whole == value else str(found)
-    return str(found)
+    if rounded and rounded.is_integer() and hasattr(type(value), "__int__"):
+        exact = int(value)  # may have more digits than a float
+        return str(exact) if exact == value else str(rounded)
+    return str(rounded)
 
 
 def optional_integer(name: str, value: Any) -> int | None:
@@ -276,11 +275,11 @@ def optional_integer(name: str, value: Any) -> int | None:
         return None
     if name == "pad" and type(value) is not bool:
         try:
-            whole = operator.index(value)
+            index = operator.index(value)
         except TypeError:
-            whole = 0
-        if _HIGHEST < whole < 1 << 64:
-            return whole
+            index = 0
+        if _HIGHEST < index < 1 << 64:
+            return index
     return integer(name, value)
 
 
@@ -302,24 +301,24 @@ def word(name: str, value: object) -> str:
 
 def reduction_name(name: str, value: object) -> str:
     """Return the name of a reduction; other libraries' names are accepted."""
-    given = word(name, value)
-    return ALIASES.get(given, given)
+    reduction = word(name, value)
+    return ALIASES.get(reduction, reduction)
 
 
 # How each attribute is taken, by its name in Attributes.
-TAKEN: dict[str, Callable[[str, Any], Any]] = {
+CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
     "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
     "include_self": flag, "duplicates": word, "mode": word,
 }  # fmt: skip
 
 
-def attributes_of(operator: str, given: Iterable[tuple[str, object]]) -> Attributes:
+def attributes_of(operator: str, arguments: Iterable[tuple[str, object]]) -> Attributes:
     """Return attributes of an operator from arguments by their names."""
-    has, take = operator_of(operator).attributes, TAKEN
+    has, convert = operator_of(operator).attributes, CONVERTERS
     if "axis" in has and "batch_dims" not in has:  # no default depends on batch_dims
-        take = {**take, "axis": integer}
-    return Attributes(**{name: take[name](name, value) for name, value in given})
+        convert = {**convert, "axis": integer}
+    return Attributes(**{name: convert[name](name, value) for name, value in arguments})
 
 
 def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
@@ -333,13 +332,13 @@ def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
 
 
 def team_of(threads: int | None) -> int:
-    """Return the number of threads that an argument means, or the default for None."""
+    """Return the number of threads for the argument `threads`; the default for None."""
     if threads is None:
         return _threads.default()
     return _threads.resolve(integer("threads", threads, UsageError))
 
 
-def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
+def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Return `out` as an ndarray; raise unless it can hold a result of this dtype and shape."""
     if tensors.is_tensor(out):
         tensors.require_plain("out", out)
@@ -361,8 +360,8 @@ def room_of(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
 
 def require_apart(out: Array, **inputs: Array) -> None:
     """Refuse an `out` that shares memory with an input."""
-    for name, given in inputs.items():
-        if _overlap(out, given):
+    for name, operand in inputs.items():
+        if _overlap(out, operand):
             raise RuleError(f"out overlaps {name}: only scatter's out may be data itself")
 
 

@@ -46,11 +46,11 @@ def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) 
     if ready and (array.flags.aligned or not aligned):
         return raw(array)
     buffer = np.empty(array.nbytes, np.uint8)
-    copy_right(array, dtype, order, buffer, team)
+    copy_normalized(array, dtype, order, buffer, team)
     return buffer
 
 
-def copy_right(array: Array, dtype: Dtype, order: str, buffer: Array, team: int) -> None:
+def copy_normalized(array: Array, dtype: Dtype, order: str, buffer: Array, team: int) -> None:
     """Copy an array to a buffer, in row-major order and the given byte order."""
     if array.nbytes > tuning.COPIED:
         copies.normalize(operand(array), array.shape, dtype, order, buffer, team)

@@ -20,13 +20,13 @@ from ndtool.inmemory.arguments import (
     attributes_of,
     index_array,
     name_exactly,
+    output_buffer,
     require_apart,
-    room_of,
     team_of,
     type_of,
     word,
 )
-from ndtool.inmemory.buffers import copy_right, normalize, opaque, operand, raw
+from ndtool.inmemory.buffers import copy_normalized, normalize, opaque, operand, raw
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import Handling
@@ -42,15 +42,15 @@ Call = tuple[Any, ...]
 
 def _attributes(call: Call) -> tuple[Attributes, str]:
     """Return the attributes of a call, and the standard to validate against."""
-    given = zip(Attributes._fields, call[3:], strict=False)
-    return attributes_of(call[0], given), word("spec", call[2])
+    arguments = zip(Attributes._fields, call[3:], strict=False)
+    return attributes_of(call[0], arguments), word("spec", call[2])
 
 
 class Bound(NamedTuple):
     """The inferred plan of calls that have the same shapes, dtypes and attributes.
 
-    types: the inputs' element types. negatives: whether negative indices are valid. rule: the
-    out-of-bounds mode. filling: the bytes of the fill value, or None.
+    types: the inputs' element types. negatives: whether negative indices are valid. filling: the
+    bytes of the fill value, or None.
     """
 
     plan: Plan
@@ -102,7 +102,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         )  # fmt: skip
         buffer = None
         if out is not None:
-            buffer = room_of(out, source.dtype, bound.plan.output)
+            buffer = output_buffer(out, source.dtype, bound.plan.output)
             if scatters and out is data:
                 buffer = source
             else:
@@ -117,10 +117,10 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         name_exactly(error, indices)
         raise
     except NdtoolError as error:
-        _show(error)
+        _show_trace(error)
         raise
     except (MemoryError, OSError) as error:
-        raise _short(call[0], error) from error
+        raise _out_of_memory(call[0], error) from error
     return tensors.like(data, result) if out is None else out
 
 
@@ -141,7 +141,7 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
     return small.bind_small(*bound, Combining.of(attributes))
 
 
-def _show(error: NdtoolError) -> None:
+def _show_trace(error: NdtoolError) -> None:
     """Make notebooks show the trace of a broken rule."""
     from ndtool import notebook
 
@@ -149,7 +149,7 @@ def _show(error: NdtoolError) -> None:
         notebook.show_trace(error)
 
 
-def _short(name: str, error: Exception) -> ResourceError:
+def _out_of_memory(name: str, error: Exception) -> ResourceError:
     """Return a MemoryError, or an OSError of a memory map, as a ResourceError."""
     return ResourceError(f"{name}: not enough memory: {shown(error, str)}")
 
@@ -161,10 +161,10 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
-    lacks = check.lacks_valid_indices(plan, bound.handling.mode) or (
+    all_invalid = check.lacks_valid_indices(plan, bound.handling.mode) or (
         bound.handling.pad is not None and not data.size
     )
-    if out is None and target.size and not lacks:
+    if out is None and target.size and not all_invalid:
         done = _move(bound, data, index, target, team)
     else:  # the caller's array must be unchanged when an index is out of bounds: check first
         flat = data.flags.c_contiguous
@@ -174,7 +174,7 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
             done = not target.size or _move(bound, source, work.indices, target, team)
     if not done:
         raise check.refusal(plan, index, negatives)
-    return _delivered(target, out)
+    return _copied_out(target, out)
 
 
 def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -> bool:
@@ -193,7 +193,7 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
 def _packed(data: Array, dtype: Dtype, team: int) -> Array:
     """Return a copy of data in row-major order."""
     packed = np.empty(data.shape, data.dtype)
-    copy_right(data, dtype, dtype.order, raw(packed), team)
+    copy_normalized(data, dtype, dtype.order, raw(packed), team)
     return packed
 
 
@@ -213,7 +213,7 @@ def _scattered(
     order = dispatch.arithmetic_order(dtype, reduction)
     plain = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
-    if target is None or not (plain and _direct(target)):
+    if target is None or not (plain and _is_direct(target)):
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_valid_indices(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
@@ -227,18 +227,15 @@ def _scattered(
     )  # fmt: skip
     if not dispatch.scatter(work, None if target is data else operand(data), data.shape):
         raise check.refusal(plan, index, negatives)
-    return _delivered(target, out)
+    return _copied_out(target, out)
 
 
-def _direct(out: Array) -> bool:
-    """Whether to scatter directly into the caller's array, after a check of all indices.
-
-    Small arrays go through a temporary one instead, so that the indices are read once.
-    """
+def _is_direct(out: Array) -> bool:
+    """Whether to scatter into the caller's array; small results are copied to it instead."""
     return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.ASIDE
 
 
-def _delivered(result: Array, out: Array | None) -> Array:
+def _copied_out(result: Array, out: Array | None) -> Array:
     """Return the result, copied to `out` if the caller gave one."""
     if out is None or result is out:
         return result
@@ -248,5 +245,5 @@ def _delivered(result: Array, out: Array | None) -> Array:
 
 def _bound_indices(bound: Bound, indices: Array, team: int) -> Indices:
     dtype = bound.types["indices"]
-    right = normalize(indices, dtype, dtype.order, False, team)
-    return bind.bind_indices(right, dtype, bound.handling, bound.filling)
+    normalized = normalize(indices, dtype, dtype.order, False, team)
+    return bind.bind_indices(normalized, dtype, bound.handling, bound.filling)

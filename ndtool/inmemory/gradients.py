@@ -25,72 +25,72 @@ _Map = Callable[["Tensor"], "Tensor"]
 class Call(NamedTuple):
     """A gather and the scatter with the same indices, each the adjoint of the other.
 
-    suffix: the end of their names. how: batch_dims and axis. mode: the out-of-bounds mode of the
-    caller's operator.
+    suffix: the end of their names. options: batch_dims and axis. mode: the out-of-bounds mode of
+    the caller's operator.
     """
 
     suffix: str
-    how: dict[str, Any]
+    options: dict[str, Any]
     threads: int | None
     mode: str
     pad: Any
     negatives: bool
 
     def compute(self, verb: str, *arrays: Tensor, **more: Any) -> Tensor:
-        """Compute the gather or the scatter, untracked."""
+        """Compute the gather or the scatter, without recording derivatives."""
         mode = self.mode
         if mode == ("drop" if verb == "gather" else "fill"):
             mode = _ADJOINT_MODES[mode]
-        found: Tensor = getattr(ops, verb + self.suffix)(
-            *arrays, **self.how, threads=self.threads, out_of_bounds=mode, pad=self.pad,
+        result: Tensor = getattr(ops, verb + self.suffix)(
+            *arrays, **self.options, threads=self.threads, out_of_bounds=mode, pad=self.pad,
             negatives=self.negatives, **more,
         )  # fmt: skip
-        return found
+        return result
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:
         """Gather differentiably; what selects nothing is `fill`, or 0."""
         if self.suffix == "_nd" and not indices.shape[-1]:  # scatters only: the whole of data
-            batch, rest = int(self.how["batch_dims"]), indices.shape[:-1]
+            batch, rest = int(self.options["batch_dims"]), indices.shape[:-1]
             spread = [1] * (len(rest) - batch)
-            one = data.reshape(*data.shape[:batch], *spread, *data.shape[batch:])
-            return one.expand(*rest, *data.shape[batch:])
+            array = data.reshape(*data.shape[:batch], *spread, *data.shape[batch:])
+            return array.expand(*rest, *data.shape[batch:])
         skips = self.pad is not None or self.mode in _ADJOINT_MODES
-        found: Tensor = Gather.apply(data, indices, self, {"fill": fill} if skips else {})
-        return found
+        result: Tensor = Gather.apply(data, indices, self, {"fill": fill} if skips else {})
+        return result
 
     def scatter(
-        self, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, **how: Any
+        self, data: Tensor, indices: Tensor, updates: Tensor, reduction: str, **options: Any
     ) -> Tensor:
         """Scatter differentiably."""
-        given = {"reduction": reduction, **how}
-        found: Tensor = Scatter.apply(data, indices, updates, self, given)
-        return found
+        arguments = {"reduction": reduction, **options}
+        result: Tensor = Scatter.apply(data, indices, updates, self, arguments)
+        return result
 
     def of(self, data: Tensor) -> Call:
         """Return the call with an axis that is valid for the rows of data, too."""
         if self.suffix:
             return self
-        axis = optional_integer("axis", self.how["axis"])
-        resolved = self.how["batch_dims"] if axis is None else axis % data.dim()
-        return self._replace(how={**self.how, "axis": resolved})
+        axis = optional_integer("axis", self.options["axis"])
+        resolved = self.options["batch_dims"] if axis is None else axis % data.dim()
+        return self._replace(options={**self.options, "axis": resolved})
 
     def rows(self, data: Tensor, indices: Tensor) -> tuple[list[int], list[int]]:
         """Return the shapes of data and of updates without the axes of a slice."""
-        found, index = list(data.shape), list(indices.shape)
+        shape, index = list(data.shape), list(indices.shape)
         if self.suffix == "_nd":
-            return found[: int(self.how["batch_dims"]) + index[-1]], index[:-1]
+            return shape[: int(self.options["batch_dims"]) + index[-1]], index[:-1]
         if self.suffix:
-            return found, index
-        axis = self.how["axis"]
-        return found[: axis + 1], found[:axis] + index[int(self.how["batch_dims"]) :]
+            return shape, index
+        axis = self.options["axis"]
+        return shape[: axis + 1], shape[:axis] + index[int(self.options["batch_dims"]) :]
 
 
 class Gather(_Function):  # type: ignore[misc]
     """A gather; it is linear in data."""
 
     @staticmethod
-    def forward(data: Tensor, indices: Tensor, call: Call, how: dict[str, Any]) -> Tensor:
-        return call.compute("gather", data, indices, **how)
+    def forward(data: Tensor, indices: Tensor, call: Call, options: dict[str, Any]) -> Tensor:
+        return call.compute("gather", data, indices, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -106,12 +106,12 @@ class Gather(_Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        found: Tensor = ctx.call.gather(tangent, *ctx.saved_tensors)
-        return found
+        result: Tensor = ctx.call.gather(tangent, *ctx.saved_tensors)
+        return result
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
-        return _one_by_one(Gather, info.batch_size, dims, given)
+    def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+        return _one_by_one(Gather, info.batch_size, dims, arguments)
 
 
 class Scatter(_Function):  # type: ignore[misc]
@@ -119,24 +119,25 @@ class Scatter(_Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        data: Tensor, indices: Tensor, updates: Tensor, call: Call, how: dict[str, Any]
+        data: Tensor, indices: Tensor, updates: Tensor, call: Call, options: dict[str, Any]
     ) -> Tensor:
-        return call.compute("scatter", data, indices, updates, **how)
+        return call.compute("scatter", data, indices, updates, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        data, indices, updates, call, how = inputs
-        ctx.call, ctx.how = call.of(data), {k: one for k, one in how.items() if k != "spec"}
+        data, indices, updates, call, kwargs = inputs
+        ctx.call = call.of(data)
+        ctx.options = {name: value for name, value in kwargs.items() if name != "spec"}
         ctx.shapes, saved = (data.shape, updates.shape), [indices]
-        if how["reduction"] in _NONLINEAR:
-            saved += [data, updates, *([] if how["reduction"] == "mul" else [output])]
+        if kwargs["reduction"] in _NONLINEAR:
+            saved += [data, updates, *([] if kwargs["reduction"] == "mul" else [output])]
         ctx.save_for_backward(*saved)
         ctx.save_for_forward(*saved)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         indices = ctx.saved_tensors[0]
-        to_data, to_updates = _partials(ctx)
+        to_data, to_updates = _vector_products(ctx)
         of_data = to_data(grad) if ctx.needs_input_grad[0] else None
         of_updates = None
         if ctx.needs_input_grad[2]:
@@ -145,51 +146,51 @@ class Scatter(_Function):  # type: ignore[misc]
 
     @staticmethod
     def jvp(ctx: Any, of_data: Tensor, _: Any, of_updates: Tensor, *__: Any) -> Tensor:
-        indices, how = ctx.saved_tensors[0], ctx.how
-        if how["reduction"] in _NONLINEAR:
-            to_data, to_updates = _partials(ctx, conjugate=False)
-            how = {"reduction": "add"}
+        indices, options = ctx.saved_tensors[0], ctx.options
+        if options["reduction"] in _NONLINEAR:
+            to_data, to_updates = _vector_products(ctx, conjugate=False)
+            options = {"reduction": "add"}
             of_data, of_updates = to_data(of_data), to_updates(of_updates)
-        require_gradient(how["reduction"])
-        found: Tensor = ctx.call.scatter(of_data, indices, of_updates, **how)
-        return found
+        require_gradient(options["reduction"])
+        result: Tensor = ctx.call.scatter(of_data, indices, of_updates, **options)
+        return result
 
     @staticmethod
-    def vmap(info: Any, dims: tuple[Any, ...], *given: Any) -> tuple[Tensor, int]:
-        return _one_by_one(Scatter, info.batch_size, dims, given)
+    def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+        return _one_by_one(Scatter, info.batch_size, dims, arguments)
 
 
 def _one_by_one(
-    function: Any, count: int, dims: tuple[Any, ...], given: tuple[Any, ...]
+    function: Any, count: int, dims: tuple[Any, ...], arguments: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
     """Apply a function to each element of a batch."""
-    each = [
+    outputs = [
         function.apply(
             *(
-                one.select(d, n) if isinstance(d, int) else one
-                for one, d in zip(given, dims, strict=True)
+                array.select(d, n) if isinstance(d, int) else array
+                for array, d in zip(arguments, dims, strict=True)
             )
         )
         for n in range(count)
     ]
-    return torch.stack(each), 0
+    return torch.stack(outputs), 0
 
 
-def _partials(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
+def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
     """Return the maps from the output's gradient to those of data and of updates.
 
     That of updates takes the gradient as gathered with the indices. conjugate: whether factors are
     conjugated, as in reverse mode.
     """
-    call, how, (indices, *values) = ctx.call, ctx.how, ctx.saved_tensors
+    call, options, (indices, *values) = ctx.call, ctx.options, ctx.saved_tensors
     # linear in data and updates: only their shapes matter
     data, updates, *output = values or (torch.empty(()).expand(shape) for shape in ctx.shapes)
-    reduction, included = how["reduction"], how.get("include_self", True)
+    reduction, included = options["reduction"], options.get("include_self", True)
     require_gradient(reduction)
     rows = _Rows(call, data, indices)
     if reduction == "none":
-        written, assigned = rows.winners(how.get("duplicates", "last"))
-        return _masked(written, data), _masked(~assigned, updates)
+        assigned_rows, assigned = rows.winners(options.get("duplicates", "last"))
+        return _masked(assigned_rows, data), _masked(~assigned, updates)
     none = torch.zeros((), dtype=torch.bool)
     replaced = none if included else rows.counts() > 0  # the current value takes no part
     to_data = _masked(replaced, data)
@@ -198,19 +199,19 @@ def _partials(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
     if reduction == "mean":
         counts = rows.counts()
         summands = torch.where(counts > 0, counts + included, 1)
-        each = rows.gather(summands, 1)
+        per_update = rows.gather(summands, 1)
         return (
             lambda grad: to_data(grad / _spread(summands, data)),
-            lambda grad: grad / _spread(each, updates),
+            lambda grad: grad / _spread(per_update, updates),
         )
     if reduction == "mul":
         factors = rows.products(updates, torch.ones_like(data) if not included else data, replaced)
-        of_data, of_updates = (one.conj() if conjugate else one for one in factors)
+        of_data, of_updates = (array.conj() if conjugate else array for array in factors)
         return lambda grad: to_data(grad * of_data), lambda grad: grad * of_updates
-    return _shared(rows, data, updates, output[0], _spread(replaced, data))
+    return _share(rows, data, updates, output[0], _spread(replaced, data))
 
 
-def _shared(
+def _share(
     rows: _Rows, data: Tensor, updates: Tensor, output: Tensor, replaced: Tensor
 ) -> tuple[_Map, _Map]:
     """Return the maps of max and min: the elements equal to the result share its gradient."""
@@ -219,17 +220,17 @@ def _shared(
     selecting = _spread(rows.numbers() >= 0, updates)
     new = _equal(updates.detach(), call.gather(output.detach(), indices)) & selecting
     count = call.scatter(old.long(), indices, new.long(), "add").clamp(min=1)
-    each = call.gather(count, indices).clamp(min=1)
+    per_update = call.gather(count, indices).clamp(min=1)
     return (
         lambda grad: (grad / count).masked_fill(~old, 0),
-        lambda grad: (grad / each).masked_fill(~new, 0),
+        lambda grad: (grad / per_update).masked_fill(~new, 0),
     )
 
 
-def _equal(one: Tensor, other: Tensor) -> Tensor:
+def _equal(array: Tensor, other: Tensor) -> Tensor:
     """Return which elements are equal; NaN equals NaN."""
-    found: Tensor = (one == other) | (one.isnan() & other.isnan())
-    return found
+    result: Tensor = (array == other) | (array.isnan() & other.isnan())
+    return result
 
 
 def _spread(rows: Tensor, like: Tensor) -> Tensor:
@@ -250,15 +251,15 @@ class _Rows:
         self._data, self._updates = call.rows(data, indices)
         self._last = [1] if call.suffix == "_nd" else []  # tuples may select single elements
 
-    def _scatter(self, filled: int, updates: Tensor, reduction: str, **how: Any) -> Tensor:
+    def _scatter(self, filled: int, updates: Tensor, reduction: str, **options: Any) -> Tensor:
         data = torch.full(self._data + self._last, filled)
-        found = self.call.scatter(data, self.indices, updates, reduction, **how)
-        return found.reshape(self._data)
+        result = self.call.scatter(data, self.indices, updates, reduction, **options)
+        return result.reshape(self._data)
 
     def gather(self, rows: Tensor, fill: int) -> Tensor:
         """Return the value of the slice that each tuple selects, `fill` if it selects none."""
-        found = self.call.gather(rows.reshape(self._data + self._last), self.indices, fill)
-        return found.reshape(self._updates)
+        result = self.call.gather(rows.reshape(self._data + self._last), self.indices, fill)
+        return result.reshape(self._updates)
 
     def counts(self) -> Tensor:
         """Return the number of updates of each slice."""
@@ -272,8 +273,8 @@ class _Rows:
     def winners(self, duplicates: str) -> tuple[Tensor, Tensor]:
         """Return which slices are assigned an update, and which updates are assigned."""
         numbers = torch.arange(prod(self._updates)).reshape(self._updates)
-        given = numbers.reshape(self._updates + self._last)
-        assigned = self._scatter(-1, given, "none", duplicates=duplicates)
+        shaped = numbers.reshape(self._updates + self._last)
+        assigned = self._scatter(-1, shaped, "none", duplicates=duplicates)
         return assigned >= 0, self.gather(assigned, -1) == numbers
 
     def products(self, updates: Tensor, data: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
@@ -286,10 +287,7 @@ class _Rows:
 
 
 def _products_of_others(factors: Tensor, groups: Tensor) -> Tensor:
-    """Return for each row of factors the product of the other rows of its group.
-
-    Without division, which zeros forbid. groups: the group of each row, -1 for none.
-    """
+    """Return for each row the product of the others in its group (-1: none), without division."""
     order = torch.argsort(groups, stable=True)
     ordered, number = groups[order], torch.arange(len(groups))
     begins = torch.ones(len(groups), dtype=torch.bool)
@@ -298,18 +296,18 @@ def _products_of_others(factors: Tensor, groups: Tensor) -> Tensor:
     before = number - torch.where(begins, number, 0).cummax(0).values
     after = torch.where(ends, number, len(groups)).flip(0).cummin(0).values.flip(0) - number
     alone = torch.where((ordered >= 0)[:, None], factors[order], 1)
-    found = _product_before(alone, before)
-    found = found * _product_before(alone.flip(0), after.flip(0)).flip(0)
-    return found[torch.argsort(order)]
+    result = _product_before(alone, before)
+    result = result * _product_before(alone.flip(0), after.flip(0)).flip(0)
+    return result[torch.argsort(order)]
 
 
 def _product_before(factors: Tensor, before: Tensor) -> Tensor:
     """Return the product of the `before` rows in front of each, in log2 steps."""
-    found, step = torch.where((before > 0)[:, None], factors.roll(1, 0), 1), 1
+    result, step = torch.where((before > 0)[:, None], factors.roll(1, 0), 1), 1
     while len(before) and step <= int(before.max()):
-        found = found * torch.where((before >= step)[:, None], found.roll(step, 0), 1)
+        result = result * torch.where((before >= step)[:, None], result.roll(step, 0), 1)
         step *= 2
-    return found
+    return result
 
 
 def require_gradient(reduction: str) -> None:

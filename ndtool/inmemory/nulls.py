@@ -74,37 +74,40 @@ def require_unmasked(name: str, value: Any) -> None:
 def require_none(name: str, value: Any) -> None:
     """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
     what = described(name, value)
-    parts = [part for column in _columns(value) for part in _parts(column)]
-    if any(map(_has_nulls, parts)):
+    column_parts = [column_part for column in _columns(value) for column_part in _parts(column)]
+    if any(map(_has_nulls, column_parts)):
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
-        way = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
-        raise DtypeError(f"{what} with nulls: fill them first{way}")
-    kinds = [_kind(part) for part in parts if not _is_nested(part)]
+        example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
+        raise DtypeError(f"{what} with nulls: fill them first{example}")
+    kinds = [_kind(column_part) for column_part in column_parts if not _is_nested(column_part)]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
         words = list(dict.fromkeys(map(str, kinds)))
         raise DtypeError(f"{what} of {', '.join(words[:5])}: cast its columns to one type")
 
 
-def require_faithful(name: str, value: Any, made: Array) -> None:
+def require_faithful(name: str, value: Any, converted: Array) -> None:
     """Raise DtypeError if NumPy converted an array to a masked array or to another dtype."""
     what = described(name, value)
-    if is_masked(type(made)):
+    if is_masked(type(converted)):
         raise DtypeError(
             f"{what} that NumPy converts to a masked array, and ndtool does not support masks:"
             " fill it first"
         )
     kind = _kind(value)
-    changed = made.dtype != kind if isinstance(kind, np.dtype) else _is_whole(kind, made)
-    if changed and not made.dtype.hasobject:
+    if isinstance(kind, np.dtype):
+        changed = converted.dtype != kind
+    else:
+        changed = _loses_integers(kind, converted)
+    if changed and not converted.dtype.hasobject:
         raise DtypeError(
-            f"{what} of {kind}, which NumPy would convert to {made.dtype}: cast it first"
+            f"{what} of {kind}, which NumPy would convert to {converted.dtype}: cast it first"
         )
 
 
-def _is_whole(kind: object, made: Array) -> bool:
+def _loses_integers(kind: object, converted: Array) -> bool:
     """Return whether another library's dtype is integral but NumPy's conversion is not."""
     words = str(kind).lower() if kind is not None else ""
-    return words.startswith(("int", "uint")) and made.dtype.kind not in "iu"
+    return words.startswith(("int", "uint")) and converted.dtype.kind not in "iu"
 
 
 def _columns(value: Any) -> list[Any]:
@@ -131,12 +134,12 @@ def _parts(column: Any) -> list[Any]:
         inner = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
         inner = column.struct.unnest().get_columns()
-    return [column, *(part for one in inner for part in _parts(one))]
+    return [column, *(column_part for one in inner for column_part in _parts(one))]
 
 
-def _is_nested(part: Any) -> bool:
+def _is_nested(column_part: Any) -> bool:
     """Return whether a polars column has elements that are arrays or structs."""
-    nested = getattr(_kind(part), "is_nested", None)
+    nested = getattr(_kind(column_part), "is_nested", None)
     return callable(nested) and bool(nested())
 
 

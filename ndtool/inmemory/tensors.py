@@ -39,9 +39,9 @@ def viewed(name: str, value: object) -> Array:
     require_loaded(name, value)
     nulls.require_unmasked(name, value)
     nulls.require_none(name, value)
-    made = np.asanyarray(value)
-    nulls.require_faithful(name, value, made)
-    return np.asarray(made)
+    converted = np.asanyarray(value)
+    nulls.require_faithful(name, value, converted)
+    return np.asarray(converted)
 
 
 def like(value: object, result: Array) -> Any:
@@ -55,9 +55,9 @@ def like(value: object, result: Array) -> Any:
 
 def _jax_array(result: Array) -> Any:
     jax: Any = sys.modules["jax"]
-    made = jax.numpy.asarray(result)
-    if made.dtype == result.dtype:
-        return made
+    converted = jax.numpy.asarray(result)
+    if converted.dtype == result.dtype:
+        return converted
     # By default JAX truncates 64-bit elements to 32 bits.
     wide = jax if hasattr(jax, "enable_x64") else jax.experimental  # older versions of JAX
     with wide.enable_x64(True):
@@ -129,8 +129,8 @@ def _extended(kind: str) -> np.dtype[Any] | None:
             f"{shown(kind, str)} is not one of NumPy's types: it needs the package ml_dtypes",
             hint="pip install 'ndtool[ml]'",
         ) from None
-    known = getattr(ml_dtypes, kind, None)
-    return None if known is None else np.dtype(known)
+    dtype = getattr(ml_dtypes, kind, None)
+    return None if dtype is None else np.dtype(dtype)
 
 
 def _unwrapped(name: str, value: Any) -> Any:
@@ -145,33 +145,28 @@ def _unwrapped(name: str, value: Any) -> Any:
 def require_loaded(name: str, value: Any) -> None:
     """Raise DtypeError for a lazy, file-backed or GPU array that NumPy would load completely."""
     libraries = nulls.libraries(value)
-    known = next((_ELSEWHERE[one] for one in libraries if one in _ELSEWHERE), None)
-    if known is None and not {"pyarrow", "xarray"} & {*libraries}:
+    reason = next((_NOT_LOADED[name] for name in libraries if name in _NOT_LOADED), None)
+    if reason is None and not {"pyarrow", "xarray"} & {*libraries}:
         for call in ("compute", "collect"):
             if callable(nulls.attribute(value, call)):
-                known = f"{_LAZY} {{0}}.{call}()"
+                reason = f"{_LAZY} {{0}}.{call}()"
         if nulls.attribute(value, "chunks") is not None:
-            known = known or _SLICED
-    if known is not None:
-        raise DtypeError(f"{nulls.described(name, value)} {known.format(name)}")
+            reason = reason or _SLICED
+    if reason is not None:
+        raise DtypeError(f"{nulls.described(name, value)} {reason.format(name)}")
 
 
 _JAX = ("jax", "jaxlib")
 _LAZY = "that NumPy would load completely: pass a part of it, or"
-_COMPUTED = f"{_LAZY} {{0}}.compute()"
 _SLICED = f"{_LAZY} {{0}}[...]"
-_ELSEWHERE = {
+_NOT_LOADED = {  # by library: the message
     "cupy": "on a GPU: pass its .get()",
-    "cubed": _COMPUTED,
     "dask": "that NumPy would load completely: use ndtool.dask, or pass {0}.compute()",
-    "h5netcdf": _SLICED,
-    "h5py": f"{_SLICED}, or the dataset to a function of ndtool.files",
-    "h5pyd": _SLICED,
-    "netCDF4": _SLICED,
-    "nibabel": _SLICED,
-    "pyfive": _SLICED,
-    "tables": _SLICED,
+    "cubed": f"{_LAZY} {{0}}.compute()",
     "tensorstore": f"{_LAZY} {{0}}.read().result()",
-    "tiledb": _SLICED,
+    "h5py": f"{_SLICED}, or the dataset to a function of ndtool.files",
     "zarr": f"{_SLICED}, or the array to a function of ndtool.files",
+    **dict.fromkeys(
+        ("h5netcdf", "h5pyd", "netCDF4", "nibabel", "pyfive", "tables", "tiledb"), _SLICED
+    ),
 }

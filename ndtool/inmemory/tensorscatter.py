@@ -35,9 +35,9 @@ def tensor_scatter(
     past's dtype and shape, but for the axis, where it has n <= s. write_indices: shape (B,), any
     integer dtype; the index along the axis of update's first element in each batch; zeros if None.
     axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <= s - n, or
-    "circular", where every index is taken modulo s. out: an array that
-    receives the result; `out=past` updates in place. threads: 1..1024, default all processors.
-    spec: the standard to validate against, "ndtool" or "onnx:N".
+    "circular", where every index is taken modulo s. out: an array that receives the result;
+    `out=past` updates in place. threads: 1..1024, default all processors. spec: the standard to
+    validate against, "ndtool" or "onnx:N".
 
     Returns an array of past's dtype and shape.
     Raises BoundsError (an IndexError), DtypeError (a TypeError) or RuleError (a ValueError).
@@ -47,10 +47,10 @@ def tensor_scatter(
             [2],
             [8]]])
     """
-    given = {"past": past, "update": update}
+    inputs = {"past": past, "update": update}
     if write_indices is not None:
-        given["write_indices"] = write_indices
-    arrays = {role: array(role, value) for role, value in given.items()}
+        inputs["write_indices"] = write_indices
+    arrays = {role: array(role, value) for role, value in inputs.items()}
     types = {role: type_of(role, value.dtype) for role, value in arrays.items()}
     rules.accept(spec, types, word("mode", mode))
     sizes = {role: value.shape for role, value in arrays.items()}
@@ -70,19 +70,16 @@ def tensor_scatter(
         return ops.scatter(
             past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
         )
-    nothing, indices = (slice(None),) * lowering.axis + (slice(0),), firsts[:, None][:, :0]
+    empty, indices = (slice(None),) * lowering.axis + (slice(0),), firsts[:, None][:, :0]
     result = ops.scatter(
-        past, indices, update[nothing], lowering.axis, batch_dims=1, out=out, threads=threads
+        past, indices, update[empty], lowering.axis, batch_dims=1, out=out, threads=threads
     )
     _write(array("out", result), update, lowering, firsts)
     return result
 
 
 def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None:
-    """Write the update of each batch, in one slice, or in two if it goes round the end.
-
-    4,096 rows of 512 bytes in 64 slices: 0.1 ms, by their indices 20 ms.
-    """
+    """Write the update of each batch in one or two slices, 200 times as fast as by indices."""
     out, update = (np.moveaxis(one, lowering.axis, 1) for one in (out, update))
     for batch, first in enumerate(firsts.tolist()):
         fits = min(lowering.size - first, lowering.length)
@@ -91,7 +88,7 @@ def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None
 
 
 def first_positions(lowering: Lowering, write_indices: Array | None, mode: str) -> Array:
-    """Return where the update of each batch begins; BoundsError if an index is out of bounds."""
+    """Return the first index of each batch along the axis; BoundsError if one is invalid."""
     if write_indices is None:
         return np.zeros(lowering.batch, np.int64)
     if mode == "linear":
@@ -108,9 +105,9 @@ def positions(lowering: Lowering, firsts: Array) -> Array:
     texts of its pseudocode take the whole position modulo, the batch included. An update that fits
     in linear mode does not go round the end.
     """
-    found = firsts[:, None] + np.arange(lowering.length)
-    found[found >= lowering.size] -= lowering.size
-    return found
+    indices = firsts[:, None] + np.arange(lowering.length)
+    indices[indices >= lowering.size] -= lowering.size
+    return indices
 
 
 def _require_bounds(lowering: Lowering, write_indices: Array) -> None:

@@ -18,7 +18,7 @@ from ndtool.machine import endings
 from ndtool.storage import failures, locations, remote, requests, upload
 from ndtool.storage.http import Version
 from ndtool.storage.local import ZARR_METADATA
-from ndtool.storage.remote import inside, parted
+from ndtool.storage.remote import join, split_query
 from ndtool.storage.remotefolder import RemoteFolder
 
 _LONGEST = 1 << 16  # maximum bytes of a lock object
@@ -32,17 +32,17 @@ class LockObject(NamedTuple):
     url: str
     body: bytes
 
-    def require(self, where: str = "") -> None:
+    def require(self, suffix: str = "") -> None:
         """Raise OutputError if the stored lock object differs: another run's, or another store.
 
-        where: suffix of the message, for a process other than the owner.
+        suffix: suffix of the message, for a process other than the owner.
         """
         if _read(self.url)[0] != self.body:
-            raise OutputError(f"{redacted(self.url)} was replaced or removed{where}")
+            raise OutputError(f"{redacted(self.url)} was replaced or removed{suffix}")
 
     def put(self, condition: dict[str, str]) -> None:
         """Write the lock object; FileExistsError if the condition fails."""
-        requests.wait(upload.store(self.url).put(self.body, condition), self.url, OutputError)
+        requests.wait(upload.writer(self.url).put(self.body, condition), self.url, OutputError)
 
 
 class Owner(NamedTuple):
@@ -55,57 +55,57 @@ class Owner(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the process is known to have ended; False for other machines."""
+        """Whether the process has ended; False if unknown, as for other machines."""
         if self.process == _NO_PROCESS:
             return True
-        return self.machine == _machine() and not _runs(self.process)
+        return self.machine == _machine_id() and not _is_running(self.process)
 
 
 class Claim:
     """A remote folder, claimed until `release`, `drop` or `leave`.
 
-    path: the folder in the store at the URL, "" for the store itself. takes_over: whether to
-    resume the data of a killed run rather than remove them. inside: the URL of the folder. lock:
-    its lock object. Raises OutputError if another run has the folder.
+    path: the folder in the store at the URL, "" for the store itself. resumes: whether to resume
+    the data of a killed run rather than remove them. inside: the URL of the folder. lock: its lock
+    object. Raises OutputError if another run has the folder.
     """
 
-    def __init__(self, url: str, path: str = "", takes_over: bool = False) -> None:
-        self.inside = inside(url, path) if path else url
+    def __init__(self, url: str, path: str = "", resumes: bool = False) -> None:
+        self.inside = join(url, path)
         self._folder = _folder(url, path)
-        self.lock = _ours(_lock_url(url, path), self._folder)
-        self._held, self._is_ours = True, False
+        self.lock = _new_lock(_lock_url(url, path), self._folder)
+        self._is_held, self._is_confirmed = True, False
         endings.add_cleanup(self.drop)
         try:
-            self._take(takes_over)
+            self._acquire(resumes)
         except BaseException:
-            self._end()
+            self._close()
             raise
-        self._is_ours = True
+        self._is_confirmed = True
 
-    def _take(self, takes_over: bool) -> None:
+    def _acquire(self, resumes: bool) -> None:
         try:
             self.lock.put({"IfNoneMatch": "*"})
         except FileExistsError:
-            self._succeed()
-            if not takes_over:
+            self._take_over()
+            if not resumes:
                 _clear(self.inside)
 
     def release(self) -> None:
         """Release the folder with its content."""
-        if self._held:
+        if self._is_held:
             try:
                 if _read(self.lock.url)[0] == self.lock.body:  # `clean --force` may have removed it
                     _remove(self.lock.url)
             except NdtoolError:
                 pass  # the folder is complete, which `ndtool clean` detects
-            self._end()
+            self._close()
 
     def drop(self) -> None:
         """Remove the content of the folder and release it."""
-        requests.finish(upload.PATIENCE)
-        if self._held:
+        requests.finish(upload.ABORT_TIMEOUT)
+        if self._is_held:
             try:
-                if self._is_ours and _read(self.lock.url)[0] in (None, self.lock.body):
+                if self._is_confirmed and _read(self.lock.url)[0] in (None, self.lock.body):
                     _clear(self.inside)
             except NdtoolError:
                 return  # the lock object remains, for `ndtool clean`
@@ -113,22 +113,22 @@ class Claim:
 
     def leave(self) -> None:
         """Release the folder with its content, for another run to resume."""
-        if self._held:
-            self._end()
+        if self._is_held:
+            self._close()
             with suppress(NdtoolError):  # if it fails, the folder is free when this process ends
                 self.lock.require()
-                _ours(self.lock.url, self._folder, _NO_PROCESS).put({})
+                _new_lock(self.lock.url, self._folder, _NO_PROCESS).put({})
 
-    def _end(self) -> None:
-        self._held = False
+    def _close(self) -> None:
+        self._is_held = False
         endings.remove_cleanup(self.drop)
 
-    def _succeed(self) -> None:
+    def _take_over(self) -> None:
         """Take over the folder of a killed run; OutputError if its owner may be alive."""
         body, version = _read(self.lock.url)
         owner = _owner(body)
         if owner is not None and owner.is_over and owner.folder == self._folder:
-            if _replaced(self.lock, body, version):
+            if _replace(self.lock, body, version):
                 return
             owner = None
         owner_name = (
@@ -142,8 +142,8 @@ class Claim:
 
 def is_bucket(url: str) -> bool:
     """Whether a URL is that of a bucket or server, which has no parent folder."""
-    path = redacted(parted(url)[0]).partition("://")[2]
-    return "/" not in path.rstrip("/") and locations.is_of_many(url)
+    path = redacted(split_query(url)[0]).partition("://")[2]
+    return "/" not in path.rstrip("/") and locations.is_shared(url)
 
 
 def is_abandoned(url: str, path: str) -> bool:
@@ -158,19 +158,16 @@ def folders(url: str, name: str) -> tuple[list[str], list[str]]:
     Also returns those of other machines, whose processes may be alive.
     """
     _require_folder(url)
-    lock_urls = (
-        lock_url
-        for lock_url in _lock_urls(url)
-        if lock_url.rpartition("/")[2].startswith(f".{name}")
-    )
-    found, others = [], []
-    for lock_url in lock_urls:
+    abandoned, foreign = [], []
+    for lock_url in _lock_urls(url):
+        if not lock_url.rpartition("/")[2].startswith(f".{name}"):
+            continue
         owner = _owner(_read(lock_url)[0])
         if owner is not None and owner.is_over:
-            found.append(inside(lock_url, owner.folder, beside=True))
-        elif owner is not None and owner.machine != _machine():
-            others.append(inside(lock_url, owner.folder, beside=True))
-    return found, others
+            abandoned.append(join(lock_url, owner.folder, sibling=True))
+        elif owner is not None and owner.machine != _machine_id():
+            foreign.append(join(lock_url, owner.folder, sibling=True))
+    return abandoned, foreign
 
 
 def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
@@ -182,21 +179,21 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     _require_folder(url)
     lock_urls = [] if is_bucket(url) else [_lock_url(url, "")]
     lock_urls += _lock_urls(url)
-    removed, others = [], []
+    removed, foreign = [], []
     for lock_url in lock_urls:
         body, version = _read(lock_url)
         owner = _owner(body)
         if owner is None:
             continue
-        folder = inside(lock_url, owner.folder, beside=True)
-        if owner.is_over or (force and owner.machine != _machine()):
-            if not _replaced(_ours(lock_url, owner.folder), body, version):
+        folder = join(lock_url, owner.folder, sibling=True)
+        if owner.is_over or (force and owner.machine != _machine_id()):
+            if not _replace(_new_lock(lock_url, owner.folder), body, version):
                 continue  # another run has claimed it
             removed.append(redacted(folder if _clear(folder) else lock_url))
             _remove(lock_url)
         else:
-            others.append(owner._replace(folder=redacted(folder)))
-    return removed, others
+            foreign.append(owner._replace(folder=redacted(folder)))
+    return removed, foreign
 
 
 def _require_folder(url: str) -> None:
@@ -205,36 +202,33 @@ def _require_folder(url: str) -> None:
         raise UsageError(
             f"{printable(url)} is not a folder: expected one such as s3://bucket/folder"
         )
-    upload.store(inside(url, "any"))
+    upload.writer(join(url, "any"))
 
 
 def _lock_urls(url: str) -> list[str]:
     """Return the URLs of the lock objects in a folder."""
     listed = requests.wait(remote.listing(url), redacted(url))
-    return [inside(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
+    return [join(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
 
 
-def _last(url: str) -> str:
-    return parted(url)[0].rstrip("/").rpartition("/")[2]
+def _name(url: str) -> str:
+    return split_query(url)[0].rstrip("/").rpartition("/")[2]
 
 
 def _folder(url: str, path: str) -> str:
     """Return the path of a folder in a store, relative to its lock object."""
-    return path if is_bucket(url) else f"{_last(url)}/{path}".rstrip("/")
+    return path if is_bucket(url) else f"{_name(url)}/{path}".rstrip("/")
 
 
-def _ours(url: str, folder: str, process: int | None = None) -> LockObject:
+def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
     """Return a lock object for a folder, owned by this process or another one."""
     process = os.getpid() if process is None else process
-    owner = Owner(folder, socket.gethostname(), _machine(), process)
+    owner = Owner(folder, socket.gethostname(), _machine_id(), process)
     return LockObject(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
 
 
-def _replaced(lock: LockObject, old: bytes | None, version: Version | None) -> bool:
-    """Replace a lock object by compare-and-set; False if it was replaced since it was read.
-
-    A folder may be cleared only after this, as two runs may find the same abandoned folder.
-    """
+def _replace(lock: LockObject, old: bytes | None, version: Version | None) -> bool:
+    """Replace a lock object by compare-and-set; False if it was replaced since it was read."""
     try:
         lock.put({"IfMatch": version.etag} if version and version.etag else {})
     except NdtoolError:
@@ -248,9 +242,9 @@ def _lock_url(url: str, path: str) -> str:
     """Return the URL of a folder's lock object: next to the store, or in its bucket."""
     name = ".".join(("", *filter(None, _folder(url, path).split("/")), "ndtool"))
     if is_bucket(url):
-        return inside(url, name)
-    whole, rest = parted(url)
-    return inside(whole.rstrip("/") + rest, name, beside=True)
+        return join(url, name)
+    base, rest = split_query(url)
+    return join(base.rstrip("/") + rest, name, sibling=True)
 
 
 def _read(url: str) -> tuple[bytes | None, Version | None]:
@@ -259,7 +253,7 @@ def _read(url: str) -> tuple[bytes | None, Version | None]:
     async def attempt() -> tuple[bytes | None, Version | None]:
         requests = remote.requests(url)
         try:
-            opened = await failures.persist(lambda: requests.open(_LONGEST))
+            opened = await failures.retry(lambda: requests.open(_LONGEST))
             return opened.head, opened.version
         except Exception as exc:
             if failures.is_missing(exc):
@@ -276,8 +270,8 @@ def _owner(body: bytes | None) -> Owner | None:
         owner = Owner(*(fields[name] for name in Owner._fields))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    known = tuple(map(type, owner)) == (str, str, str, int)
-    return owner if known and owner.folder.strip("/") and ".." not in owner.folder else None
+    is_valid = tuple(map(type, owner)) == (str, str, str, int)
+    return owner if is_valid and owner.folder.strip("/") and ".." not in owner.folder else None
 
 
 def _clear(url: str) -> bool:
@@ -285,15 +279,15 @@ def _clear(url: str) -> bool:
     folder = RemoteFolder(url)
     if any(folder.read(name) is not None for name in ZARR_METADATA):
         return False
-    requests.wait(upload.store(url).clear(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).clear(), redacted(url), OutputError)
     return True
 
 
 def _remove(url: str) -> None:
-    requests.wait(upload.store(url).remove(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).remove(), redacted(url), OutputError)
 
 
-def _machine() -> str:
+def _machine_id() -> str:
     """Return an identifier of this boot and PID namespace, in which process IDs are unique."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -302,7 +296,7 @@ def _machine() -> str:
         return socket.gethostname()
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import NdtoolError, OutputError
+from ndtool.errors import OutputError
 from ndtool.publish.newfile import Pending
 from ndtool.publish.targets import Target
-from ndtool.storage.descriptors import failure, reserve, write_at
+from ndtool.storage.descriptors import os_errors, reserve, write_at
 
 STEP = 1 << 20  # bytes of rows, about, that are encoded together
 
@@ -27,7 +27,10 @@ class Encoder(Protocol):
 
 
 class EncodedSink:
-    """Sink for a file that an encoder writes. least: the fewest bytes that it takes."""
+    """Sink for a file that an encoder writes.
+
+    step: bytes of the rows that are encoded together. least: a lower bound of the file's size.
+    """
 
     streamed = True
     at_once = 1
@@ -36,11 +39,10 @@ class EncodedSink:
     def __init__(
         self, target: Target, metadata: ArrayMetadata, encoder: Encoder, step: int, least: int
     ) -> None:
-        """step: bytes of the rows that are encoded together."""
         self.name, self.metadata = target.path, metadata
         self._encoder, self._step = encoder, step
         self._rows, self._position, self._size = bytearray(), 0, 0
-        try:
+        with os_errors(self.name, OutputError):
             self._file: Pending = target.new_file(
                 target.clobber, False, target.require_replaceable, False
             )
@@ -49,8 +51,6 @@ class EncodedSink:
             except BaseException:
                 self._file.drop()
                 raise
-        except OSError as exc:
-            raise self._failed(exc) from None
 
     def map(self) -> None:
         return None
@@ -60,10 +60,10 @@ class EncodedSink:
         if start != self._position or start + len(view) > self.metadata.nbytes:
             raise ValueError(f"rows at {self._position} cannot be followed by bytes at {start}")
         self._position += len(view)
-        at = 0
-        while at < len(view):
-            data = view[at : at + self._step - len(self._rows)]
-            at += len(data)
+        offset = 0
+        while offset < len(view):
+            data = view[offset : offset + self._step - len(self._rows)]
+            offset += len(data)
             if len(data) == self._step:
                 self._encode(data)
                 continue
@@ -77,28 +77,21 @@ class EncodedSink:
             raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
         if self._rows:
             self._encode(memoryview(self._rows))
-        try:
+        with os_errors(self.name, OutputError):
             self._encoder.finish(self._append)
             self._file.sync()
-        except OSError as exc:
-            raise self._failed(exc) from None
         return self._file
 
     def abort(self) -> None:
         self._file.drop()
 
     def _encode(self, rows: memoryview) -> None:
-        try:
+        with os_errors(self.name, OutputError):
             self._encoder.add(rows, self._append)
-        except OSError as exc:
-            raise self._failed(exc) from None
 
     def _append(self, data: bytes | memoryview) -> None:
         write_at(self._file.descriptor, self._size, data)
         self._size += len(data)
-
-    def _failed(self, exc: OSError) -> NdtoolError:
-        return exc if isinstance(exc, NdtoolError) else failure(exc, self.name, OutputError)
 
 
 def step_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:

@@ -41,7 +41,7 @@ class Gate:
         """
         with self._changed:
             self._closed = True
-            self._changed.wait_for(self._is_left_by_others, seconds)
+            self._changed.wait_for(self._has_no_others, seconds)
 
-    def _is_left_by_others(self) -> bool:
+    def _has_no_others(self) -> bool:
         return not any(n for thread, n in self._inside.items() if thread != get_ident())

@@ -47,23 +47,24 @@ class SweepResult(NamedTuple):
     failed: list[tuple[str, OSError]]
 
 
-def sweep(parent: str, every: bool = False) -> SweepResult:
+def sweep(parent: str, all_boots: bool = False) -> SweepResult:
     """Remove the unlocked temporary files and folders of killed runs on this system.
 
-    every: include those of other systems or boots. A folder with unknown entries is not removed:
-    it is not a run's, or it has a store whose replacement was interrupted, perhaps the only copy.
+    all_boots: include those of other systems or boots. A folder with unknown entries is not
+    removed: it is not a run's, or it has a store whose replacement was interrupted, perhaps the
+    only copy.
     """
-    start = "(-[0-9a-f-]{8})?" if every else f"-{boot()}"
-    done = SweepResult([], [])
-    for path in _hidden(parent, ".*", start):
-        if (held := _held(path)) < 0:
+    suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot()}"
+    result = SweepResult([], [])
+    for path in _temporary_paths(parent, ".*", suffix):
+        if (lock_fd := _lock(path)) < 0:
             continue
-        if reason := remove(path):
-            done.failed.append((path, reason))
+        if error := remove(path):
+            result.failed.append((path, error))
         else:
-            done.removed.append(path)
-        os.close(held)
-    return done
+            result.removed.append(path)
+        os.close(lock_fd)
+    return result
 
 
 def remove(path: str) -> OSError | None:
@@ -78,61 +79,61 @@ def remove(path: str) -> OSError | None:
         shutil.rmtree(path)
         return None
     except OSError as exc:
-        reason = exc
-    if reason.errno in (errno.EMFILE, errno.ENFILE):  # rmtree has a descriptor open per level
+        error = exc
+    if error.errno in (errno.EMFILE, errno.ENFILE):  # rmtree has a descriptor open per level
         _remove_by_paths(path)
     else:
         shutil.rmtree(path, ignore_errors=True)  # removes the rest
-    return reason if os.path.lexists(path) else None
+    return error if os.path.lexists(path) else None
 
 
 def _remove_by_paths(path: str) -> None:
     """Remove a folder tree with one open descriptor at a time; errors are ignored."""
-    for folder, below, files in os.walk(path, topdown=False):
-        for name in (*files, *below, ""):
-            inside = os.path.join(folder, name)
+    for folder, folders, files in os.walk(path, topdown=False):
+        for name in (*files, *folders, ""):
+            entry = os.path.join(folder, name)
             with suppress(OSError):
-                is_folder = os.path.isdir(inside) and not os.path.islink(inside)
-                (os.rmdir if is_folder else os.unlink)(inside)
+                is_folder = os.path.isdir(entry) and not os.path.islink(entry)
+                (os.rmdir if is_folder else os.unlink)(entry)
     with suppress(OSError):  # needs no descriptor if the folder is empty
         os.rmdir(path)
 
 
 def unremovable(path: str) -> str:
     """Return the first folder in a tree whose entries cannot be removed, "" if none."""
-    found: list[str] = []
-    for folder, below, files in os.walk(path, onerror=lambda exc: found.append(exc.filename)):
-        if (below or files) and not os.access(folder, os.W_OK | os.X_OK):
+    errors: list[str] = []
+    for folder, folders, files in os.walk(path, onerror=lambda exc: errors.append(exc.filename)):
+        if (folders or files) and not os.access(folder, os.W_OK | os.X_OK):
             return folder
-        if found:
-            return found[0]
-    return found[0] if found else ""
+        if errors:
+            return errors[0]
+    return errors[0] if errors else ""
 
 
 def folders(parent: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the temporary folders for a name that killed runs abandoned on this system.
+    """Return the temporary folders for a name: those abandoned by killed runs on this system.
 
-    Also returns those of other systems or boots, whose processes may be alive.
+    The second list has those of other systems or boots, whose processes may be alive.
     """
-    every = _hidden(parent, re.escape(name), "-[0-9a-f-]{8}")
-    ours = [path for path in every if boot() and path.endswith(f"-{boot()}")]
-    found = []
-    for path in ours:
-        if (held := _held(path)) >= 0:
-            os.close(held)
-            found.append(path)
-    return found, [path for path in every if path not in ours]
+    paths = _temporary_paths(parent, re.escape(name), "-[0-9a-f-]{8}")
+    own = [path for path in paths if boot() and path.endswith(f"-{boot()}")]
+    abandoned = []
+    for path in own:
+        if (lock_fd := _lock(path)) >= 0:
+            os.close(lock_fd)
+            abandoned.append(path)
+    return abandoned, [path for path in paths if path not in own]
 
 
-def _hidden(parent: str, name: str, start: str) -> list[str]:
-    if start == "-":
+def _temporary_paths(parent: str, name: str, suffix: str) -> list[str]:
+    if suffix == "-":
         return []
-    pattern = re.compile(rf"\.{name}{_HIDDEN}{start}", re.DOTALL)
-    with os.scandir(parent) as found:
-        return [one.path for one in found if pattern.fullmatch(one.name)]
+    pattern = re.compile(rf"\.{name}{_HIDDEN}{suffix}", re.DOTALL)
+    with os.scandir(parent) as entries:
+        return [entry.path for entry in entries if pattern.fullmatch(entry.name)]
 
 
-def _held(path: str) -> int:
+def _lock(path: str) -> int:
     """Lock an abandoned file or folder; -1 if it is in use, or not of this user or a run."""
     try:
         status = os.lstat(path)

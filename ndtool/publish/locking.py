@@ -37,23 +37,23 @@ def _add(folders: dict[tuple[int, int], int], fd: int) -> None:
     """Add a folder, or close it if it is a duplicate."""
     try:
         status = os.fstat(fd)
-        other = folders.setdefault((status.st_dev, status.st_ino), fd)
+        existing = folders.setdefault((status.st_dev, status.st_ino), fd)
     except BaseException:
         os.close(fd)
         raise
-    if other != fd:
+    if existing != fd:
         os.close(fd)
 
 
 def _wait(fd: int) -> None:
     """Lock a folder, after at most PATIENCE seconds; else raise OutputError."""
-    end = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             lock(fd)
             return
         except BlockingIOError:
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 raise OutputError(
                     f"the output's folder was locked by another process for {PATIENCE:.0f} seconds",
                     hint="do not run ndtool under flock on this folder: ndtool locks it itself",

@@ -12,7 +12,7 @@ from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import endings
 from ndtool.publish import locking
-from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_fixed, lock
+from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_protected, lock
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
 _DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
@@ -61,7 +61,7 @@ class NewFile:
         # fsync needs read permission on the directory, a new file only write permission.
         kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
         self._sync = sync
-        self._hidden: str | None = None
+        self._temporary: str | None = None
         self._slot = -1  # of the temporary name, for `endings.forget`
         endings.settle(False)  # an earlier publication of this process may have set it
         self.fd: int | None = None
@@ -85,19 +85,19 @@ class NewFile:
             except OSError as exc:
                 if exc.errno not in NAMELESS:
                     raise
-        hidden = self._hide()  # before the open, so that a signal after it removes the file
-        fd = os.open(hidden, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
+        temporary = self._set_name()  # before the open, so that a signal after it removes the file
+        fd = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
         lock(fd)  # or `clean` would take it for abandoned
         return fd
 
-    def _hide(self, mark: str = "") -> str:
+    def _set_name(self, suffix: str = "") -> str:
         """Choose the temporary name and register it for removal on failure or a signal."""
         assert self._parent is not None
-        if is_fixed(".", self._parent):
+        if is_protected(".", self._parent):
             raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
-        self._hidden = hidden_name(self._name) + mark
-        self._slot = endings.remember(self._parent, self._hidden)
-        return self._hidden
+        self._temporary = hidden_name(self._name) + suffix
+        self._slot = endings.remember(self._parent, self._temporary)
+        return self._temporary
 
     @property
     def descriptor(self) -> int:
@@ -117,10 +117,10 @@ class NewFile:
         if sweeps:
             leftovers.sweep(folder)
         lock(self.descriptor)  # or the next sweep would remove it
-        if self._hidden is None:
-            self._link(self.descriptor, self._hide(f"-{leftovers.boot()}"))
-        assert self._hidden is not None, "the file has a temporary name"
-        return os.path.join(folder, self._hidden)
+        if self._temporary is None:
+            self._link(self.descriptor, self._set_name(f"-{leftovers.boot()}"))
+        assert self._temporary is not None, "the file has a temporary name"
+        return os.path.join(folder, self._temporary)
 
     def sync(self) -> None:
         """Flush the bytes to disk (fsync), if requested."""
@@ -140,19 +140,19 @@ class NewFile:
 
     def publish(self) -> None:
         """Publish the file under its name; OutputError if the current one may not be replaced."""
-        if self._hidden is None:
+        if self._temporary is None:
             self._publish_nameless(self.descriptor)
             return
-        held = -1
+        lock_fd = -1
         with suppress(OSError):  # on failure, the lock is released earlier
-            held = os.dup(self.descriptor)  # holds the lock, without which a sweep removes the file
+            lock_fd = os.dup(self.descriptor)  # holds the lock, or a sweep may remove the file
         try:
             self._close_fd()  # a network file system reports write errors on close
             self._move()
         finally:
-            if held >= 0:
+            if lock_fd >= 0:
                 with suppress(OSError):  # the file is published and its bytes are written
-                    os.close(held)
+                    os.close(lock_fd)
 
     def _publish_nameless(self, fd: int) -> None:
         try:
@@ -161,7 +161,7 @@ class NewFile:
             if self._is_first or not self._clobber:
                 raise self._refusal() from None
             lock(fd)
-            self._link(fd, self._hide())
+            self._link(fd, self._set_name())
             self._move()
 
     def _link(self, fd: int, name: str) -> None:
@@ -173,18 +173,18 @@ class NewFile:
 
     def _move(self) -> None:
         """Rename the temporary file to the final name, or link it if no file may be replaced."""
-        hidden, parent = self._hidden, self._parent
-        assert hidden is not None
+        temporary, parent = self._temporary, self._parent
+        assert temporary is not None
         if self._is_first or not self._clobber:
             try:
-                os.link(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+                os.link(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
                 return
             except FileExistsError:
                 raise self._refusal() from None
             except OSError as exc:
                 if exc.errno not in _NO_LINKS or not self._clobber:
                     raise
-        os.replace(hidden, self._name, src_dir_fd=parent, dst_dir_fd=parent)
+        os.replace(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
         self._forget()  # here, not in `drop`: slots are few, and many files may be published
 
     def _refusal(self) -> OutputError:
@@ -211,7 +211,7 @@ class NewFile:
 
     def _forget(self) -> None:
         """Unregister the temporary name, which no longer exists."""
-        self._hidden = None
+        self._temporary = None
         endings.forget(self._slot)
         self._slot = -1
 
@@ -221,9 +221,9 @@ class NewFile:
             self._close_fd()
         except OSError:
             pass
-        if self._hidden is not None:
+        if self._temporary is not None:
             try:
-                os.unlink(self._hidden, dir_fd=self._parent)
+                os.unlink(self._temporary, dir_fd=self._parent)
             except OSError:
                 pass
         self._forget()
@@ -245,7 +245,7 @@ def publish(files: Sequence[Unpublished]) -> None:
         return
     file = files[0]
     try:
-        with locking.held(one.open_folder for one in files):
+        with locking.held(file.open_folder for file in files):
             for file in files:
                 file.recheck()
             endings.settle()

@@ -24,8 +24,8 @@ class NewFolder:
     kill -9 or SIGBUS; the next NewFolder there removes it then. Without RENAME_EXCHANGE, the old
     folder moves into the temporary folder first: a kill before the second rename leaves none at
     `path`, and both in the temporary folder. inside: the path of the new folder. gate: the
-    admission lock of its writers. replaces: whether an old folder is to be replaced; one created
-    by others during the run never is. left: the temporary folder of a killed run, to be resumed.
+    admission lock of its writers. replaces: whether an old folder is to be replaced; one created by
+    others during the run never is. abandoned: the temporary folder of a killed run, to be resumed.
     sweeps: whether to remove folders of other killed runs, as a dry run must not. Raises OSError.
     """
 
@@ -35,7 +35,7 @@ class NewFolder:
         replaces: bool,
         clobber: bool,
         sync: bool,
-        left: str = "",
+        abandoned: str = "",
         sweeps: bool = True,
     ) -> None:
         self.path = path
@@ -43,18 +43,18 @@ class NewFolder:
         self._real = os.path.realpath(path)
         self._clobber, self._sync = clobber, sync
         self._parent, self._name = os.path.split(self._real)
-        self._hidden, self._lock, self._has_name = "", -1, False
+        self._temporary, self._lock, self._is_published = "", -1, False
         self.gate = Gate(path)
         endings.settle(False)
         endings.add_cleanup(self.drop)
         try:
-            if left:
-                self._take_over(left)
+            if abandoned:
+                self._resume(abandoned)
                 return
             if sweeps:
                 with suppress(PermissionError):  # a folder may be writable and not readable
                     sweep(self._parent)
-            while not self._made():
+            while not self._created():
                 pass
         except BaseException:
             self.drop()
@@ -63,31 +63,31 @@ class NewFolder:
     @property
     def inside(self) -> str:
         """The path of the new folder until it is published."""
-        return os.path.join(self._hidden, INSIDE)
+        return os.path.join(self._temporary, INSIDE)
 
-    def _made(self) -> bool:
+    def _created(self) -> bool:
         """Create the temporary folder; False if a sweep removed or locked it first."""
-        self._hidden = os.path.join(self._parent, f"{hidden_name(self._name)}-{boot()}")
-        os.mkdir(self._hidden)
+        self._temporary = os.path.join(self._parent, f"{hidden_name(self._name)}-{boot()}")
+        os.mkdir(self._temporary)
         try:
-            self._lock = locked(self._hidden)
+            self._lock = locked(self._temporary)
             os.mkdir(self.inside)
         except (FileNotFoundError, BlockingIOError):
             self._unlock()
             return False
         return True
 
-    def _take_over(self, left: str) -> None:
+    def _resume(self, abandoned: str) -> None:
         """Lock the temporary folder of a killed run and resume it."""
-        self._lock = locked(left)
-        if self._lock < 0 or not os.path.isdir(os.path.join(left, INSIDE)):
+        self._lock = locked(abandoned)
+        if self._lock < 0 or not os.path.isdir(os.path.join(abandoned, INSIDE)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        self._hidden = left
+        self._temporary = abandoned
 
     def leave(self) -> None:
         """Release the temporary folder with its content, for another run to resume."""
         endings.remove_cleanup(self.drop)
-        self._hidden = ""
+        self._temporary = ""
         self._unlock()
 
     def _unlock(self) -> None:
@@ -110,7 +110,7 @@ class NewFolder:
             old = os.lstat(self._real)
         except FileNotFoundError:
             os.rename(self.inside, self._real)
-            self._has_name = True
+            self._is_published = True
             return
         if not self._clobber or not stat.S_ISDIR(old.st_mode):
             raise exists(self.path)
@@ -119,20 +119,22 @@ class NewFolder:
                 f"{printable(self.path)} was created by another process during the run"
             )
         os.chmod(self.inside, stat.S_IMODE(old.st_mode))
-        if not _exchanged(self.inside, self._real):
-            aside = os.path.join(self._hidden, "old")
-            os.rename(self._real, aside)
+        if not _exchange(self.inside, self._real):
+            old_path = os.path.join(self._temporary, "old")
+            os.rename(self._real, old_path)
             try:
                 os.rename(self.inside, self._real)
             except BaseException:
-                os.rename(aside, self._real)
+                os.rename(old_path, self._real)
                 raise
-        self._has_name = True
+        self._is_published = True
 
     def require_own(self) -> None:
         """Raise OutputError if the temporary folder is gone, as its parent was replaced."""
         try:
-            same = self._lock < 0 or os.path.samestat(os.fstat(self._lock), os.stat(self._hidden))
+            same = self._lock < 0 or os.path.samestat(
+                os.fstat(self._lock), os.stat(self._temporary)
+            )
         except FileNotFoundError:
             same = False
         if not same:
@@ -165,14 +167,14 @@ class NewFolder:
         Raises OutputError or ResourceError if the replaced folder cannot be removed completely.
         """
         self.gate.close(_PATIENCE)
-        hidden = self._hidden
+        temporary = self._temporary
         self._unlock()  # first, as `remove` may need its descriptor
-        reason = remove(hidden) if hidden else None
-        self._hidden = ""  # last, as a signal handler that interrupts this calls it again
+        error = remove(temporary) if temporary else None
+        self._temporary = ""  # last, as a signal handler that interrupts this calls it again
         endings.remove_cleanup(self.drop)
-        if reason and self._has_name:
-            what = f"{self.path} is written, but the old store remains at {hidden}"
-            raise failure(reason, what, OutputError)
+        if error and self._is_published:
+            message = f"{self.path} is written, but the old store remains at {temporary}"
+            raise failure(error, message, OutputError)
 
 
 def write_below(root: str, key: str, body: bytes | memoryview) -> None:
@@ -204,7 +206,7 @@ def write_below(root: str, key: str, body: bytes | memoryview) -> None:
         raise
 
 
-def _exchanged(one: str, other: str) -> bool:
+def _exchange(one: str, other: str) -> bool:
     """Exchange two paths atomically; False if the system does not support it."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2

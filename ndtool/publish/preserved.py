@@ -17,33 +17,34 @@ T = TypeVar("T")
 class OldFile:
     """The current file at a target, open from `read` until it is replaced.
 
-    keeps: whether other members are preserved; then a file that others create during the run is
+    preserves: whether other members are preserved; then a file that others create during the run is
     not replaced. compares: whether changes of the file prevent its replacement. file: the open
     file, None if no members are preserved.
     """
 
     def __init__(self, target: Target) -> None:
         self._target, self._path, self._existed = target, target.path, target.exists
-        self.keeps = target.member is not None and not target.only
+        self.preserves = target.member is not None and not target.only
         self.compares = not target.only
         self.file: File | None = None
-        if not self.keeps:
+        if not self.preserves:
             target.require_replaceable()
 
-    def read(self, understand: Callable[[File], T], nothing: T, alone: str) -> T:
-        """Open and parse the file with `understand`; `nothing` if no members are preserved.
+    def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
+        """Open and parse the file; return `default` if no members are preserved.
 
-        alone: the content with --only, for the hint. Raises OutputError if the file is invalid.
+        content: the file's content with --only, for the hint. Raises OutputError for an invalid
+        file.
         """
-        if not (self.keeps and self._existed):
-            return nothing
+        if not (self.preserves and self._existed):
+            return default
         try:
             self.file = locations.open_storage(self._path)
-            return understand(self.file)
+            return parse(self.file)
         except BaseException as exc:
             self.close()
             if isinstance(exc, InputError):
-                hint = f"--only replaces it with {alone} alone"
+                hint = f"--only replaces it with {content} alone"
                 raise OutputError(exc.message, hint=hint) from None
             raise
 
@@ -60,13 +61,13 @@ class OldFile:
         Remote objects are also compared by the conditional request that replaces them.
         """
         change = ""
-        here = not self._target.url and os.path.lexists(self._path)
+        exists = not self._target.url and os.path.lexists(self._path)
         if self.file is not None:
-            removed = "" if here or self._target.url else "was removed during the run"
+            removed = "" if exists or self._target.url else "was removed during the run"
             change = self.file.change() or removed
-        elif self.keeps and here:
+        elif self.preserves and exists:
             change = "was created by another process during the run"
-        elif self.compares and here:
+        elif self.compares and exists:
             self._target.require_replaceable()
         if change:
             raise OutputError(f"{printable(self._path)} {change}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
-from ndtool.storage.descriptors import advise, failure, write_at
+from ndtool.storage.descriptors import advise, os_errors, write_at
 
 if TYPE_CHECKING:
     from ndtool.publish.claims import LockObject
@@ -38,17 +38,13 @@ class SharedFile:
 
     def __init__(self, shared: Shared) -> None:
         self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start
-        try:
+        with os_errors(self.name, OutputError):
             self._fd = os.open(shared.path, os.O_WRONLY | os.O_CLOEXEC)
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
-        try:
+        with os_errors(self.name, OutputError):
             write_at(self._fd, self._start + start, view)
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
         advise(self._fd, "DONTNEED", self._start + start, len(view))
 
     def close(self) -> None:

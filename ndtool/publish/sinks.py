@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import NdtoolError, OutputError, printable
+from ndtool.errors import OutputError, printable
 from ndtool.publish.newfile import NewFile, Pending, publish
 from ndtool.publish.shared import Shared
 from ndtool.publish.targets import Target
@@ -20,6 +20,7 @@ from ndtool.storage.descriptors import (
     failure,
     is_closed,
     map_bytes,
+    os_errors,
     read_at,
     release,
     reserve,
@@ -69,10 +70,8 @@ class StreamSink:
             raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
         fd, self._fd = self._fd, None
         if fd is not None and self._owned:
-            try:
+            with os_errors(self.name, OutputError):
                 os.close(fd)
-            except OSError as exc:
-                raise failure(exc, self.name, OutputError) from None
 
     def abort(self) -> None:
         fd, self._fd = self._fd, None
@@ -119,7 +118,7 @@ class Frame:
         self.total = self.start + nbytes
         self.preserved = names if old is not None and old.file is not None else None
         self.clobbers = self.preserved is not None
-        self.is_first = old is not None and old.keeps and old.file is None
+        self.is_first = old is not None and old.preserves and old.file is None
         self.compares = old is not None and old.compares
 
     def begin(self, fd: int) -> None:
@@ -135,29 +134,28 @@ class Frame:
             self.old.close()
 
 
-def put_stored(fd: int, name: str, start: int, stop: int, given: Dtype) -> None:
-    """Store elements written as the type `given` as files of models do.
+def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> None:
+    """Convert written elements in place to little-endian byte order, or pack them.
 
-    These require little-endian elements, and pack those of less than a byte; packed ones must be
-    the last of the file, which becomes shorter.
+    Model files require both. Packed elements must be the last of the file, which becomes shorter.
     """
-    swaps = given.order == ">" and given.unit > 1
-    if not swaps and given.bits % 8 == 0:
+    swaps = dtype.order == ">" and dtype.unit > 1
+    if not swaps and dtype.bits % 8 == 0:
         return
     from ndtool.engine import copies, packing
 
-    for at in range(start, stop, CHUNK):  # a multiple of every unit and group
-        some = bytearray(read_at(fd, at, min(CHUNK, stop - at)))
-        if len(some) < min(CHUNK, stop - at):
+    for offset in range(start, stop, CHUNK):  # a multiple of every unit and group
+        block = bytearray(read_at(fd, offset, min(CHUNK, stop - offset)))
+        if len(block) < min(CHUNK, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")
         if swaps:
-            copies.swap(memoryview(some), given.unit)
-            write_at(fd, at, some)
+            copies.swap(memoryview(block), dtype.unit)
+            write_at(fd, offset, block)
         else:
-            packed = packing.pack(bytes(some), given.bits)
-            write_at(fd, start + (at - start) * given.bits // 8, packed)
+            packed = packing.pack(bytes(block), dtype.bits)
+            write_at(fd, start + (offset - start) * dtype.bits // 8, packed)
     if not swaps:
-        os.ftruncate(fd, start + -(-(stop - start) * given.bits // 8))
+        os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))
 
 
 class FileSink:
@@ -170,12 +168,12 @@ class FileSink:
         self.name, self.metadata, self.preserved = target.path, metadata, frame.preserved
         self._frame, self._dry = frame, target.dry
         self._view: memoryview | None = None
-        try:
-            clobber, condition = frame.clobbers or target.clobber, None
-            if frame.old is not None:
-                condition = frame.old.recheck
-            elif target.exists and not target.only:
-                condition = target.require_replaceable  # it may have become an archive
+        clobber, condition = frame.clobbers or target.clobber, None
+        if frame.old is not None:
+            condition = frame.old.recheck
+        elif target.exists and not target.only:
+            condition = target.require_replaceable  # it may have become an archive
+        with os_errors(self.name, OutputError):
             self._file = target.new_file(clobber, frame.compares, condition, frame.is_first)
             try:
                 reserve(self._file.descriptor, frame.total, self.name)
@@ -184,10 +182,6 @@ class FileSink:
             except BaseException:
                 self._file.drop()
                 raise
-        except NdtoolError:
-            raise
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
 
     def map(self) -> memoryview | None:
         """Map the data of the file, writable; None if the file system does not support it."""
@@ -204,10 +198,8 @@ class FileSink:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
         if start < 0 or start + len(view) > self.metadata.nbytes:
             raise ValueError(f"{len(view)} bytes at {start} are not within {self.metadata.nbytes}")
-        try:
+        with os_errors(self.name, OutputError):
             write_at(self._file.descriptor, self._frame.start + start, view)
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
 
     def shared(self) -> Shared | None:
         """Return the location where other processes can write, None if they cannot."""
@@ -222,13 +214,9 @@ class FileSink:
 
     def finish(self) -> Pending:
         self._unmap()
-        try:
+        with os_errors(self.name, OutputError):
             self._frame.finish(self._file.descriptor, self.name)
             self._file.sync()
-        except NdtoolError:
-            raise
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
         return self._file
 
     def abort(self) -> None:
@@ -254,12 +242,8 @@ class DrySink:
     def __init__(
         self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
     ) -> None:
-        self.name, self.metadata, self.streamed, self.preserved = (
-            name,
-            metadata,
-            streamed,
-            preserved,
-        )
+        self.name, self.metadata = name, metadata
+        self.streamed, self.preserved = streamed, preserved
 
     def map(self) -> None:
         return None

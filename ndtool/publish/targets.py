@@ -7,16 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ChunkLayout
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    UsageError,
-    printable,
-    redacted,
-    shown,
-)
-from ndtool.storage.descriptors import failure, is_closed, is_fixed
+from ndtool.errors import InputError, OutputError, UsageError, printable, redacted, shown
+from ndtool.storage.descriptors import is_closed, is_protected, os_errors
 from ndtool.storage.local import is_store
 
 if TYPE_CHECKING:
@@ -108,7 +100,7 @@ class Target(NamedTuple):
         if self.exists and not self.clobber:
             raise exists(self.path)
         if not self.only and (self.version is not None or os.path.isfile(self.path)):
-            _require_one_array(self.path, self.member, self.names_in, self.preserves)
+            _require_one_array(self)
 
     def new_file(
         self, clobber: bool, compares: bool, condition: Callable[[], None] | None, is_first: bool
@@ -116,8 +108,8 @@ class Target(NamedTuple):
         """Return a file or upload that replaces the current file when published.
 
         clobber: whether it may be replaced. compares: whether a remote object must be unchanged.
-        condition: raises OutputError if the file may no longer be replaced. is_first: never
-        replace a file, even with clobber.
+        condition: raises OutputError if the file may no longer be replaced. is_first: never replace
+        a file, even with clobber.
         """
         if self.url:
             from ndtool.storage.upload import Upload
@@ -132,16 +124,14 @@ class Target(NamedTuple):
         """Raise OutputError if the folder is missing or not writable."""
         if self.url:
             return
-        try:
+        with os_errors(self.path, OutputError):
             parent = os.path.dirname(os.path.realpath(self.path))
             os.stat(os.path.join(parent, "."))
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except OSError as exc:
-            raise failure(exc, self.path, OutputError) from None
 
 
-def require_ours(path: str) -> None:
+def require_supported(path: str) -> None:
     """Raise UsageError if a path or URL has the suffix of an unsupported output format.
 
     A colon separates a member name, unless a file of the complete name exists. A suffix without
@@ -149,51 +139,39 @@ def require_ours(path: str) -> None:
     """
     name = os.path.basename(path)
     for part in (name if os.path.lexists(path) else name.partition(":")[0], name):
-        ending = os.path.splitext(part)[1]
-        if any(map(str.isalpha, ending)) and ":" not in ending:
-            raise not_written(path, ending)
+        suffix = os.path.splitext(part)[1]
+        if any(map(str.isalpha, suffix)) and ":" not in suffix:
+            raise unsupported(path, suffix)
 
 
-def not_written(path: str, ending: str) -> UsageError:
+def unsupported(path: str, suffix: str) -> UsageError:
     """Return the error for a suffix that is not one of an output format."""
     return UsageError(
-        f"{printable(path)}: ndtool does not write {printable(ending)}:"
+        f"{printable(path)}: ndtool does not write {printable(suffix)}:"
         " expected .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt"
-        + ", in lower case"
-        * (ending != ending.lower()),
+        + ("" if suffix == suffix.lower() else ", in lower case"),
         hint=f"npy:{printable(path)} writes a .npy file of this name",
     )
 
 
-def _require_one_array(
-    path: str,
-    member: str | None,
-    names_in: Callable[[str], Sequence[str]],
-    preserves: Callable[[str], bool],
-) -> None:
-    """Raise OutputError if a file has several arrays, as writing one would drop the others.
-
-    With a member, also if its one array has another name.
-    """
-    label = redacted(path)
+def _require_one_array(target: Target) -> None:
+    """Raise OutputError if a file has arrays that would be lost."""
+    path, label = target.path, redacted(target.path)
     try:
-        arrays = names_in(path)
+        with os_errors(path, OutputError):
+            arrays = target.names_in(path)
     except InputError as exc:
         hint = "--only replaces it in any case"
         raise OutputError(exc.message, hint=hint) from None
-    except OSError as exc:
-        if isinstance(exc, NdtoolError):
-            raise
-        raise failure(exc, path, OutputError) from None
     if len(arrays) > 1:
         more = (f"and {len(arrays) - LISTED} more",) if len(arrays) > LISTED else ()
         raise OutputError(
             f"{printable(label)} has {len(arrays)} arrays: which is to be written?",
             places=(*(printable(name, 80) for name in arrays[:LISTED]), *more),
-            hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * preserves(path)
+            hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * target.preserves(path)
             + "--only replaces the whole file",
         )
-    if member is not None and any(name not in ("", member) for name in arrays):
+    if target.member is not None and any(name not in ("", target.member) for name in arrays):
         raise OutputError(
             f"{printable(label)} has {printable(arrays[0])}, which would be lost:"
             " no other array can be added to it",
@@ -208,19 +186,15 @@ def exists(target: str) -> OutputError:
 
 def existing(path: str) -> os.stat_result | None:
     """Return the status of an output's path, None if it does not exist; OutputError if invalid."""
-    try:
-        return _looked_at(path)
-    except NdtoolError:
-        raise
-    except OSError as exc:
-        raise failure(exc, path, OutputError) from None
+    with os_errors(path, OutputError):
+        return _status(path)
 
 
-def _looked_at(path: str) -> os.stat_result | None:
+def _status(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
     except NotADirectoryError:
-        raise _nowhere(path) from None
+        raise _no_folder(path) from None
     except FileNotFoundError:
         if os.path.islink(path):
             raise OutputError(
@@ -229,19 +203,19 @@ def _looked_at(path: str) -> os.stat_result | None:
         if not os.path.basename(path):
             raise OutputError(f"{printable(path)}: expected a file name") from None
         if not os.path.exists(os.path.dirname(path) or "."):
-            raise _nowhere(path) from None
+            raise _no_folder(path) from None
         return None
     except ValueError as exc:
         raise OutputError(f"{printable(path)} is not a valid file name: {exc}") from None
     if is_closed(status):
         raise OutputError(f"{printable(path)}: it is closed")
-    for test, what in (
+    for is_kind, kind in (
         (stat.S_ISDIR, "a directory"),
         (stat.S_ISBLK, "a block device"),
         (stat.S_ISSOCK, "a socket"),
     ):
-        if test(status.st_mode) and not is_store(path):
-            raise OutputError(f"{printable(path)} is {what}: expected a file")
+        if is_kind(status.st_mode) and not is_store(path):
+            raise OutputError(f"{printable(path)} is {kind}: expected a file")
     # A rename needs no write permission on the file, but its owner has revoked it on purpose.
     if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):
         raise OutputError(f"{printable(path)} is read-only", hint="chmod u+w lets it be replaced")
@@ -250,7 +224,7 @@ def _looked_at(path: str) -> os.stat_result | None:
     return status
 
 
-def _nowhere(path: str) -> OutputError:
+def _no_folder(path: str) -> OutputError:
     """Return the error for a file whose folder does not exist."""
     return OutputError(
         f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
@@ -265,7 +239,7 @@ def _require_removable(path: str, status: os.stat_result) -> None:
     sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
         0, folder.st_uid, status.st_uid,
     )  # fmt: skip
-    if sticky or is_fixed(real) or is_fixed(os.path.dirname(real)):
+    if sticky or is_protected(real) or is_protected(os.path.dirname(real)):
         raise OutputError(
             f"{printable(path)}: it cannot be replaced: {os.strerror(errno.EPERM)}",
             hint="it or its folder is append-only, or the folder is sticky and another user's",

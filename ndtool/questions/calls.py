@@ -34,7 +34,7 @@ from ndtool.options import (
 )
 from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.operators import LOWERED, operator_of
 
 __all__ = ["explain", "infer", "stats", "verify"]
@@ -81,7 +81,7 @@ def infer(
     inputs = by_role(operator, arguments)
     files = file_names(inputs)
     types = {
-        role: Given(role, source.metadata.dtype, source.metadata.shape)
+        role: Input(role, source.metadata.dtype, source.metadata.shape)
         for role, value in inputs.items()
         if role not in files and (source := array_source(role, value))
     }

@@ -12,53 +12,28 @@ from ndtool.errors import DtypeError, shown
 NATIVE = "<" if sys.byteorder == "little" else ">"
 # Element types that have reductions, by the kernels' names.
 ARITHMETIC = (
-    "bool",
-    "int8", "int16", "int32", "int64",
-    "uint8", "uint16", "uint32", "uint64",
-    "float16", "bfloat16", "float32", "float64",
-    "complex64", "complex128",
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
 # Element types that indices may have.
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # ml_dtypes' types, with their sizes in bytes: NumPy has no code for them, .npy stores void.
-EXTENDED = {
-    "bfloat16": 2,
-    "float8_e3m4": 1,
-    "float8_e4m3": 1,
-    "float8_e4m3b11fnuz": 1,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn": 1,
-    "float6_e2m3fn": 1,
-    "float6_e3m2fn": 1,
-    "int1": 1,
-    "int2": 1,
-    "int4": 1,
-    "uint1": 1,
-    "uint2": 1,
-    "uint4": 1,
-}
+EXTENDED = {"bfloat16": 2} | dict.fromkeys((
+    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "float6_e2m3fn",
+    "float6_e3m2fn", "int1", "int2", "int4", "uint1", "uint2", "uint4",
+), 1)  # fmt: skip
 # Types whose elements files of models pack: the bits of one. In memory an element has a byte.
 PACKED = {
     "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
     "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6,
 }  # fmt: skip
 _SIZES = {
-    "b": (1,),
-    "i": (1, 2, 4, 8),
-    "u": (1, 2, 4, 8),
-    "f": (2, 4, 8, 12, 16),
-    "c": (8, 16, 24, 32),
-    "m": (8,),
-    "M": (8,),
-}
+    "b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 12, 16), "c": (8, 16, 24, 32),
+    "m": (8,), "M": (8,),
+}  # fmt: skip
 _WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
-_UNITS = frozenset(
-    ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
-)  # of datetime64 and timedelta64
+_UNITS = {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"}  # of datetime64
 _DESCR = re.compile(r"([<>|=]?)([a-zA-Z])([0-9]+)(?:\[([0-9]*)([a-zA-Z]+)\])?")
 _KINDS = "biufcmMSUV"
 _DIGITS = 10  # of a number in a descr, at most
@@ -69,9 +44,9 @@ _AXES = 64  # of a field: NumPy's limit
 class Dtype(NamedTuple):
     """An element type, described without NumPy.
 
-    name: NumPy's name, or the code of a flexible type (`U5`, `V2`); "struct" for records.
-    descr: the `descr` of a .npy header, as Python data. itemsize: bytes per element. kind: NumPy's
-    kind letter. order: the byte order, "<" or ">"; "|" where it has no meaning.
+    name: NumPy's name, or the code of a flexible type (`U5`, `V2`); "struct" for records. descr:
+    the `descr` of a .npy header, as Python data. itemsize: bytes per element. kind: NumPy's kind
+    letter. order: the byte order, "<" or ">"; "|" where it has no meaning.
     """
 
     name: str
@@ -111,16 +86,13 @@ def _from_code(code: str) -> Dtype:
     """Return the type of a descr; a field may also be text or void of 0 bytes."""
     match = _DESCR.fullmatch(code)
     order, kind, digits, count, unit = match.groups() if match else ("",) * 5
-    known = kind and kind in _KINDS and (unit is None or unit in _UNITS)
-    if (
-        not known
-        or not _is_number(digits)
-        or (count and (count[0] == "0" or not _is_number(count)))
-    ):
+    is_known = kind and kind in _KINDS and (unit is None or unit in _UNITS)
+    is_counted = not count or (count[0] != "0" and _is_number(count))
+    if not (is_known and _is_number(digits) and is_counted):
         raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
     size = int(digits)
-    dated = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
-    if size not in _SIZES.get(kind, (size,)) or not dated:
+    is_valid_unit = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
+    if size not in _SIZES.get(kind, (size,)) or not is_valid_unit:
         raise DtypeError(f"{code!r} is not an element type that NumPy has")
     itemsize = 4 * size if kind == "U" else size
     if itemsize > _LARGEST:
@@ -131,6 +103,15 @@ def _from_code(code: str) -> Dtype:
         order = NATIVE
     period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
     return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
+
+
+def integer_range(bits: int, is_signed: bool) -> tuple[int, int]:
+    """Return the lowest and the highest integer of a number of bits.
+
+    >>> integer_range(8, True)
+    (-128, 127)
+    """
+    return (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
 
 
 def _is_number(digits: str) -> bool:
@@ -170,7 +151,7 @@ def _refuse_objects(code: str) -> None:
         raise DtypeError("Python objects are never read: the elements must have a fixed size")
 
 
-def _part(descr: Any) -> tuple[Any, int]:
+def _field_type(descr: Any) -> tuple[Any, int]:
     """Return a field's descr in NumPy's spelling, and its size in bytes."""
     if isinstance(descr, str):
         _refuse_objects(descr)
@@ -185,7 +166,7 @@ def _part(descr: Any) -> tuple[Any, int]:
 
 def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
     """Return descr and bytes of a field with a shape, which is an int or a tuple."""
-    item, size = _part(descr)
+    item, size = _field_type(descr)
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
         raise DtypeError(f"a field's shape is {shown(shape)}: expected sizes of 0..{_LARGEST}")
@@ -204,11 +185,11 @@ def _record(fields: list[Any]) -> tuple[list[Any], int]:
     """Return descr and bytes of a record, given as a list of (name, descr[, shape])."""
     result: list[Any] = []
     size = end = 0
-    taken: set[str] = set()
+    names_seen: set[str] = set()
     for field in fields:
         if not isinstance(field, tuple) or len(field) not in (2, 3):
             raise DtypeError("a field is not a (name, descr) or (name, descr, shape) tuple")
-        item, nbytes = _part(field[1]) if len(field) == 2 else _repeated(*field[1:])
+        item, nbytes = _field_type(field[1]) if len(field) == 2 else _repeated(*field[1:])
         size += nbytes
         if size > _LARGEST:
             raise DtypeError(f"a record has more than {_LARGEST} bytes")
@@ -216,7 +197,7 @@ def _record(fields: list[Any]) -> tuple[list[Any], int]:
             continue
         result += _padding(size - nbytes - end)
         shape = item if isinstance(item, tuple) else (item,)
-        result.append((_field_name(field[0], taken), *shape))
+        result.append((_field_name(field[0], names_seen), *shape))
         end = size
     return result + _padding(size - end), size
 
@@ -230,16 +211,16 @@ def _padding(nbytes: int) -> list[tuple[str, str]]:
     return [("", f"|V{nbytes}")] if nbytes else []
 
 
-def _field_name(name: Any, taken: set[str]) -> Any:
+def _field_name(name: Any, names_seen: set[str]) -> Any:
     """Return a field's name or (title, name); DtypeError for a duplicate."""
-    title, plain = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
-    if not isinstance(plain, str) or not isinstance(title, str | None):
+    title, name_text = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
+    if not isinstance(name_text, str) or not isinstance(title, str | None):
         raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
-    for word in (plain,) if title is None else (plain, title):
-        if word in taken:
-            raise DtypeError(f"two fields have the name or title {word!r}: all must differ")
-        taken.add(word)
-    return plain if title is None else (title, plain)
+    for text in (name_text,) if title is None else (name_text, title):
+        if text in names_seen:
+            raise DtypeError(f"two fields have the name or title {text!r}: all must differ")
+        names_seen.add(text)
+    return name_text if title is None else (title, name_text)
 
 
 def from_name(name: str) -> Dtype:
@@ -248,9 +229,9 @@ def from_name(name: str) -> Dtype:
         return _void(name, EXTENDED[name])
     if name in _CODES:
         return from_code(NATIVE + _CODES[name])
-    for kind, word in (("m", "timedelta64"), ("M", "datetime64")):
-        if name.startswith(word):
-            return from_code(f"{NATIVE}{kind}8{name.removeprefix(word)}")
+    for kind, prefix in (("m", "timedelta64"), ("M", "datetime64")):
+        if name.startswith(prefix):
+            return from_code(f"{NATIVE}{kind}8{name.removeprefix(prefix)}")
     return from_code(name)
 
 
@@ -295,20 +276,20 @@ def from_numpy(dtype: Any) -> Dtype:
     return from_code(dtype.str)
 
 
-class Usual(str):
-    """A default type name for void elements; arrays of other types ignore it."""
+class DefaultType(str):
+    """A type name for void elements that arrays of other types ignore."""
 
 
 def view_as(dtype: Dtype, name: str) -> Dtype:
-    """Return the type `name` in the place of `dtype`, which is void of the same size."""
-    wanted = from_name(name)
-    if wanted.name == dtype.name:
+    """Return the type `name` for void elements of the same size; DtypeError for other elements."""
+    target = from_name(name)
+    if target.name == dtype.name:
         return dtype
-    if dtype.kind != "V" or dtype.name == "struct" or wanted.itemsize != dtype.itemsize:
-        if isinstance(name, Usual):
+    if dtype.kind != "V" or dtype.name == "struct" or target.itemsize != dtype.itemsize:
+        if isinstance(name, DefaultType):
             return dtype
         raise DtypeError(
             f"dtype {dtype.name} cannot be read as {name}:"
-            f" only V{wanted.itemsize} elements can, which are stored without a type"
+            f" only V{target.itemsize} elements can, which are stored without a type"
         )
-    return wanted._replace(descr=dtype.descr)
+    return target._replace(descr=dtype.descr)

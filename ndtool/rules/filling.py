@@ -5,13 +5,13 @@ import re
 import struct
 
 from ndtool.errors import DtypeError, shown
+from ndtool.rules import dtypes
 from ndtool.rules.dtypes import NATIVE, Dtype
 
 _CODES = {"float16": "e", "float32": "f", "float64": "d", "complex64": "f", "complex128": "d"}
 _REAL = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf(inity)?)"
 _NUMBER = re.compile(_REAL, re.I)
 _PART = re.compile(f"({_REAL})j?", re.I)
-
 _PACKED = ("int4", "uint4", "int2", "uint2")
 _TRUTH = {"true": 1, "false": 0}
 
@@ -41,16 +41,16 @@ def element(fill: str | None, dtype: Dtype) -> bytes:
     if dtype.name not in (*_CODES, "bfloat16"):
         raise _refusal(fill, dtype, "expected 0")
     try:
-        parts = _parts(fill, dtype)
+        components = _parts(fill, dtype)
         for text in _integers(fill):
             if _rounded(float(text), dtype) != int(text):
                 raise _refusal(
                     fill, dtype, f"expected an integer that it holds exactly; {text}.0 is rounded"
                 )
         if dtype.name == "bfloat16":
-            return _bfloat16(parts[0]).to_bytes(2, order)  # type: ignore[arg-type]
-        code = ("<" if order == "little" else ">") + len(parts) * _CODES[dtype.name]
-        return struct.pack(code, *parts)
+            return _bfloat16(components[0]).to_bytes(2, order)  # type: ignore[arg-type]
+        code = ("<" if order == "little" else ">") + len(components) * _CODES[dtype.name]
+        return struct.pack(code, *components)
     except OverflowError:
         raise _refusal(fill, dtype, "it is too large") from None
 
@@ -69,8 +69,7 @@ def is_value(fill: str) -> bool:
 def _range(dtype: Dtype) -> tuple[int, int]:
     if dtype.kind == "b":
         return 0, 1
-    bits, signed = dtype.bits, dtype.kind == "i" or dtype.name[0] == "i"
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return dtypes.integer_range(dtype.bits, dtype.kind == "i" or dtype.name[0] == "i")
 
 
 def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:
@@ -98,8 +97,8 @@ def _finite(text: str) -> float:
 
 def _integers(fill: str) -> list[str]:
     """Return the integer literals in a number: up to two in a complex one."""
-    parts = [part.group().rstrip("jJ") for part in _PART.finditer(fill)]
-    return [_short(part) for part in parts if part.lstrip("+-").isdecimal()]
+    components = [component.group().rstrip("jJ") for component in _PART.finditer(fill)]
+    return [_short(component) for component in components if component.lstrip("+-").isdecimal()]
 
 
 def _short(text: str) -> str:
@@ -110,8 +109,7 @@ def _short(text: str) -> str:
 def _rounded(value: float, dtype: Dtype) -> float:
     """Return a value rounded to an element type."""
     if dtype.name == "bfloat16":
-        bits = struct.pack("<I", _bfloat16(value) << 16)
-        return float(struct.unpack("<f", bits)[0])
+        return float(struct.unpack("<f", struct.pack("<I", _bfloat16(value) << 16))[0])
     code = "<" + _CODES[dtype.name]
     return float(struct.unpack(code, struct.pack(code, value))[0])
 

@@ -41,15 +41,20 @@ def box(shape: Shape, grid: Shape, number: int) -> Box:
     return tuple(reversed(bounds))
 
 
+def coordinates(bounds: Box, grid: Shape) -> Shape:
+    """Return the position in a grid of the block that has the first element of a box."""
+    return tuple(start // step for (start, _), step in zip(bounds, grid, strict=True))
+
+
 def sizes(bounds: Box) -> Shape:
     """Return the shape of a block."""
     return tuple(stop - first for first, stop in bounds)
 
 
-def runs(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
+def byte_ranges(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int, int, int]]:
     """Yield (offset in the array, offset in the block, bytes) of each contiguous byte range.
 
-    >>> list(runs((5, 4), ((4, 5), (1, 3)), 8))
+    >>> list(byte_ranges((5, 4), ((4, 5), (1, 3)), 8))
     [(136, 0, 16)]
     """
     length, axis, step = itemsize, len(shape), itemsize

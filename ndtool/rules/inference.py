@@ -25,14 +25,14 @@ from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Step, Trace
 
 
-class Given(NamedTuple):
+class Input(NamedTuple):
     """Type and shape of an input; name: the argument, or the role of an array in memory."""
 
     name: str
     dtype: Dtype
     shape: Shape
 
-    def taken_as(self, dtype: str | None) -> "Given":
+    def viewed_as(self, dtype: str | None) -> "Input":
         """Return the input with void elements reinterpreted as `dtype`."""
         if dtype is None:
             return self
@@ -53,7 +53,7 @@ class Given(NamedTuple):
         return described if self.name == described else f"{called(self.name)}: {described}"
 
 
-Inputs = dict[str, Given]  # by the standards' names: data, indices, updates
+Inputs = dict[str, Input]  # by the standards' names: data, indices, updates
 
 
 class Inference(NamedTuple):
@@ -120,20 +120,20 @@ def infer(
 ) -> Inference:
     """Infer the output of an operator.
 
-    dtype: the actual type of void elements of data and updates. Raises RuleError, with the trace
-    so far, or DtypeError, both with the inputs in `places`; UsageError for an unknown reduction or
+    dtype: the actual type of void elements of data and updates. Raises RuleError, with the trace so
+    far, or DtypeError, both with the inputs in `places`; UsageError for an unknown reduction or
     spec.
     """
     inputs = {
-        role: given if role.endswith("indices") else given.taken_as(dtype)
-        for role, given in inputs.items()
+        role: value if role.endswith("indices") else value.viewed_as(dtype)
+        for role, value in inputs.items()
     }
-    types = {role: given.dtype for role, given in inputs.items()}
-    sizes = {role: given.shape for role, given in inputs.items()}
+    types = {role: value.dtype for role, value in inputs.items()}
+    sizes = {role: value.shape for role, value in inputs.items()}
     try:
         row, trace, plan = check(operator, types, sizes, attributes, spec)
     except NdtoolError as error:
-        point_out(error, inputs)
+        name_inputs(error, inputs)
         error.hint = (
             error.hint
             or _swapped(operator, inputs, attributes, spec)
@@ -182,7 +182,7 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
     return (Step("bytes of output < 2^63", f"{number(size)} < 2^63", "assumed", (sentence,)),)
 
 
-def point_out(error: NdtoolError, inputs: Inputs) -> None:
+def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
     """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
         lowered = "write_indices" in inputs
@@ -193,7 +193,7 @@ def point_out(error: NdtoolError, inputs: Inputs) -> None:
     elif isinstance(error, DuplicatesError):
         error.name(called(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
-        error.places = tuple(f"{role} {given.described}" for role, given in inputs.items())
+        error.places = tuple(f"{role} {value.described}" for role, value in inputs.items())
         if error.hint.endswith(shapes.PLAIN):
             names = _quoted(inputs["data"].name), _quoted(inputs["indices"].name)
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
@@ -205,21 +205,21 @@ def is_literal(name: str) -> bool:
 
 
 def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
-    """Return the hint to swap inputs, "" unless exactly one smallest swap fits."""
+    """Return the hint to swap inputs, "" unless one permutation of the fewest inputs fits."""
     roles, fitting = tuple(inputs), []
     for order in list(permutations(roles))[1:]:
-        types = {role: inputs[given].dtype for role, given in zip(roles, order, strict=True)}
-        sizes = {role: inputs[given].shape for role, given in zip(roles, order, strict=True)}
+        types = {role: inputs[name].dtype for role, name in zip(roles, order, strict=True)}
+        sizes = {role: inputs[name].shape for role, name in zip(roles, order, strict=True)}
         try:
             check(operator, types, sizes, attributes, spec)
         except NdtoolError:
             continue
         fitting.append([pair for pair in zip(order, roles, strict=True) if pair[0] != pair[1]])
-    fewest = min(map(len, fitting), default=0)
-    best = [moved for moved in fitting if len(moved) == fewest]
-    if len(best) != 1:
+    smallest = min(map(len, fitting), default=0)
+    candidates = [swaps for swaps in fitting if len(swaps) == smallest]
+    if len(candidates) != 1:
         return ""
-    return "swapped? " + ", ".join(f"{given} would fit as {role}" for given, role in best[0])
+    return "swapped? " + ", ".join(f"{name} would fit as {role}" for name, role in candidates[0])
 
 
 # Operators to suggest if the shapes do not fit the operator of the call.
@@ -234,31 +234,31 @@ _RELATED = {
 
 def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
     """Return the hint at another operator that the shapes fit, "" if there is none."""
-    types = {role: given.dtype for role, given in inputs.items()}
-    sizes = {role: given.shape for role, given in inputs.items()}
-    names = " ".join(_quoted(given.name) for given in inputs.values())
+    types = {role: value.dtype for role, value in inputs.items()}
+    sizes = {role: value.shape for role, value in inputs.items()}
+    names = " ".join(_quoted(value.name) for value in inputs.values())
     try:
         check(operator, types, sizes, attributes, "ndtool")
         return ""  # shapes are not what was refused
     except NdtoolError:
         pass
-    for name in _RELATED.get(operator, ()):
-        other = OPERATORS[name]
+    for related in _RELATED.get(operator, ()):
+        other = OPERATORS[related]
         axes: Sequence[int | None] = (attributes.axis,)
         if attributes.axis is None and "axis" in other.attributes:
             axes = range(len(sizes["data"]))
         for axis in axes:
-            meant = attributes._replace(axis=axis)
+            changed = attributes._replace(axis=axis)
             try:
-                check(name, types, sizes, meant, "ndtool")
+                check(related, types, sizes, changed, "ndtool")
             except NdtoolError:
                 continue
             flags = f" --axis {axis}" if axis else ""
-            flags += f" --batch-dims {meant.batch_dims}" if meant.batch_dims else ""
-            flags += f" --reduction {meant.reduction}" if meant.reduction != "none" else ""
-            flags += "" if meant.include_self else " --no-include-self"
-            flags += f" --duplicates {meant.duplicates}" if meant.duplicates != "last" else ""
-            return f"{_MEANT[name]} the shapes fit: ndtool {other.command} {names}{flags}"
+            flags += f" --batch-dims {changed.batch_dims}" if changed.batch_dims else ""
+            flags += f" --reduction {changed.reduction}" if changed.reduction != "none" else ""
+            flags += "" if changed.include_self else " --no-include-self"
+            flags += f" --duplicates {changed.duplicates}" if changed.duplicates != "last" else ""
+            return f"{_MEANT[related]} the shapes fit: ndtool {other.command} {names}{flags}"
     return ""
 
 
@@ -272,5 +272,5 @@ _MEANT = {
 
 def _quoted(name: str) -> str:
     """Return an argument quoted for a shell."""
-    plain = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
-    return name if plain else "'" + printable(name).replace("'", "'\\''") + "'"
+    is_safe = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
+    return name if is_safe else "'" + printable(name).replace("'", "'\\''") + "'"

@@ -18,16 +18,16 @@ def likely(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
 
     values: some of the indices, each with the size of its axis. dtype: the type of the indices.
     """
-    value, _ = values[0]
+    first, _ = values[0]
     guesses = []
-    if any(one in _LOWEST for one, _ in values):
+    if any(value in _LOWEST for value, _ in values):
         guesses.append("NaN converts to the lowest integer: were the indices floats?")
     for bits in _WIDTHS:
-        if all(2**bits - size <= one < 2**bits > 2 * size for one, size in values):
-            guesses.append(f"{value} is {value - 2**bits} as uint{bits}: was a sign lost?")
-    if dtype.itemsize > 1 and all(-size <= _swapped(one, dtype) < size for one, size in values):
+        if all(2**bits - size <= value < 2**bits > 2 * size for value, size in values):
+            guesses.append(f"{first} is {first - 2**bits} as uint{bits}: was a sign lost?")
+    if dtype.itemsize > 1 and all(-size <= _swapped(value, dtype) < size for value, size in values):
         guesses.append(
-            f"{value} is {_swapped(value, dtype)} with its bytes swapped: is the byte order wrong?"
+            f"{first} is {_swapped(first, dtype)} with its bytes swapped: is the byte order wrong?"
         )
     return guesses
 

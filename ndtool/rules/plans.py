@@ -12,9 +12,9 @@ class NdPlan(NamedTuple):
     """N index tuples of k components, each of which selects one slice of data.
 
     batch: the leading axes of data that number the batches. tuples: N, over all batches. sizes: the
-    lengths of the k indexed axes. run: the shape of one slice. plain: whether indices are plain
-    numbers, tuples of one component without an axis of its own (Gather, Scatter). shared: of plain
-    indices, how many leading axes they have in common with data; the same tuples are for all
+    lengths of the k indexed axes. slice_shape: the shape of one slice. plain: whether indices are
+    plain numbers, tuples of one component without an axis of its own (Gather, Scatter). shared: of
+    plain indices, how many leading axes they have in common with data; the same tuples are for all
     batches along the others.
     """
 
@@ -25,7 +25,7 @@ class NdPlan(NamedTuple):
     batch: Shape
     tuples: int
     sizes: Shape
-    run: Shape
+    slice_shape: Shape
     plain: bool = False
     shared: int = 0
 
@@ -37,7 +37,7 @@ class NdPlan(NamedTuple):
     @property
     def width(self) -> int:
         """Elements of one slice."""
-        return prod(self.run)
+        return prod(self.slice_shape)
 
     @property
     def positions(self) -> Shape:

@@ -1,7 +1,7 @@
 """The reductions, from none to mean, a row for each, which every other module reads.
 
-A reduction says how an update is combined with the current value of an element. The kernels and
-the slow reference each implement the arithmetic themselves.
+A reduction says how an update is combined with the current value of an element. The kernels and the
+slow reference each implement the arithmetic themselves.
 """
 
 import sys
@@ -21,8 +21,8 @@ _PARTS = {"complex64": "float32", "complex128": "float64"}
 def _zero(dtype: Dtype) -> int | None:
     """Return the bits of 0; of -0 for floats, since +0 would not preserve it."""
     if dtype.name in _PARTS:
-        half = 4 * dtype.itemsize  # bits
-        return (1 << half | 1) << (half - 1)
+        component_bits = 4 * dtype.itemsize  # bits
+        return (1 << component_bits | 1) << (component_bits - 1)
     if dtype.name in _ONE:
         return 1 << (8 * dtype.itemsize - 1)
     return 0 if dtype.kind in "iu" else None

@@ -1,8 +1,9 @@
 """Shape inference: rank, shape and axis rules; shapes in, a Trace and a Plan out.
 
-Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims,
-k = indices.shape[-1]. Pure functions on tuples of ints; sizes count elements. A size may also be a
-Symbol, an unknown size with a name: a rule that depends on it is assumed to hold.
+Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims, k =
+indices.shape[-1]. Pure functions on tuples of ints; sizes count elements. A size may also be a
+Symbol, an unknown size with a name: a rule that depends on it is assumed to hold. The first rule
+that does not hold raises RuleError, with the trace so far.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
 MOST_RANK = 64  # NumPy's limit
-PLAIN = "ndtool gather DATA INDICES"  # the command for plain row indices
+PLAIN = "ndtool gather DATA INDICES"  # the command for indices without an axis of components
 
 
 def _ranks(t: Tracer, data: Shape, indices: Shape) -> None:
@@ -62,15 +63,15 @@ def _output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
 
 def _same(t: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
     equal = list(map(t.sizes.equal, shape, expected))
-    broken = len(shape) != len(expected) or False in equal
-    names = [axis for axis, same in enumerate(equal) if same is None]
+    is_broken = len(shape) != len(expected) or False in equal
+    assumed = [axis for axis, is_equal in enumerate(equal) if is_equal is None]
     t.require(
-        False if broken else None if names else True,
+        False if is_broken else None if assumed else True,
         f"{name}.shape = {rule}",
         f"{written(shape)} = {written(expected)}",
         f"{name} has shape {written(shape)}: {rule} = {written(expected)} is required"
         " (no broadcasting)",
-        *(f"{_axis_of(name, axis, shape)} is {expected[axis]}" for axis in names),
+        *(f"{_axis_of(name, axis, shape)} is {expected[axis]}" for axis in assumed),
     )
 
 
@@ -108,8 +109,6 @@ def described(dtype: Dtype, shape: Shape) -> str:
 def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPlan]:
     """Infer ONNX GatherND: output.shape = indices.shape[:-1] + data.shape[b+k:].
 
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
-
     >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
     (8, 5, 64)
     """
@@ -139,8 +138,7 @@ def scatter_nd(
 ) -> tuple[Trace, NdPlan]:
     """Infer ONNX ScatterND: updates.shape must be indices.shape[:-1] + data.shape[k:].
 
-    With b batch axes it is indices.shape[:-1] + data.shape[b+k:]. Raises RuleError, with the trace
-    so far, for the first rule that does not hold.
+    With b batch axes it is indices.shape[:-1] + data.shape[b+k:].
 
     >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
     (4, 3)
@@ -150,17 +148,17 @@ def scatter_nd(
     r, b = len(data), batch_dims
     if b:
         _tuple_batches(t, data, indices, b)
-    k, less, rest = _components(t, indices), " - b" if b else "", "b+k" if b else "k"
+    k, minus_b, start = _components(t, indices), " - b" if b else "", "b+k" if b else "k"
     t.require(
         0 <= k <= r - b,
-        f"0 <= k <= r{less}",
+        f"0 <= k <= r{minus_b}",
         f"0 <= {k} <= {r}" + (f" - {b}" if b else ""),
         f"indices.shape[-1] is {k}: with rank(data) {r}"
         + (f" and batch_dims {b}" if b else "")
         + f" it must be in 0..{r - b}",
     )
     expected = indices[:-1] + data[b + k :]
-    _same(t, "updates", updates, f"indices.shape[:-1] + data.shape[{rest}:]", expected)
+    _same(t, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected)
     _output(t, "data.shape", written(data), data)
     plan = _nd_plan(t, data, indices, data, b)
     return t.trace(), plan
@@ -195,19 +193,17 @@ def _batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
 
 def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
-    run = data[b + k :]
+    tail = data[b + k :]
     t.derive(
         "tuples = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
     )
-    t.derive("width = prod(data.shape[b+k:])", written(run), f"{number(prod(run))} elements each")
-    return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], run)
+    t.derive("width = prod(data.shape[b+k:])", written(tail), f"{number(prod(tail))} elements each")
+    return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], tail)
 
 
 @lru_cache(maxsize=1024)
 def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, ElementsPlan]:
     """Infer ONNX GatherElements: output.shape = indices.shape.
-
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
 
     >>> gather_elements((3, 3), (2, 3), 0)[1].output
     (2, 3)
@@ -223,8 +219,6 @@ def scatter_elements(
     data: Shape, indices: Shape, updates: Shape, axis: int
 ) -> tuple[Trace, ElementsPlan]:
     """Infer ONNX ScatterElements: output.shape = data.shape, updates.shape = indices.shape.
-
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
 
     >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
     (3, 3)
@@ -242,8 +236,7 @@ def gather(
 ) -> tuple[Trace, NdPlan]:
     """Infer ONNX Gather: output.shape = data.shape[:a] + indices.shape + data.shape[a+1:].
 
-    With b batch axes indices.shape[b:] takes the place of axis a, which is b by default. Raises
-    RuleError, with the trace so far, for the first rule that does not hold.
+    With b batch axes indices.shape[b:] replaces axis a, which is b by default.
 
     >>> gather((128, 64), (5,), 0)[1].output
     (5, 64)
@@ -259,8 +252,6 @@ def scatter(
     data: Shape, indices: Shape, updates: Shape, axis: int | None = None, batch_dims: int = 0
 ) -> tuple[Trace, NdPlan]:
     """Infer the inverse of `gather`: updates have the shape that it gives.
-
-    Raises RuleError, with the trace so far, for the first rule that does not hold.
 
     >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
     (128, 64)
@@ -280,36 +271,37 @@ def _plain(
     r, q = len(data), len(indices)
     a = None if axis is None and b else _axis(t, data, axis or 0)
     if b:
-        most = min(r - 1 if a is None else a, q)
-        of = f"rank(data) {r}" if a is None else f"axis {a}"
+        limit = min(r - 1 if a is None else a, q)
+        subject = f"rank(data) {r}" if a is None else f"axis {a}"
         t.require(
-            0 <= b <= most,
+            0 <= b <= limit,
             "0 <= b <= min(a, q)",
             f"0 <= {number(b)} <= min({number(b) if a is None else a}, {q})",
-            f"batch_dims is {number(b)}: with {of} and rank(indices) {q} it must be in 0..{most}",
+            f"batch_dims is {number(b)}: with {subject} and rank(indices) {q} it must be in"
+            f" 0..{limit}",
         )
         _batches(t, data, indices, b)
     a = _axis(t, data, b) if a is None else a
-    parts, ids = (
+    shapes, index_shape = (
         (data[:a], indices[b:], data[a + 1 :]),
         "indices.shape[b:]" if b else "indices.shape",
     )
-    rule = f"data.shape[:a] + {ids} + data.shape[a+1:]"
-    return a, rule, sum(parts, ()), " + ".join(map(written, parts))
+    rule = f"data.shape[:a] + {index_shape} + data.shape[a+1:]"
+    return a, rule, sum(shapes, ()), " + ".join(map(written, shapes))
 
 
 def _plain_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int) -> NdPlan:
     """Return the plan of plain indices along axis a; trace its slices."""
-    before, run, each = data[:a], data[a + 1 :], indices[b:]
-    tuples = prod(before) * prod(each)
+    batch, tail, trailing = data[:a], data[a + 1 :], indices[b:]
+    tuples = prod(batch) * prod(trailing)
     t.derive(
         f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
-        f"{written(before)} * {written(each)}",
+        f"{written(batch)} * {written(trailing)}",
         f"{number(tuples)} slices",
     )
-    t.derive("width = prod(data.shape[a+1:])", written(run), f"{number(prod(run))} elements each")
+    t.derive("width = prod(data.shape[a+1:])", written(tail), f"{number(prod(tail))} elements each")
     sizes = data[a : a + 1]
-    return NdPlan(t.operator, data, indices, output, before, tuples, sizes, run, True, b)
+    return NdPlan(t.operator, data, indices, output, batch, tuples, sizes, tail, True, b)
 
 
 def _elements_axis(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:

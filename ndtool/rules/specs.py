@@ -25,8 +25,6 @@ _WEBNN = ("float32", "float16", "int32", "uint32", "int64", "uint64", "int8", "u
 _WEB_IDS = ("int32", "uint32", "int64")
 _CLAMPED = ("error", "clip")
 _ANY = ("any fixed-size dtype",)
-
-
 UNNUMBERED = ("ndtool", "webnn")  # standards without versions
 
 
@@ -109,8 +107,8 @@ _FUSES = {("openvino", _GND, 5): 1}  # batch_dims, at most: more axes are fused 
 
 
 def _title(standard: str, operator: str, version: int) -> str:
-    own = _TITLES.get((standard, operator, version), _TITLES.get((standard, operator)))
-    return own or operator_of(operator).title
+    title = _TITLES.get((standard, operator, version), _TITLES.get((standard, operator)))
+    return title or operator_of(operator).title
 
 
 def _own(operator: Operator) -> Row:
@@ -187,15 +185,16 @@ def accept(
         allowed = ", ".join(REDUCTIONS)
         raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
-    check_rule(spec, row, attributes)
+    check_mode(spec, row, attributes)
     if not attributes.negatives:
         row = row._replace(negatives=False)
     _check_index_dtype(spec, row, types["indices"])
     if "any" not in row.data[0] and standard_name(data) not in row.data:
         raise _refused(DtypeError, spec, row, "data", standard_name(data), f"data of {data.name}")
-    if "updates" in types and not _same_type(data, types["updates"]):
-        mine, theirs = (d.descr if d.name == "struct" else d.name for d in (data, types["updates"]))
-        raise DtypeError(f"updates has dtype {theirs}: it must be data's, {mine} (no silent cast)")
+    if "updates" in types and not same_type(data, types["updates"]):
+        pair = (data, types["updates"])
+        mine, other = (one.descr if one.name == "struct" else one.name for one in pair)
+        raise DtypeError(f"updates has dtype {other}: it must be data's, {mine} (no silent cast)")
     if reduction not in row.reductions:
         raise _refused(RuleError, spec, row, "reductions", reduction, f"reduction {reduction}")
     if not REDUCTIONS[reduction].takes(data):
@@ -206,38 +205,33 @@ def accept(
         _check_duplicates(spec, row, attributes.duplicates, reduction)
     if attributes.batch_dims and "batch_dims" not in row.attributes:
         raise _refused(RuleError, spec, row, "attributes", "batch_dims", "batch_dims")
-    most = _FUSES.get((row.standard, operator, row.version))
-    if most is not None and attributes.batch_dims > most:
+    limit = _FUSES.get((row.standard, operator, row.version))
+    if limit is not None and attributes.batch_dims > limit:
         raise RuleError(
-            f"{spec} ({_called(row)}) takes batch_dims up to {most}:"
+            f"{spec} ({_called(row)}) takes batch_dims up to {limit}:"
             " it fuses more batch axes into one"
         )
     return row
 
 
-def check_rule(spec: str, row: Row, attributes: Attributes) -> None:
+def check_mode(spec: str, row: Row, attributes: Attributes) -> None:
     """Check the out-of-bounds mode and the fill value."""
-    rule = attributes.out_of_bounds
-    if rule not in MODES:
-        raise UsageError(f"out_of_bounds is {shown(rule)}: expected one of {', '.join(MODES)}")
+    mode = attributes.out_of_bounds
+    if mode not in MODES:
+        raise UsageError(f"out_of_bounds is {shown(mode)}: expected one of {', '.join(MODES)}")
     scatters = operator_of(row.operator).scatters
-    if not MODES[rule].suits(scatters):
-        what, others = "scatter" if scatters else "gather", ", ".join(modes.of_operator(scatters))
-        raise UsageError(f"a {what} has no out_of_bounds {rule}: expected one of {others}")
+    if not MODES[mode].suits(scatters):
+        kind, others = "scatter" if scatters else "gather", ", ".join(modes.of_operator(scatters))
+        raise UsageError(f"a {kind} has no out_of_bounds {mode}: expected one of {others}")
     if attributes.fill is not None and scatters:
         raise UsageError("a scatter has no fill: it skips indices out of bounds and padding")
-    if attributes.fill is not None and rule != "fill" and attributes.pad is None:
-        raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {rule}")
-    for name, given in (
-        ("pad", attributes.pad is not None),
-        ("no negatives", not attributes.negatives),
-    ):
-        if given and row.standard != "ndtool":
-            raise RuleError(
-                f"{spec} ({_called(row)}) does not accept {name}: it requires spec ndtool"
-            )
-    if rule not in row.out_of_bounds:
-        raise _refused(RuleError, spec, row, "out_of_bounds", rule, f"out_of_bounds {rule}")
+    if attributes.fill is not None and mode != "fill" and attributes.pad is None:
+        raise UsageError(f"fill requires out_of_bounds fill or pad, not out_of_bounds {mode}")
+    own = "pad" if attributes.pad is not None else "" if attributes.negatives else "no negatives"
+    if own and row.standard != "ndtool":
+        raise RuleError(f"{spec} ({_called(row)}) does not accept {own}: it requires spec ndtool")
+    if mode not in row.out_of_bounds:
+        raise _refused(RuleError, spec, row, "out_of_bounds", mode, f"out_of_bounds {mode}")
     if row.standard != "ndtool" and attributes.fill not in (None, "0"):
         raise RuleError(f"{spec} ({_called(row)}) fills with 0: fill is {attributes.fill}")
 
@@ -275,11 +269,11 @@ def _check_index_dtype(spec: str, row: Row, indices: Dtype) -> None:
             hint=mask if indices.name == "bool" else "",
         )
     if indices.name not in row.indices:
-        what = f"indices of {indices.name}"
-        raise _refused(DtypeError, spec, row, "indices", indices.name, what)
+        call = f"indices of {indices.name}"
+        raise _refused(DtypeError, spec, row, "indices", indices.name, call)
 
 
-def _same_type(a: Dtype, b: Dtype) -> bool:
+def same_type(a: Dtype, b: Dtype) -> bool:
     """Whether two types are equal but for the byte order; records must be identical."""
     if a.name == b.name == "struct":
         return bool(a.descr == b.descr)
@@ -288,26 +282,24 @@ def _same_type(a: Dtype, b: Dtype) -> bool:
 
 def _no_arithmetic(data: Dtype, reduction: str) -> DtypeError:
     allowed = ", ".join(reductions.of_dtype(data))
-    untyped = [n for n, size in dtypes.EXTENDED.items() if data.name == f"V{size}"]
-    hint = ""
-    if "bfloat16" in untyped:
-        hint = "a bfloat16 array is stored as V2: read it with --dtype bfloat16"
+    is_void = data.name == f"V{dtypes.EXTENDED['bfloat16']}"
     return DtypeError(
-        f"reduction {reduction} is not defined for data of {data.name}: only {allowed}", hint=hint
+        f"reduction {reduction} is not defined for data of {data.name}: only {allowed}",
+        hint="a bfloat16 array is stored as V2: read it with --dtype bfloat16" if is_void else "",
     )
 
 
 def _refused(
-    kind: type[RuleError] | type[DtypeError], spec: str, row: Row, column: str, key: str, what: str
+    error: type[RuleError] | type[DtypeError], spec: str, row: Row, column: str, key: str, call: str
 ) -> RuleError | DtypeError:
     """Return the error that names the spec and the first version whose `column` has `key`."""
-    since = [r for r in rows(row.standard, row.operator) if key in getattr(r, column)]
-    if since:
-        where = f"{row.standard}:{since[0].version} is the first that accepts it"
+    accepting = [r for r in rows(row.standard, row.operator) if key in getattr(r, column)]
+    if accepting:
+        reason = f"{row.standard}:{accepting[0].version} is the first that accepts it"
     else:
-        listed = ", ".join(getattr(row, column)) or "none"
-        where = f"no version of {row.standard} accepts it; valid {column}: {listed}"
-    return kind(f"{spec} ({_called(row)}) does not accept {what}: {where}")
+        valid = ", ".join(getattr(row, column)) or "none"
+        reason = f"no version of {row.standard} accepts it; valid {column}: {valid}"
+    return error(f"{spec} ({_called(row)}) does not accept {call}: {reason}")
 
 
 def _called(row: Row) -> str:

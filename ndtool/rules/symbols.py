@@ -13,9 +13,9 @@ class Symbol(int):
 
     def __new__(cls, *names: str, factor: int = 1) -> Symbol:
         """Return the product of the names and the factor."""
-        made = super().__new__(cls, factor)
-        made.names = names
-        return made
+        symbol = super().__new__(cls, factor)
+        symbol.names = names
+        return symbol
 
     def __mul__(self, other: int) -> int:
         factor = int(self) * int(other)
@@ -47,22 +47,22 @@ class Sizes:
     """
 
     def __init__(self) -> None:
-        self._same: dict[int, int] = {}
+        self._equalities: dict[int, int] = {}
 
     def equal(self, a: int, b: int) -> bool | None:
         """Return whether two sizes are equal; an open comparison is assumed to be."""
-        a, b = self._known(a), self._known(b)
+        a, b = self._resolve(a), self._resolve(b)
         if a == b or not (isinstance(a, Symbol) or isinstance(b, Symbol)):
             return a == b
         if isinstance(a, Symbol):
-            self._same[a] = b
+            self._equalities[a] = b
         else:
-            self._same[b] = a
+            self._equalities[b] = a
         return None
 
     def at_most(self, a: int, b: int) -> bool | None:
         """Return whether the first of two sizes is not larger than the second."""
-        a, b = self._known(a), self._known(b)
+        a, b = self._resolve(a), self._resolve(b)
         if isinstance(a, Symbol) or isinstance(b, Symbol):
             return True if a == b or a == 0 else None
         return a <= b
@@ -70,16 +70,16 @@ class Sizes:
     def may_be_empty(self, size: int) -> list[str]:
         """Return the names in a product whose sizes may be 0."""
         names = size.names if isinstance(size, Symbol) else ()
-        known = {name: self._known(Symbol(name)) for name in names}
-        return [name for name, one in known.items() if isinstance(one, Symbol) or one == 0]
+        resolved = {name: self._resolve(Symbol(name)) for name in names}
+        return [name for name, value in resolved.items() if isinstance(value, Symbol) or value == 0]
 
     def shown(self, size: int) -> str:
         """Return a size as text, with the size it is assumed to equal."""
-        known = self._known(size)
-        return str(size) if known == size else f"{size} (assumed to be {known})"
+        resolved = self._resolve(size)
+        return str(size) if resolved == size else f"{size} (assumed to be {resolved})"
 
-    def _known(self, size: int) -> int:
+    def _resolve(self, size: int) -> int:
         """Return the size that `size` is assumed to equal, or itself."""
-        while size in self._same:
-            size = self._same[size]
+        while size in self._equalities:
+            size = self._equalities[size]
         return size

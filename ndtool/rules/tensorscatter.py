@@ -21,7 +21,7 @@ AXIS = -2  # the default of the standard
 
 
 class Lowering(NamedTuple):
-    """What a call comes to: a scatter along `axis` with one batch axis.
+    """The scatter that computes a call: along `axis`, with one batch axis.
 
     size: s, the length of the axis. length: n, the elements of update along it. output: the shape.
     """
@@ -53,8 +53,8 @@ class Lowering(NamedTuple):
 def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Row:
     """Check the inputs' types and the mode against a spec; return its row.
 
-    Raises DtypeError, RuleError for a standard without the operator, UsageError for an unknown
-    mode or spec.
+    Raises DtypeError, RuleError for a standard without the operator, UsageError for an unknown mode
+    or spec.
     """
     if mode not in MODES:
         raise UsageError(f"mode is {shown(mode)}: expected one of {', '.join(MODES)}")
@@ -64,9 +64,7 @@ def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Ro
             f"write_indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits"
         )
     past, update = types["past"], types["update"]
-    if (past.name, past.itemsize) != (update.name, update.itemsize) or (
-        past.name == "struct" and past.descr != update.descr
-    ):
+    if not specs.same_type(past, update):
         raise DtypeError(
             f"update has dtype {update.name}: it must be past's, {past.name} (no silent cast)"
         )
@@ -109,15 +107,15 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
         f"update's axis {a} ({n}) is at most past's ({s})",
     )
     if "write_indices" in sizes:
-        given = sizes["write_indices"]
+        shape = sizes["write_indices"]
         t.require(
-            len(given) == 1,
+            len(shape) == 1,
             "rank(write_indices) = 1",
-            f"{len(given)} = 1",
-            f"write_indices has shape {written(given)}: [{past[0]}], one index for each batch, is"
+            f"{len(shape)} = 1",
+            f"write_indices has shape {written(shape)}: [{past[0]}], one index for each batch, is"
             " required",
         )
-        _equal(t, "write_indices", given, 0, past[0], "past.shape[0]")
+        _equal(t, "write_indices", shape, 0, past[0], "past.shape[0]")
     t.derive("output.shape = past.shape", written(past), written(past))
     return t.trace(), Lowering(past[0], a, s, n, past)
 

@@ -66,8 +66,8 @@ class Tracer:
             error.trace = self.trace()
             raise error
 
-    def derive(self, what: str, numbers: str, result: object) -> None:
-        self.steps.append(Step(what, numbers, str(result)))
+    def derive(self, rule: str, numbers: str, result: object) -> None:
+        self.steps.append(Step(rule, numbers, str(result)))
 
     def trace(self) -> Trace:
         return Trace(self.operator, tuple(self.steps), self.sizes)

@@ -24,26 +24,26 @@ SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoi
 TOGETHER = 64  # tuples sampled at each position
 
 
-def page_cost(data: ByteRange, ahead: bool) -> int:
+def page_cost(data: ByteRange, prefetches: bool) -> int:
     """Measure the cost of a random page read, in bytes of sequential reading.
 
-    ahead: whether many pages are prefetched at once, as a gather of rows does.
+    prefetches: whether many pages are prefetched at once, as a gather of rows does.
     """
     size = len(data.buffer)
     buffer = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
-    starts = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
+    offsets = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
     started = perf_counter()
-    for start in starts if ahead else ():
+    for start in offsets if prefetches else ():
         data.advise("willneed", start, 1)
-    for start in starts:
+    for start in offsets:
         data.read(start, buffer[:1])
-    found = perf_counter()
+    finished = perf_counter()
     data.read(size // 4, buffer)
-    each, whole = (found - started) / len(starts), perf_counter() - found
-    return min(int(each / whole * len(buffer)), tuning.RANDOM)
+    per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
+    return min(int(per_read / sequential * len(buffer)), tuning.RANDOM)
 
 
-def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
+def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
 
     A tuple is local if its row is near that of the preceding tuple. Both are from a sample.
@@ -55,23 +55,23 @@ def sampled(call: OpenCall, rows: Rows) -> tuple[float, int]:
     indices = operands.bound(call.inference, operands.load_indices(call), handling)
     marks, buffer = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER))
     local = buffer.cast("I")
-    found = total = highest = 0
+    local_count = total = highest = 0
     lowest = rows.height
     source = call.sources["indices"]
     mapped = source.local_range if isinstance(source, Flat) else None
     for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
         if mapped is not None:
             mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
-        piece = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
-        starts = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, piece, boxes, marks, buffer, starts):
+        item = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
+        offsets = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
+        if _kernels.partition_ids(addressing, indices, 0, item, boxes, marks, buffer, offsets):
             continue  # out of bounds: the run reports it
-        wide = boxes.parts > MAX_BYTE_IDS
-        parts = memoryview(marks).cast("H") if wide else marks
-        numbers = [(parts[i] << SHIFT) + local[i] for i in range(piece.tuples)]
+        is_wide = boxes.parts > MAX_BYTE_IDS
+        partition_ids = memoryview(marks).cast("H") if is_wide else marks
+        numbers = [(partition_ids[i] << SHIFT) + local[i] for i in range(item.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)
         steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
-        found += sum(step <= tuning.RANDOM for step in steps)
+        local_count += sum(step <= tuning.RANDOM for step in steps)
         total += len(steps)
-    reach = max(0, highest + 1 - lowest) * rows.width
-    return found / total if total else 0.0, reach
+    span = max(0, highest + 1 - lowest) * rows.width
+    return local_count / total if total else 0.0, span

@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 from ndtool.rules.modes import MODES, Handling
 
 
-def within(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
+def normalized_indices(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
     """Return the indices of an axis from the front; a mode redirects those out of bounds.
 
-    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The
-    caller handles padding.
+    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The caller
+    handles padding.
     """
     wide = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
     limit, redirect = wide.dtype.type(size), MODES[handling.mode].redirect
-    front = wide + (wide < 0) * limit if handling.negatives else wide
-    outside = (front < 0) | (front >= limit)
+    nonnegative = wide + (wide < 0) * limit if handling.negatives else wide
+    invalid = (nonnegative < 0) | (nonnegative >= limit)
     if redirect is None or not size:
-        found = np.where(outside, limit, front)
+        normalized = np.where(invalid, limit, nonnegative)
     else:
-        found = np.where(outside, redirect(wide, limit), front)
-    return found.astype(np.int64)
+        normalized = np.where(invalid, redirect(wide, limit), nonnegative)
+    return normalized.astype(np.int64)

@@ -11,7 +11,7 @@ from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.rules import inference
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 
 
@@ -27,47 +27,48 @@ class Inputs(NamedTuple):
 class OpenCall:
     """A call of an operator with open inputs; a context manager that closes them.
 
-    given: inputs that the caller has open, by role; the others are opened from the request's
+    open_sources: inputs that the caller has open, by role; the others are opened from the request's
     arguments. Raises NdtoolError for an invalid argument, type, shape or attribute. A call does not
     change afterwards: each later step takes it and returns a new value.
 
-    sources: all inputs by role. inference: the trace and the plan of shapes. asked: the inference
-    to report; of a lowered operator that of the user's call. threads: the maximum number of
-    threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
+    sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
+    inference to report; of a lowered operator that of the user's call. threads: the maximum number
+    of threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
     temporary files, the first of them or None. started: the start time by time.perf_counter.
-    passed: the roles of inputs that the caller had open.
+    from_caller: the roles of inputs that the caller had open.
     """
 
     def __init__(
         self,
         request: Request,
-        given: dict[str, Source] | None = None,
-        asked: Inference | None = None,
+        open_sources: dict[str, Source] | None = None,
+        reported: Inference | None = None,
     ) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve(request.threads)
         self.spills = request.spill_locations
         self.spill = self.spills[0] if self.spills else None
-        self.passed = frozenset(given or ())
+        self.from_caller = frozenset(open_sources or ())
         self.sources: dict[str, Source] = {}
         try:
-            self._open(given or {})
-            found = {
-                role: Given(source.name, source.metadata.dtype, source.metadata.shape)
+            self._open(open_sources or {})
+            inputs = {
+                role: Input(source.name, source.metadata.dtype, source.metadata.shape)
                 for role, source in self.sources.items()
             }
             self.inference = inference.infer(
-                request.operator, found, request.attributes, request.spec, request.dtype
+                request.operator, inputs, request.attributes, request.spec, request.dtype
             )
-            self.asked = asked or self.inference
+            self.reported = reported or self.inference
         except BaseException:
             self.close()
             raise
 
-    def _open(self, given: dict[str, Source]) -> None:
+    def _open(self, open_sources: dict[str, Source]) -> None:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
-            source = given.get(role) or locators.open_role(role, argument, streams, self._data)
+            source = open_sources.get(role)
+            source = source or locators.open_role(role, argument, streams, self._data)
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(
@@ -80,8 +81,8 @@ class OpenCall:
         source = next(iter(self.sources.values()), None)
         if source is None:
             return None
-        given = Given(source.name, source.metadata.dtype, source.metadata.shape)
-        return given.taken_as(self.request.dtype).dtype
+        info = Input(source.name, source.metadata.dtype, source.metadata.shape)
+        return info.viewed_as(self.request.dtype).dtype
 
     @property
     def metadata(self) -> ArrayMetadata:

@@ -18,7 +18,7 @@ from ndtool.formats.streams import Streams
 from ndtool.machine import threads
 from ndtool.publish import sinks
 from ndtool.publish.targets import Encoding
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.runs import direct
 
 
@@ -48,17 +48,17 @@ class Conversion:
     time by time.perf_counter.
     """
 
-    def __init__(self, request: Request, given: Source | None = None) -> None:
+    def __init__(self, request: Request, open_source: Source | None = None) -> None:
         self.request = request
         self.started = time.perf_counter()
-        self.source: Source = given or locators.open_source(request.source, Streams())
+        self.source: Source = open_source or locators.open_source(request.source, Streams())
         try:
             if request.output == "-" and self.source.is_open_as(1):
-                what = f"standard output is redirected to {called(request.source)}"
-                raise OutputError(f"{what}, which is the input")
+                message = f"standard output is redirected to {called(request.source)}"
+                raise OutputError(f"{message}, which is the input")
             metadata = self.source.metadata
             dtype = (
-                Given(request.source, metadata.dtype, metadata.shape).taken_as(request.dtype).dtype
+                Input(request.source, metadata.dtype, metadata.shape).viewed_as(request.dtype).dtype
             )
             self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
             self.output = _resolved(request, self.metadata, metadata.layout)

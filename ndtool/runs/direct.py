@@ -71,31 +71,31 @@ def gather(
             inference.plan, item, shape, data, nbytes, inference.row.negatives
         )
 
-    chosen, byte_range = choose(), loaded.byte_range
-    if chosen.packs and loaded.same is None:
+    kernel, byte_range = choose(), loaded.byte_range
+    if kernel.packs and loaded.constant is None:
         byte_range, data = _packed(loaded)
-        chosen = choose()
-    if chosen.slices is not None and sink.metadata.grid == sink.metadata.shape:
+        kernel = choose()
+    if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
         yield ""
-        _gather_pieces(validated, chosen.slices, byte_range, data, sink, progress)
+        _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
         return
     with whole_output(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         paged = write is not None
-        if not dispatch.gather(chosen, data, validated.bound, out, call.threads, progress, paged):
+        if not dispatch.gather(kernel, data, validated.bound, out, call.threads, progress, paged):
             raise operands.changed(inference)
 
 
 def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
     """Return data in row-major order."""
     if not data.dry and data.byte_range.cached() < 0.5:
-        _ask_for_all(data.byte_range)
-    _, dtype, shape = data.given
+        _prefetch_all(data.byte_range)
+    _, dtype, shape = data.info
     packed = data.normalized(dtype.order, False)
     return ByteRange(packed), Operand(packed, 0, layouts.contiguous(shape, dtype.itemsize))
 
 
-def _gather_pieces(
+def _gather_items(
     validated: Validated,
     runs: Runs,
     byte_range: ByteRange,
@@ -103,53 +103,51 @@ def _gather_pieces(
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
-    """Gather in work items, each written when complete.
-
-    With --memory, pages of a mapped file are released after each work item.
-    """
+    """Gather in work items, each written when complete."""
     inference, indices = validated.call.inference, validated.bound
     nbytes, threads = inference.nbytes, validated.call.threads
-    writers = 1 if sink.streamed else team(threads, nbytes)
-    each, most = threads if writers == 1 else 1, tuning.WRITTEN
-    one_by_one = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
+    workers = 1 if sink.streamed else team(threads, nbytes)
+    team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITTEN
+    prefetches = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
     if limit is not None and releases:  # a page for each tuple may be in memory at a time
-        most = min(most, max(1, limit // 4 // writers // (PAGE + runs.width)) * runs.width)
+        tuples = max(1, limit // 4 // workers // (PAGE + runs.width))
+        item_bytes = min(item_bytes, tuples * runs.width)
 
-    def move(piece: WorkItem) -> None:
-        if one_by_one:
-            gathers.will_need(runs, data, indices, piece)
+    def gather_item(item: WorkItem) -> None:
+        if prefetches:
+            gathers.will_need(runs, data, indices, item)
         buffer = buffers.take()
-        to = buffer[: piece.tuples * piece.width]
-        if not gathers.gather_piece(runs, data, indices, piece, to, each):
+        rows = buffer[: item.tuples * item.width]
+        if not gathers.gather_piece(runs, data, indices, item, rows, team_size):
             raise operands.changed(inference)
         if releases:
             byte_range.advise("dontneed")
-        written = piece.byte_range(runs.width)
-        sink.write(written.start, to)
+        written = item.byte_range(runs.width)
+        sink.write(written.start, rows)
         buffers.give(buffer)
         progress(written.stop / nbytes)
 
-    buffers = BufferPool(min(nbytes, max(most, runs.itemsize)))
-    run_all(move, gathers.pieces(runs, most), writers)
+    buffers = BufferPool(min(nbytes, max(item_bytes, runs.itemsize)))
+    run_all(gather_item, gathers.pieces(runs, item_bytes), workers)
 
 
 def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
-    cold = data.cached() < 0.5
-    if cold and gathers.needs_all(runs, size):
+    is_cold = data.cached() < 0.5
+    if is_cold and gathers.needs_all(runs, size):
         if not memory.holds(size):  # such a plan is direct only if its tuples are in order
             return False
-        _ask_for_all(data)
-        cold = False
+        _prefetch_all(data)
+        is_cold = False
     if gathered < size // 2:
         data.advise("random")  # no readahead around each slice
-    return cold
+    return is_cold
 
 
-def _ask_for_all(data: ByteRange) -> None:
+def _prefetch_all(data: ByteRange) -> None:
     """Prefetch all of data, sequentially."""
     for start in range(0, len(data.buffer), MADVISE_BYTES):
         data.advise("willneed", start, MADVISE_BYTES)

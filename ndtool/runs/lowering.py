@@ -20,17 +20,17 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 
-def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
+def opened(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call of a lowered operator as the call that computes it."""
-    asked = OpenCall(request, given)
+    call = OpenCall(request, open_sources)
     try:
         lowering = rules.infer(
-            {role: one.shape for role, one in asked.inference.inputs.items()},
+            {role: one.shape for role, one in call.inference.inputs.items()},
             request.attributes.axis,
         )[1]
-        indices = _indices(asked, lowering)
-        asked.recheck()  # write_indices are read, and closed
-        sources = {LOWERED_INPUTS[role]: source for role, source in asked.sources.items()}
+        indices = _indices(call, lowering)
+        call.recheck()  # write_indices are read, and closed
+        sources = {LOWERED_INPUTS[role]: source for role, source in call.sources.items()}
         if "indices" in sources:
             sources["indices"].close()
         sources["indices"] = arrays.source("the computed indices", indices)
@@ -38,24 +38,24 @@ def opened(request: Request, given: dict[str, Source] | None = None) -> OpenCall
             operator="scatter", attributes=lowering.attributes, spec="ndtool",
             indices=_literal(indices) if request.on_cluster else sources["indices"].name,
         )  # fmt: skip
-        return OpenCall(computed, sources, asked.inference)
+        return OpenCall(computed, sources, call.inference)
     except BaseException:
-        asked.close()
+        call.close()
         raise
 
 
 def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
     """Compute the indices of the scatter; BoundsError if an index is out of bounds."""
-    given, write_indices = call.inference.inputs.get("write_indices"), None
-    if given is not None:
+    info, write_indices = call.inference.inputs.get("write_indices"), None
+    if info is not None:
         raw = operands.load(call, "write_indices").normalized("<", False)
-        code = f"<{given.dtype.kind}{given.dtype.itemsize}"
-        write_indices = np.ndarray(given.shape, code, raw)
+        code = f"<{info.dtype.kind}{info.dtype.itemsize}"
+        write_indices = np.ndarray(info.shape, code, raw)
     try:
         mode = call.request.attributes.mode
         firsts = tensorscatter.first_positions(lowering, write_indices, mode)
     except BoundsError as error:
-        inference.point_out(error, call.inference.inputs)
+        inference.name_inputs(error, call.inference.inputs)
         raise
     _require_memory(prod(lowering.indices), call.request.memory)
     return tensorscatter.positions(lowering, firsts)

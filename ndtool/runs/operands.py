@@ -12,7 +12,7 @@ from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, called
 from ndtool.rules import inference
-from ndtool.rules.inference import Given, Inference
+from ndtool.rules.inference import Inference, Input
 from ndtool.rules.modes import Handling
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.storage.local import ByteRange
@@ -21,24 +21,24 @@ from ndtool.storage.local import ByteRange
 class Loaded(NamedTuple):
     """The bytes of an input, in its stored layout.
 
-    given: its name, element type and shape. fortran: whether it is in Fortran order. dry: whether
+    info: its name, element type and shape. fortran: whether it is in Fortran order. dry: whether
     space for copies is reserved, and nothing is copied.
     """
 
-    given: Given
+    info: Input
     byte_range: ByteRange
     fortran: bool
     threads: int
     spill: str | None
     dry: bool
-    same: Operand | None = None  # of a constant: all of its elements are one slice, or element
+    constant: Operand | None = None  # of a constant: all of its elements are one slice, or element
 
     @property
     def operand(self) -> Operand:
         """The input as a strided operand of kernels."""
-        if self.same is not None:
-            return self.same
-        _, dtype, shape = self.given
+        if self.constant is not None:
+            return self.constant
+        _, dtype, shape = self.info
         strides = layouts.contiguous(shape, dtype.itemsize, self.fortran)
         return Operand(self.byte_range.buffer, 0, strides)
 
@@ -47,7 +47,7 @@ class Loaded(NamedTuple):
 
         aligned: whether elements must be at multiples of their size.
         """
-        name, dtype, shape = self.given
+        name, dtype, shape = self.info
         data, size = self.operand, len(self.byte_range.buffer)
         unaligned = aligned and (self.byte_range.position or 0) % dtype.itemsize != 0
         if copies.is_normalized(shape, data.strides, dtype, order) and not unaligned:
@@ -95,9 +95,9 @@ def load(
 
     touched: the parts to read, None for all. dry: whether to reserve space and read nothing.
     """
-    found = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
+    byte_range = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
-    return Loaded(call.inference.inputs[role], found, fortran, call.threads, call.spill, dry)
+    return Loaded(call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry)
 
 
 def load_data(validated: Validated, dry: bool = False) -> Loaded:
@@ -105,10 +105,10 @@ def load_data(validated: Validated, dry: bool = False) -> Loaded:
     call, touched = validated.call, None
     data = call.sources["data"]
     if isinstance(data, Constant):
-        same = data.operand(call.inference.plan)
-        byte_range = ByteRange(same.buffer)
-        given = call.inference.inputs["data"]
-        return Loaded(given, byte_range, False, call.threads, call.spill, dry, same)
+        constant = data.operand(call.inference.plan)
+        byte_range = ByteRange(constant.buffer)
+        info = call.inference.inputs["data"]
+        return Loaded(info, byte_range, False, call.threads, call.spill, dry, constant)
     if not call.inference.scatters:
         from ndtool.runs.touched import Gathered
 
@@ -132,7 +132,7 @@ def validate(call: OpenCall) -> Validated:
     inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
-        inference.point_out(error, call.inference.inputs)
+        inference.name_inputs(error, call.inference.inputs)
         if check.is_error(plan, mode) or not isinstance(error, BoundsError):
             raise error
     validated = Validated(call, indices, error)
@@ -140,17 +140,17 @@ def validate(call: OpenCall) -> Validated:
         try:
             distinct.check(plan, validated.bound, call.inference.row.negatives)
         except DuplicatesError as duplicates:
-            inference.point_out(duplicates, call.inference.inputs)
+            inference.name_inputs(duplicates, call.inference.inputs)
             raise
     return validated
 
 
-def bound(found: Inference, indices: memoryview, handling: Handling) -> Indices:
+def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices for kernels, with what happens to each of them."""
-    filling = bind.filling_for(found.plan, found.filling) if handling.skips else None
-    return bind.bind_indices(indices, found.inputs["indices"].dtype, handling, filling)
+    filling = bind.filling_for(inferred.plan, inferred.filling) if handling.skips else None
+    return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 
-def changed(found: Inference) -> OutputError:
+def changed(inferred: Inference) -> OutputError:
     """Return the error that an index that was valid has become invalid."""
-    return OutputError(f"{called(found.inputs['indices'].name)} changed during the run")
+    return OutputError(f"{called(inferred.inputs['indices'].name)} changed during the run")

@@ -5,35 +5,35 @@ from typing import Any
 
 from ndtool.errors import called
 from ndtool.rules import mistakes
-from ndtool.rules.inference import Given, is_literal
+from ndtool.rules.inference import Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import NdPlan, Plan
 
-LOOKED_AT = 1 << 14  # indices in the sample: a fraction of a millisecond
+SAMPLED = 1 << 14  # indices in the sample: a fraction of a millisecond
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 
 
 def suspected(
-    given: Given,
+    info: Input,
     indices: memoryview,
     plan: Plan | None = None,
     attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
 ) -> list[str]:
     """Return the warning that -1 may be padding, as a list of at most one.
 
-    given: the name and type of the indices. indices: their bytes; of many, a sample is read. plan:
+    info: the name and type of the indices. indices: their bytes; of many, a sample is read. plan:
     the plan of the call, which has the number of components of a tuple. Unsigned types store -1 as
     a large number, which the warning gives.
     """
-    name, dtype, _ = given
+    name, dtype, _ = info
     if attributes.pad is not None or not attributes.negatives:
-        return _unequal(given, attributes.pad)
+        return _unequal(info, attributes.pad)
     code = _CODES.get(dtype.name)
     if code is None or not len(indices) or is_literal(name):
         return []
     k = plan.k if isinstance(plan, NdPlan) else 1
     total = len(indices) // dtype.itemsize
-    step = -(-total // LOOKED_AT) | 1  # odd, since indices may alternate in kind
+    step = -(-total // SAMPLED) | 1  # odd, since indices may alternate in kind
     raw: Any = indices.cast("B")
     elements = raw.cast(code)
     columns = [array.array(code, elements[j :: k * step].tobytes()) for j in range(k)]
@@ -42,16 +42,16 @@ def suspected(
             column.byteswap()
         if min(column) != -1:
             return []
-    looked_at = "" if step == 1 else " in a sample"
+    sample = "" if step == 1 else " in a sample"
     count = columns[0].count(-1) if k == 1 else list(zip(*columns, strict=True)).count((-1,) * k)
-    found = mistakes.padding(count, len(columns[0]), looked_at, k)
-    return [f"{called(name)}: {found}"] if found else []
+    warning = mistakes.padding(count, len(columns[0]), sample, k)
+    return [f"{called(name)}: {warning}"] if warning else []
 
 
-def _unequal(given: Given, pad: int | None) -> list[str]:
+def _unequal(info: Input, pad: int | None) -> list[str]:
     """Return the warning that no index of an unsigned type equals a negative pad."""
-    if pad is None or pad >= 0 or given.dtype.kind != "u":
+    if pad is None or pad >= 0 or info.dtype.kind != "u":
         return []
-    bits = 8 * given.dtype.itemsize
-    meant = f"as {given.dtype.name} it is {2**bits + pad}" if pad >= -(1 << bits - 1) else "never"
-    return [f"{called(given.name)}: pad {pad} equals no index of {given.dtype.name}: {meant}"]
+    bits = 8 * info.dtype.itemsize
+    stored = f"as {info.dtype.name} it is {2**bits + pad}" if pad >= -(1 << bits - 1) else "never"
+    return [f"{called(info.name)}: pad {pad} equals no index of {info.dtype.name}: {stored}"]

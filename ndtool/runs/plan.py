@@ -59,18 +59,18 @@ class Plan(NamedTuple):
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
-    to, at_once = destination(call, output)
-    chunked = _in_chunks(call, to)
+    out, at_once = destination(call, output)
+    chunked = _in_chunks(call, out)
     partitioning, reason = (
-        _partition_chunked(call, limit, to, at_once) if chunked else _partition_flat(call, limit)
+        _partition_chunked(call, limit, out, at_once) if chunked else _partition_flat(call, limit)
     )
     if partitioning is not None:
         return planned("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
-    given, data = _given(call)
-    read = given + (min(data, written) if gathers else data)
-    own = _own(call, to, at_once if chunked else None)
-    return Plan("direct", {}, read, written, 0, own, reason)
+    input_bytes, data = _input_bytes(call)
+    read = input_bytes + (min(data, written) if gathers else data)
+    nbytes = _buffer_bytes(call, out, at_once if chunked else None)
+    return Plan("direct", {}, read, written, 0, nbytes, reason)
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
@@ -80,16 +80,16 @@ def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, i
 
 def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
     """Return a call with threads whose chunks fit in memory; ResourceError if one does not."""
-    to, _ = destination(call, output)
-    if limit is None or not _in_chunks(call, to):
+    out, _ = destination(call, output)
+    if limit is None or not _in_chunks(call, out):
         return call
     from ndtool.runs.external.units import chunk_buffers
 
     arrays = [
-        (chunk_buffers(one.metadata), one.name, one.metadata) for one in call.sources.values()
+        (chunk_buffers(item.metadata), item.name, item.metadata) for item in call.sources.values()
     ]
-    arrays.append((chunk_buffers(to, True), "the output", to))
-    buffers, name, metadata = max(arrays, key=lambda one: one[0])
+    arrays.append((chunk_buffers(out, True), "the output", out))
+    buffers, name, metadata = max(arrays, key=lambda item: item[0])
     if buffers > limit:
         nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         raise ResourceError(
@@ -101,24 +101,21 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
     return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))  # and other buffers
 
 
-def _own(call: OpenCall, to: ArrayMetadata, at_once: int | None) -> int:
-    """Return the bytes of memory that direct execution takes in addition to the arrays.
-
-    at_once: the number of output chunks to write concurrently; None if no array has chunks.
-    """
+def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
+    """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
     data, gathers = call.sources["data"], not call.inference.scatters
-    own = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
+    nbytes = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
         from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
-        each = max(chunk_buffers(to, True), *map(chunk_buffers, metadata))
-        own += max(call.threads, _at_once(call, at_once)) * each
+        chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
+        nbytes += max(call.threads, _at_once(call, at_once)) * chunk_bytes
     if gathers and (not isinstance(data, Flat) or data.local_range is None):
         from ndtool.runs import touched
 
-        own += touched.memory(data.metadata)
-    return own
+        nbytes += touched.memory(data.metadata)
+    return nbytes
 
 
 def _counts(call: OpenCall) -> int:
@@ -144,37 +141,34 @@ def planned(
     run = estimates.run_of(call, partitioning, output, spill)
     phases = run.phases()
     return Plan(
-        way, partitioning.tasks, sum(one.read for one in phases),
-        sum(one.written for one in phases), partitioning.spilled, partitioning.memory, reason,
+        way, partitioning.tasks, sum(item.read for item in phases),
+        sum(item.written for item in phases), partitioning.spilled, partitioning.memory, reason,
         partitioning.levels, partitioning, run.requests(phases),
         estimates.estimates(run, phases, call.request.prices or Prices()),
     )  # fmt: skip
 
 
-def _given(call: OpenCall) -> tuple[int, int]:
+def _input_bytes(call: OpenCall) -> tuple[int, int]:
     """Return the bytes of indices and updates, and of data."""
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = sizes.pop("data")
     return sum(sizes.values()), 0 if isinstance(call.sources["data"], Constant) else data
 
 
-def _in_chunks(call: OpenCall, to: ArrayMetadata) -> bool:
+def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
     """Whether an input or the output has chunks."""
-    given = any(not isinstance(source, Flat) for source in call.sources.values())
-    return given or to.in_chunks
+    inputs_chunked = any(not isinstance(source, Flat) for source in call.sources.values())
+    return inputs_chunked or out.in_chunks
 
 
 def _partition_chunked(
-    call: OpenCall, limit: int | None, to: ArrayMetadata, at_once: int
+    call: OpenCall, limit: int | None, out: ArrayMetadata, at_once: int
 ) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run with chunked arrays, None for direct, and the reason.
-
-    Direct execution holds all chunks that it reads and writes in memory.
-    """
+    """Return the partitioning of a run with chunked arrays, None for direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
-    data, rows = call.sources["data"], rows_in(call, to)
+    data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
     if isinstance(data, Flat) and not _is_readable_in_parts(data):
@@ -183,42 +177,42 @@ def _partition_chunked(
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
-    each = (
+    chunk_bytes = (
         PAGE + rows.width
         if isinstance(data, Flat)
-        else prod(metadata["data"].grid) * to.dtype.itemsize
+        else prod(metadata["data"].grid) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
     if gathers:
-        assembled = min(assembled, rows.tuples * each)
-    held = (
+        assembled = min(assembled, rows.tuples * chunk_bytes)
+    working_set = (
         assembled
         + _counts(call)
-        + sum(one.nbytes for role, one in metadata.items() if role != "data")
-        + to.nbytes
+        + sum(item.nbytes for role, item in metadata.items() if role != "data")
+        + out.nbytes
     )
-    fits, budget = memory.holds(held, allowed), min(allowed // 2, tuning.SWEPT)
-    reason = f"the {held} bytes that are read and written do not fit in memory of {allowed}"
+    fits, budget = memory.holds(working_set, allowed), min(allowed // 2, tuning.SWEPT)
+    reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
     if fits:
         budget = min(budget, tuning.SPARED)
-        reason = f"the {held} bytes that are read and written fit in memory of {allowed}"
+        reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
         is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.SPARED):
             return None, reason
     from ndtool.runs.external import choice
 
-    needed = list[int]()
-    for output in (to, to._replace(grid=to.shape, layout=None)):  # or assemble its chunks
-        written = chunk_buffers(to, True)
+    minimums = list[int]()
+    for output in (out, out._replace(grid=out.shape, layout=None)):  # or assemble its chunks
+        written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, at_once, allowed))
         if partitioning := choice.chosen(partition, budget, allowed):
             break
-        needed.append(choice.least(partition))
+        minimums.append(choice.least(partition))
     else:
         if fits:
             return None, reason
-        if limit is not None and any(needed):
-            raise choice.refusal(min(filter(None, needed)), limit)
+        if limit is not None and any(minimums):
+            raise choice.refusal(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits:
         swept = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
@@ -228,39 +222,36 @@ def _partition_chunked(
 
 
 def _for_chunks(
-    call: OpenCall, to: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
+    call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
 ) -> Partitioning | None:
-    """Partition a run with chunked arrays for this process.
-
-    limits: bytes of the buffers that write a chunk, chunks to write at once, bytes of memory.
-    """
+    """Partition for this process; limits: buffers that write a chunk, chunks at once, memory."""
     written, at_once, allowed = limits
-    partitioning = partition_chunks(call, to, at_once, budget, levels)
+    partitioning = partition_chunks(call, out, at_once, budget, levels)
     if partitioning is None:
         return None
     return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
 
 
-def rows_in(call: OpenCall, to: ArrayMetadata) -> Rows:
+def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
     """Return a call in rows; they have linear numbers if data and output are flat."""
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], Flat) and (gathers or not to.in_chunks)
+    flat = isinstance(call.sources["data"], Flat) and (gathers or not out.in_chunks)
     return rows_of(call.inference, flat)
 
 
 def partition_chunks(
-    call: OpenCall, to: ArrayMetadata, at_once: int, budget: int, levels: int = 1
+    call: OpenCall, out: ArrayMetadata, at_once: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
     from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
     from ndtool.runs.external.units import units_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
-    rows = rows_in(call, to)
-    units = units_of(call.inference, metadata, to, _at_once(call, at_once))
-    if not metadata["data"].in_chunks and (not call.inference.scatters or not to.in_chunks):
+    rows = rows_in(call, out)
+    units = units_of(call.inference, metadata, out, _at_once(call, at_once))
+    if not metadata["data"].in_chunks and (not call.inference.scatters or not out.in_chunks):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
@@ -269,7 +260,7 @@ def partition_chunks(
 
 def _at_once(call: OpenCall, written: int) -> int:
     """Return how many chunks to read or write concurrently, independent of processors."""
-    return max(written, *(one.at_once for one in call.sources.values()))
+    return max(written, *(item.at_once for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
@@ -306,28 +297,28 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         return partitioning.within(allowed)
 
     partitioning = choice.chosen(partition, min(allowed // 2, tuning.SWEPT), allowed)
-    few = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
+    is_sparse = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        needed = choice.least(partition)
+        minimum = choice.least(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM
-        if limit is not None and not (few or is_fast):
-            raise choice.refusal(needed, limit)
-        return None, f"a sweep would take {needed} bytes of memory, more than {allowed}"
-    near, reach = access.sampled(call, rows)
-    far = rows.tuples * (1 - near)
-    jumps = far * max(1 - allowed / size, 0.25)
-    if memory.holds(reach, allowed):
-        jumps = min(jumps, reach / PAGE)  # the page cache keeps what was read
-    jump, sweep = tuning.RANDOM, choice.cost(partitioning)
-    if gathers and local_range.mapped and sweep < jumps * (jump + rows.width):
-        absent = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
-        touched = min(int(far * (PAGE + rows.width)), reach)
-        if memory.holds(int(touched * absent), allowed):
-            ahead = not isinstance(call.inference.plan, ElementsPlan)
-            jump = max(PAGE, int(absent * access.page_cost(local_range, ahead)))
-    direct = int(jumps * (jump + rows.width) * (1 if gathers else 2))
+        if limit is not None and not (is_sparse or is_fast):
+            raise choice.refusal(minimum, limit)
+        return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
+    local_fraction, span = access.sample_locality(call, rows)
+    scattered = rows.tuples * (1 - local_fraction)
+    random_reads = scattered * max(1 - allowed / size, 0.25)
+    if memory.holds(span, allowed):
+        random_reads = min(random_reads, span / PAGE)  # the page cache keeps what was read
+    read_cost, sweep = tuning.RANDOM, choice.cost(partitioning)
+    if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
+        uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
+        touched = min(int(scattered * (PAGE + rows.width)), span)
+        if memory.holds(int(touched * uncached), allowed):
+            prefetches = not isinstance(call.inference.plan, ElementsPlan)
+            read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
+    direct = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
-    if limit is not None and not (few or is_bounded(call) or memory.holds(reach, allowed)):
+    if limit is not None and not (is_sparse or is_bounded(call) or memory.holds(span, allowed)):
         return partitioning, f"direct access would take more memory than {allowed}"
     return (partitioning if sweep < direct else None), reason
 

@@ -32,11 +32,11 @@ class Estimate(NamedTuple):
     dollars: float
 
 
-def parse(given: Any, name: str = "prices") -> Prices:
+def parse(fields: Any, name: str = "prices") -> Prices:
     """Return prices from a mapping of some of them; UsageError if it is malformed."""
-    if not isinstance(given, Mapping):
+    if not isinstance(fields, Mapping):
         raise UsageError(f"{name}: expected an object with {_keys()}")
-    for key, price in given.items():
+    for key, price in fields.items():
         if key not in Prices._fields:
             raise UsageError(f"{name}: {shown(key)} is not a price: expected {_keys()}")
         number = type(price) in (int, float) and 0 <= price <= _MOST
@@ -44,7 +44,7 @@ def parse(given: Any, name: str = "prices") -> Prices:
             raise UsageError(
                 f"{name}: {key} is {shown(price)}: expected a number of dollars, at least 0"
             )
-    return Prices(**{key: float(price) for key, price in given.items()})
+    return Prices(**{key: float(price) for key, price in fields.items()})
 
 
 def read(file: str) -> Prices:
@@ -54,12 +54,12 @@ def read(file: str) -> Prices:
     name = printable(file)
     try:
         with open(file, encoding="utf-8") as lines:
-            given = json.loads(lines.read(_LARGEST))
+            fields = json.loads(lines.read(_LARGEST))
     except OSError as exc:
         raise UsageError(f"{name}: {exc.strerror}: expected a file of prices") from None
     except (ValueError, RecursionError):
         raise UsageError(f"{name} is not JSON: expected an object with {_keys()}") from None
-    return parse(given, name)
+    return parse(fields, name)
 
 
 def _keys() -> str:

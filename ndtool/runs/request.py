@@ -56,16 +56,13 @@ class Request(NamedTuple):
     def arguments(self) -> dict[str, str]:
         """The inputs by the standards' names, without an optional one that is not given."""
         roles = operator_of(self.operator).inputs
-        named = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
-        optional = "write_indices"
-        given = {role: one for role, one in named.items() if role != optional or one is not None}
-        if not self.text:
-            return given
-        first = roles[0]  # data, which are never text; stats has no updates
-        return {
-            role: one if role == first or one is None else locators.as_text(one)
-            for role, one in given.items()
-        }
+        arguments = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
+        if arguments.get("write_indices", "") is None:
+            del arguments["write_indices"]
+        for role in roles[1:] if self.text else ():  # data are never text
+            if arguments.get(role) is not None:  # stats has no updates
+                arguments[role] = locators.as_text(arguments[role])
+        return arguments
 
     @property
     def spill_locations(self) -> tuple[str, ...]:
@@ -75,22 +72,25 @@ class Request(NamedTuple):
                 "--resume: only a run on a cluster can be resumed: expected --scheduler or"
                 " --workers"
             )
-        given = [self.spill] if isinstance(self.spill, str) else self.spill or ()
-        if self.on_cluster and len(given) > 1:
+        spill = [self.spill] if isinstance(self.spill, str) else self.spill or ()
+        if self.on_cluster and len(spill) > 1:
             raise UsageError(
-                f"--spill is given {len(given)} times: a cluster spills to one directory or URL,"
+                f"--spill is given {len(spill)} times: a cluster spills to one directory or URL,"
                 " which all workers share"
             )
-        return tuple(map(self._spill_location, given))
+        return tuple(map(self._spill_location, spill))
 
-    def _spill_location(self, given: str) -> str:
-        where = locations.local_path(given)
-        if locations.is_url(where):
+    def _spill_location(self, argument: str) -> str:
+        location = locations.local_path(argument)
+        if not location:
+            raise UsageError("--spill is empty: expected a directory")
+        if locations.is_url(location):
             if not self.on_cluster:
                 raise UsageError(
-                    f"--spill {called(where)}: only a cluster spills to a URL: expected a directory"
+                    f"--spill {called(location)}: only a cluster spills to a URL:"
+                    " expected a directory"
                 )
-        elif not os.path.isdir(where):
-            what = "is not a directory" if os.path.lexists(where) else "does not exist"
-            raise UsageError(f"--spill {called(where)} {what}: expected an existing directory")
-        return where
+        elif not os.path.isdir(location):
+            what = "is not a directory" if os.path.lexists(location) else "does not exist"
+            raise UsageError(f"--spill {called(location)} {what}: expected an existing directory")
+        return location

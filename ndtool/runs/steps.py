@@ -1,7 +1,7 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates
-and gives a `Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
+`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates and gives a
+`Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Outcome(NamedTuple):
     warnings: list[str]
 
 
-def open_call(request: Request, given: dict[str, Source] | None = None) -> OpenCall:
+def open_call(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call; that of a lowered operator as the call that computes it. See OpenCall."""
     if request.operator not in LOWERED:
-        return OpenCall(request, given)
+        return OpenCall(request, open_sources)
     from ndtool.runs import lowering
 
-    return lowering.opened(request, given)
+    return lowering.opened(request, open_sources)
 
 
 def resolved(call: OpenCall) -> Output | None:
@@ -108,8 +108,8 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
         limit = call.request.memory
         call = plan.fitted(call, limit, output)
         planned = plan.choose(call, limit, output)
-        first = planned.partitioning is None or output is None
-        validated = operands.validate(call) if first else None
+        validates = planned.partitioning is None or output is None
+        validated = operands.validate(call) if validates else None
         yield Prepared(call, output, planned, validated, _execution(call, planned, validated))
 
 
@@ -131,13 +131,13 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     from ndtool.runs.external.policy import Troubles
 
     request, abandoned = call.request, None
-    named = distributed.arguments(
+    names = distributed.arguments(
         request.arguments, call.sources, request.output, request.attributes.reduction
     )
     assert output is not None, "a cluster requires an output"
     spill = distributed.folder(call.spill, output.name)
     if request.resume:  # before a local cluster starts and creates folders of its own
-        abandoned = distributed.find_abandoned(call, output, spill, named)
+        abandoned = distributed.find_abandoned(call, output, spill, names)
         stack.callback(abandoned.close)
     cluster = stack.enter_context(
         dask.connect(request.scheduler, request.workers, call.threads, request.memory)
@@ -146,105 +146,105 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     assert planned.partitioning is not None, "a cluster executes partitions"
     troubles = Troubles()
     execution = partial(
-        distributed.run, call, planned.partitioning, (spill, named), cluster, abandoned, troubles
+        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, troubles
     )
     return Prepared(call, output, planned, None, execution, abandoned, troubles)
 
 
-def rehearse(ready: Prepared) -> Outcome:
+def rehearse(run: Prepared) -> Outcome:
     """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
 
     The same code creates the output and the temporary files and reserves their space, so that a
     lack of permissions or space raises the same errors.
     """
-    call, reports = ready.call, list[BoundsError]()
+    call, reports = run.call, list[BoundsError]()
     sink: Sink | None = None
     try:
-        if ready.output is not None:
-            sink = outputs.create(ready.output, dry=True)
+        if run.output is not None:
+            sink = outputs.create(run.output, dry=True)
             if call.inference.nbytes:
-                with closing(ready.execution(sink, silent, reports.append, True)) as phases:
+                with closing(run.execution(sink, silent, reports.append, True)) as phases:
                     next(phases)
     finally:
         if sink is not None:
             sink.abort()
-    if ready.validated is None:
+    if run.validated is None:
         from ndtool.runs.external import execution
 
-        assert ready.plan.partitioning is not None, "an external plan has a partitioning"
-        with _named(call.inference):
-            execution.check(call, ready.plan.partitioning, reports.append)
+        assert run.plan.partitioning is not None, "an external plan has a partitioning"
+        with _naming_files(call.inference):
+            execution.check(call, run.plan.partitioning, reports.append)
     call.recheck()
-    return _outcome(ready, None if sink is None else sink.preserved, reports)
+    return _outcome(run, None if sink is None else sink.preserved, reports)
 
 
 def execute(
-    ready: Prepared,
+    run: Prepared,
     progress: ProgressCallback = silent,
-    beside: Sequence[Sink] = (),
+    companions: Sequence[Sink] = (),
     phase: Callable[[str], object] = do_nothing,
     sink: Sink | None = None,
 ) -> Outcome:
     """Compute the output into a sink, and publish it when it is complete.
 
-    progress: the progress callback, which takes a fraction. beside: companion sinks, complete, that
-    are published together with it. phase: takes the name of each phase before it begins. sink: used
+    progress: the progress callback, which takes a fraction. companions: complete sinks that are
+    published together with it. phase: takes the name of each phase before it begins. sink: used
     instead of a new one for the output.
     """
-    call, reports = ready.call, list[BoundsError]()
+    call, reports = run.call, list[BoundsError]()
     if sink is None:
-        assert ready.output is not None, "the run has no output"
-        sink = outputs.create(ready.output)
+        assert run.output is not None, "the run has no output"
+        sink = outputs.create(run.output)
     try:
         if call.inference.nbytes:
-            execution = ready.execution(sink, progress, reports.append, False)
-            with _named(call.inference), closing(execution) as phases:
+            execution = run.execution(sink, progress, reports.append, False)
+            with _naming_files(call.inference), closing(execution) as phases:
                 for name in phases:
                     phase(name)
         call.recheck()
-        sinks.commit(sink, *beside)
+        sinks.commit(sink, *companions)
     finally:
         sink.abort()
-    return _outcome(ready, sink.preserved, reports)
+    return _outcome(run, sink.preserved, reports)
 
 
-def unwritten(ready: Prepared) -> Outcome:
+def unwritten(run: Prepared) -> Outcome:
     """Return the outcome of a run whose output is shown, not written."""
-    return _outcome(ready, None, [])
+    return _outcome(run, None, [])
 
 
 def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
     """Run a call from beginning to end."""
-    with prepared(call, resolved(call)) as ready:
-        return execute(ready, progress)
+    with prepared(call, resolved(call)) as run:
+        return execute(run, progress)
 
 
 def _outcome(
-    ready: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
+    run: Prepared, preserved: tuple[str, ...] | None, reports: list[BoundsError]
 ) -> Outcome:
     for report in reports:
-        inference.point_out(report, ready.call.inference.inputs)
-    outside = reports[0] if reports else ready.validated and ready.validated.outside
-    resumed = ready.resumed.taken if ready.resumed else {}
-    return Outcome(ready.plan, preserved, outside, resumed, warnings(ready, outside))
+        inference.name_inputs(report, run.call.inference.inputs)
+    outside = reports[0] if reports else run.validated and run.validated.outside
+    resumed = run.resumed.taken if run.resumed else {}
+    return Outcome(run.plan, preserved, outside, resumed, warnings(run, outside))
 
 
-def warnings(ready: Prepared, outside: BoundsError | None = None) -> list[str]:
+def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
     outside: the bounds report; by default that of the validation.
     """
-    call, validated, found = ready.call, ready.validated, list[str]()
+    call, validated, messages = run.call, run.validated, list[str]()
     report = outside or (validated and validated.outside)
     if report is not None:
-        found.append(_handled(call.inference, report))
+        messages.append(_handled(call.inference, report))
     indices = validated.indices if validated is not None else _stored_indices(call)
-    if indices is not None and "indices" not in call.passed:
-        given = call.inference.inputs["indices"]
-        found += padding.suspected(given, indices, call.inference.plan, call.inference.attributes)
-    if ready.resumed is not None and ready.resumed.reason:
-        found.append(f"nothing is resumed: {ready.resumed.reason}")
-    return found + (ready.troubles.warnings() if ready.troubles else [])
+    if indices is not None and "indices" not in call.from_caller:
+        info = call.inference.inputs["indices"]
+        messages += padding.suspected(info, indices, call.inference.plan, call.inference.attributes)
+    if run.resumed is not None and run.resumed.reason:
+        messages.append(f"nothing is resumed: {run.resumed.reason}")
+    return messages + (run.troubles.warnings() if run.troubles else [])
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:
@@ -255,21 +255,21 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     return source.local_range.buffer
 
 
-def _handled(found: Inference, outside: BoundsError) -> str:
+def _handled(inferred: Inference, outside: BoundsError) -> str:
     """Return the warning how many indices are out of bounds, and what the mode did with them."""
-    done, first = found.mode.done, ", ".join(outside.places)
-    if found.attributes.out_of_bounds == "fill":
-        done += f" with {found.attributes.fill or 0}"
-    literal = is_literal(found.inputs["indices"].name)
+    done, first = inferred.mode.done, ", ".join(outside.places)
+    if inferred.attributes.out_of_bounds == "fill":
+        done += f" with {inferred.attributes.fill or 0}"
+    literal = is_literal(inferred.inputs["indices"].name)
     cause = f"; {outside.hint}" if outside.hint and not literal else ""
     return f"{outside.counted} are out of bounds, and {done}; the first: {first}{cause}"
 
 
 @contextmanager
-def _named(found: Inference) -> Iterator[None]:
+def _naming_files(inferred: Inference) -> Iterator[None]:
     """Add the names of the files to errors about indices."""
     try:
         yield
     except (BoundsError, DuplicatesError) as error:
-        inference.point_out(error, found.inputs)
+        inference.name_inputs(error, inferred.inputs)
         raise

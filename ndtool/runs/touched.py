@@ -42,8 +42,7 @@ def memory(metadata: ArrayMetadata) -> int:
 class Gathered:
     """The parts of data that a gather reads.
 
-    indices: their bytes, of type `dtype`, in row-major order. handling: what
-    happens to each.
+    indices: their bytes, of type `dtype`, in row-major order. handling: what happens to each.
     """
 
     def __init__(
@@ -56,27 +55,27 @@ class Gathered:
         self._plan, self._indices, self._handling = plan, indices, handling
         self._code = f"{dtype.order}{dtype.kind}{dtype.itemsize}"
         if isinstance(plan, ElementsPlan):
-            self._lead: Shape = plan.data
-            self._run: Shape = ()
+            self._row_shape: Shape = plan.data
+            self._slice_shape: Shape = ()
             self._axes: tuple[int, ...] = (plan.axis,)
             self._positions = plan.indices
         else:
             b = len(plan.batch)
-            self._lead, self._run = plan.data[: b + plan.k], plan.run
+            self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
             self._axes = tuple(range(b, b + plan.k))
             self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
-        self._partition_flat: Shape | None = None
+        self._step: Shape | None = None
         self._marks: Marks | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
-        along = grid.blocks_along(self._plan.data, step)
-        lead = len(self._lead)
-        if self._marks is None or self._partition_flat != step:
-            strides = layouts.contiguous(along[:lead], 1)
-            self._marks = self._marked(step[:lead], strides, 1, prod(along[:lead]))
-            self._partition_flat = step
-        each = prod(along[lead:])  # a slice is in all blocks along its axes
+        coordinates = grid.blocks_along(self._plan.data, step)
+        row_count = len(self._row_shape)
+        if self._marks is None or self._step != step:
+            strides = layouts.contiguous(coordinates[:row_count], 1)
+            self._marks = self._marked(step[:row_count], strides, 1, prod(coordinates[:row_count]))
+            self._step = step
+        each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
         for numbers in self._marks.ascending():
             for number in numbers:
                 yield from range(number * each, (number + 1) * each)
@@ -87,35 +86,35 @@ class Gathered:
         order: the memory order of data, "C" or "F".
         """
         fortran = order == "F"
-        width = prod(self._run)
-        item = itemsize if fortran else itemsize * width  # contiguous bytes that are read together
-        if not item:
+        width = prod(self._slice_shape)
+        unit = itemsize if fortran else itemsize * width  # contiguous bytes that are read together
+        if not unit:
             return
-        lead = prod(self._lead)
-        granule = max(1, GRANULE // item)
-        strides = layouts.contiguous(self._lead, 1, fortran)
-        ones = (1,) * len(self._lead)
-        marks = self._marked(ones, strides, granule, -(-lead // granule))
+        row_count = prod(self._row_shape)
+        granule = max(1, GRANULE // unit)
+        strides = layouts.contiguous(self._row_shape, 1, fortran)
+        ones = (1,) * len(self._row_shape)
+        marks = self._marked(ones, strides, granule, -(-row_count // granule))
         first = stop = 0
-        for turn in range(width if fortran else 1):
+        for lane in range(width if fortran else 1):
             for numbers in marks.ascending():
                 for number in numbers:
-                    at = (turn * lead + number * granule) * item
+                    at = (lane * row_count + number * granule) * unit
                     if at != stop:
                         if stop > first:
                             yield first, stop
                         first = at
-                    stop = (turn * lead + min(lead, (number + 1) * granule)) * item
+                    stop = (lane * row_count + min(row_count, (number + 1) * granule)) * unit
         if stop > first:
             yield first, stop
 
-    def _stored(self, numbers: Numbers) -> Numbers:
+    def _stored_numbers(self, numbers: Numbers) -> Numbers:
         """Return the numbers of tuples as stored: once for all batches that share them."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
             return numbers
-        per = plan.per_batch
-        return numbers // (plan.repeats * per) * per + numbers % per
+        per_batch = plan.per_batch
+        return numbers // (plan.repeats * per_batch) * per_batch + numbers % per_batch
 
     def _marked(self, steps: Shape, strides: Shape, granule: int, count: int) -> Marks:
         """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
@@ -132,18 +131,18 @@ class Gathered:
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
             numbers = np.arange(first, min(first + step, tuples))
-            slab = values[self._stored(numbers)]
-            row_starts = np.zeros(len(slab), np.int64)
+            slab = values[self._stored_numbers(numbers)]
+            rows = np.zeros(len(slab), np.int64)
             for component, axis in enumerate(self._axes):
-                size = self._lead[axis]
-                along = bounds.within(slab[:, component], size, self._handling)
+                size = self._row_shape[axis]
+                coordinates = bounds.normalized_indices(slab[:, component], size, self._handling)
                 # clip dropped indices: any block will do
-                row_starts += along.clip(0, size - 1) // steps[axis] * strides[axis]
-            for axis, size in enumerate(self._lead):
+                rows += coordinates.clip(0, size - 1) // steps[axis] * strides[axis]
+            for axis, size in enumerate(self._row_shape):
                 if axis not in self._axes and steps[axis] < size:
-                    along = numbers // pitches[axis] % self._positions[axis]
-                    row_starts += along // steps[axis] * strides[axis]
-            marks.add(row_starts // granule)
+                    coordinates = numbers // pitches[axis] % self._positions[axis]
+                    rows += coordinates // steps[axis] * strides[axis]
+            marks.add(rows // granule)
         return marks
 
 
@@ -153,11 +152,11 @@ class Marks:
     def __init__(self, count: int) -> None:
         self._count = count
         self._flags: NDArray[np.bool_] | None = None
-        self._known: list[Any] = []
+        self._batches: list[Any] = []
         self._merged = self._waiting = 0
 
     def add(self, numbers: Numbers) -> None:
-        """Mark numbers."""
+        """Add numbers to the set."""
         import numpy as np
 
         if self._count <= FLAGS:
@@ -165,27 +164,27 @@ class Marks:
                 self._flags = np.zeros(self._count, np.bool_)
             self._flags[numbers] = True
             return
-        self._known.append(np.unique(numbers))
-        self._waiting += len(self._known[-1])
+        self._batches.append(np.unique(numbers))
+        self._waiting += len(self._batches[-1])
         if self._waiting > max(self._merged, SLAB):
             self._merge()
 
     def ascending(self) -> Iterator[list[int]]:
-        """Yield all marked numbers in batches."""
+        """Yield all numbers, ascending, in batches."""
         import numpy as np
 
         if self._flags is not None:
             for first in range(0, self._count, SLAB):
                 flags = self._flags[first : first + SLAB]
                 yield (np.flatnonzero(flags) + first).tolist()
-        elif self._known:
+        elif self._batches:
             self._merge()
-            (known,) = self._known
-            for first in range(0, len(known), SLAB):
-                yield known[first : first + SLAB].tolist()
+            (sorted_numbers,) = self._batches
+            for first in range(0, len(sorted_numbers), SLAB):
+                yield sorted_numbers[first : first + SLAB].tolist()
 
     def _merge(self) -> None:
         import numpy as np
 
-        self._known = [np.unique(np.concatenate(self._known))]
-        self._merged, self._waiting = len(self._known[0]), 0
+        self._batches = [np.unique(np.concatenate(self._batches))]
+        self._merged, self._waiting = len(self._batches[0]), 0

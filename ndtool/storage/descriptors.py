@@ -3,7 +3,8 @@
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
@@ -16,7 +17,7 @@ EXHAUSTED = (
 )  # fmt: skip
 Read = Callable[[int, int], bytes]  # (offset, length) to bytes, fewer at the end of the file
 closed: set[int] = set()  # standard descriptors that were closed at startup
-_GET_FLAGS, _FIXED = 0x80086601, 0x30  # Linux's FS_IOC_GETFLAGS; append-only or immutable
+_GET_FLAGS, _PROTECTED = 0x80086601, 0x30  # Linux's FS_IOC_GETFLAGS; append-only or immutable
 LOST = "an input was truncated or a disk failed during the run"
 # Errors of open where the file system has no unnamed files (O_TMPFILE).
 NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
@@ -36,12 +37,21 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
     return kind(f"{printable(name)}: {exc.strerror or exc}")
 
 
+@contextmanager
+def os_errors(name: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Raise an OSError as the NdtoolError about the file `name`, see `failure`."""
+    try:
+        yield
+    except NdtoolError:
+        raise
+    except OSError as exc:
+        raise failure(exc, name, kind) from None
+
+
 def absolute(path: str) -> str:
     """Return the absolute path; OutputError if the current directory was removed."""
-    try:
+    with os_errors(path, OutputError):
         return os.path.abspath(path)
-    except OSError as exc:
-        raise failure(exc, path, OutputError) from None
 
 
 def guard_descriptors() -> None:
@@ -88,16 +98,11 @@ def release(view: memoryview) -> None:
 
 def read_at(fd: int, start: int, nbytes: int) -> bytes:
     """Read `nbytes` of a file from offset `start` on, fewer only at its end."""
-    block = os.pread(fd, nbytes, start)
-    if not block or len(block) == nbytes:
-        return block
-    blocks = [block]
-    got = len(block)
-    while block and got < nbytes:
-        block = os.pread(fd, nbytes - got, start + got)
-        blocks.append(block)
-        got += len(block)
-    return b"".join(blocks)
+    data = block = os.pread(fd, nbytes, start)
+    while block and len(data) < nbytes:  # a read returns 2 GiB at most
+        block = os.pread(fd, nbytes - len(data), start + len(data))
+        data += block
+    return data
 
 
 def read_into(fd: int, start: int, buffer: memoryview) -> int:
@@ -142,15 +147,15 @@ class Window:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._start = 0
-        self._held = b""
+        self._buffer = b""
 
     def read(self, start: int, nbytes: int) -> bytes:
         """Read `nbytes` of the file from offset `start` on, fewer only at its end."""
         at = start - self._start
-        if at < 0 or at + nbytes > len(self._held):
+        if at < 0 or at + nbytes > len(self._buffer):
             self._start, at = start, 0
-            self._held = read_at(self._fd, start, max(nbytes, WINDOW))
-        return self._held[at : at + nbytes]
+            self._buffer = read_at(self._fd, start, max(nbytes, WINDOW))
+        return self._buffer[at : at + nbytes]
 
 
 def write_at(fd: int, start: int, view: Any) -> None:
@@ -205,18 +210,18 @@ def reserve(fd: int, total: int, name: str, used: Iterable[tuple[int, int]] | No
     needed = 0
     for start, stop in ((0, total),) if used is None else used:
         needed += stop - start
-        lacking = _lacking(name, needed, free)
+        error = _no_space(name, needed, free)
         if free is not None and needed > free:  # or fallocate might fill the disk with zeros
-            raise lacking
+            raise error
         try:
             os.posix_fallocate(fd, start, stop - start)
         except (OverflowError, AttributeError) as exc:
             if isinstance(exc, OverflowError):
-                raise lacking from None
+                raise error from None
             os.ftruncate(fd, total)
         except OSError as exc:
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise lacking from None
+                raise error from None
             if exc.errno == errno.EFBIG:
                 raise _too_large(name, total) from None
             if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
@@ -235,7 +240,7 @@ def require_space(folder: str, files: int, nbytes: int, largest: int, name: str)
             f"{printable(name)}: needs {files} files, the disk has inodes for {space.f_favail}"
         )
     if free is not None and nbytes > free:
-        raise _lacking(name, nbytes, free)
+        raise _no_space(name, nbytes, free)
     try:
         import resource
 
@@ -246,17 +251,17 @@ def require_space(folder: str, files: int, nbytes: int, largest: int, name: str)
         raise _too_large(name, largest)
 
 
-def _free(at: int | str) -> int | None:
+def _free(location: int | str) -> int | None:
     """Return the bytes that a file system has free for this user, None if unknown."""
-    space = os.statvfs(at)
+    space = os.statvfs(location)
     if not space.f_blocks:
         return None
     return (space.f_bavail if os.geteuid() else space.f_bfree) * space.f_frsize
 
 
-def _lacking(name: str, needed: int, free: int | None) -> ResourceError:
-    known = "" if free is None else f", {free} are free"
-    return ResourceError(f"{printable(name)}: needs {needed} bytes of disk space{known}")
+def _no_space(name: str, needed: int, free: int | None) -> ResourceError:
+    available = "" if free is None else f", {free} are free"
+    return ResourceError(f"{printable(name)}: needs {needed} bytes of disk space{available}")
 
 
 def _too_large(name: str, nbytes: int) -> ResourceError:
@@ -266,7 +271,7 @@ def _too_large(name: str, nbytes: int) -> ResourceError:
     )
 
 
-def is_fixed(path: str, folder: int | None = None) -> bool:
+def is_protected(path: str, folder: int | None = None) -> bool:
     """Whether a file or folder is append-only or immutable, so that no name can be removed.
 
     False if unknown. folder: a descriptor that `path` is relative to.
@@ -281,7 +286,7 @@ def is_fixed(path: str, folder: int | None = None) -> bool:
             os.close(fd)
     except (OSError, ImportError):
         return False
-    return bool(int.from_bytes(flags[:4], sys.byteorder) & _FIXED)
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _PROTECTED)
 
 
 def hidden_name(name: str) -> str:

@@ -14,16 +14,16 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, prin
 
 T = TypeVar("T")
 
-WAIT = 60  # timeout in seconds, without a byte
+TIMEOUT = 60  # timeout in seconds, without a byte
 TRIES = 3
 THROTTLED = (429, 503)  # HTTP statuses of throttled requests
 BACKOFF = 0.2  # seconds before the second try; each further delay is four times as long
 _NETWORK = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
-_MISSING = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
-_FINAL = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
+_ARGUMENT_NAMES = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
+_PERMANENT = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
 
 
-class RefusedError(Exception):
+class HttpStatusError(Exception):
     """HTTP response with a status other than success."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -35,31 +35,32 @@ class ChangedError(Exception):
     """Object that was replaced since it was opened."""
 
 
-class CutShortError(Exception):
+class TruncatedError(Exception):
     """Response that ended before its last byte."""
 
 
-async def persist(attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Await `attempt()`, with retries and exponential backoff after transient errors."""
-    for again in range(TRIES - 1):
+async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Await `request()`, with retries and exponential backoff after transient errors."""
+    for attempt in range(TRIES - 1):
         try:
-            return await attempt()
+            return await request()
         except Exception as exc:
             if not is_transient(exc):
                 raise
-        await asyncio.sleep(BACKOFF * 4**again)
-    return await attempt()
+        await asyncio.sleep(BACKOFF * 4**attempt)
+    return await request()
 
 
 def status_of(exc: BaseException) -> int | None:
     """Return the HTTP status in an exception, None if it has none."""
-    reply = getattr(exc, "response", None)
-    known = reply.get("ResponseMetadata", {}).get("HTTPStatusCode") if type(reply) is dict else None
-    if type(known) is int:
-        return known
+    response = getattr(exc, "response", None)
+    if type(response) is dict:  # botocore's
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if type(status) is int:
+            return status
     names = ("status", "status_code", "code")  # reading code may warn
-    named = (getattr(exc, name, None) for name in names)
-    return next((status for status in named if type(status) is int), None)
+    attributes = (getattr(exc, name, None) for name in names)
+    return next((value for value in attributes if type(value) is int), None)
 
 
 def is_missing(exc: BaseException) -> bool:
@@ -67,14 +68,14 @@ def is_missing(exc: BaseException) -> bool:
     return isinstance(exc, FileNotFoundError) or status_of(exc) in (404, 410)
 
 
-def is_refused(exc: BaseException) -> bool:
+def is_denied(exc: BaseException) -> bool:
     """Whether an exception says that permission is denied."""
     return isinstance(exc, PermissionError) or status_of(exc) in (401, 403)
 
 
 def _library(exc: BaseException) -> str:
     """Return the network library that defines an exception, "" if none does."""
-    modules = [one.__module__.partition(".")[0] for one in type(exc).__mro__]
+    modules = [cls.__module__.partition(".")[0] for cls in type(exc).__mro__]
     return next((name for name in modules if name in _NETWORK), "")
 
 
@@ -85,11 +86,11 @@ def is_transient(exc: Exception) -> bool:
     status = status_of(exc)
     if status is not None and status >= 400:
         return _library(exc) != "botocore" and (status >= 500 or status in (408, 429))
-    if type(exc).__name__ in _FINAL:
+    if type(exc).__name__ in _PERMANENT:
         return False
     if _library(exc) in ("botocore", "aiobotocore"):
         return "Incomplete" in type(exc).__name__ or "ReadTimeout" in type(exc).__name__
-    return isinstance(exc, (OSError, TimeoutError, CutShortError)) or bool(_library(exc))
+    return isinstance(exc, (OSError, TimeoutError, TruncatedError)) or bool(_library(exc))
 
 
 def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> NdtoolError:
@@ -101,25 +102,25 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         return OutputError(f"{name} changed during the run")
     if is_missing(exc) and kind is not OutputError:
         return kind(f"{name}: there is no such object")
-    kinds = {one.__name__ for one in type(exc).__mro__}
+    kinds = {cls.__name__ for cls in type(exc).__mro__}
     if "InvalidURL" in kinds:
         return kind(f"{name} is not a valid URL: expected one such as https://host/x.npy")
     if "TooManyRedirects" in kinds:
         return kind(f"{name}: the server redirects too often: expected an object")
     if isinstance(exc, TypeError) and " required " in str(exc):
-        return _incomplete(url, _MISSING.findall(str(exc)))
+        return _incomplete(url, _ARGUMENT_NAMES.findall(str(exc)))
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:
         hint = ""
         if url.startswith("s3"):
             hint = "FSSPEC_S3_ANON=true reads public buckets without credentials"
         return kind(f"{name}: credentials are missing or incomplete", hint=hint)
-    if is_refused(exc):
+    if is_denied(exc):
         return kind(f"{name}: access is denied")
     if "ClientConnectorDNSError" in kinds or "gaierror" in kinds:
         return kind(f"{name}: the host was not found")
-    if isinstance(exc, TimeoutError) or any("Timeout" in one for one in kinds):
+    if isinstance(exc, TimeoutError) or any("Timeout" in cls for cls in kinds):
         return kind(f"{name}: the server did not respond in time")
-    if isinstance(exc, CutShortError) or kinds & {"ClientPayloadError", "ServerDisconnectedError"}:
+    if kinds & {"TruncatedError", "ClientPayloadError", "ServerDisconnectedError"}:
         return kind(f"{name}: the connection was lost {TRIES} times")
     if status is not None and status >= 400:
         error = kind(f"{name}: the server answers {status}{_reason(exc)}")
@@ -128,12 +129,12 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     return kind(f"{name}: {words(getattr(exc, 'strerror', None) or exc)}")
 
 
-def _incomplete(url: str, missing: list[str]) -> UsageError:
+def _incomplete(url: str, arguments: list[str]) -> UsageError:
     """Return the error for a URL that lacks arguments of its fsspec file system."""
     protocol = url.rpartition("::")[2].partition("://")[0]
-    variables = " and ".join(f"FSSPEC_{protocol}_{name}".upper() for name in missing)
+    variables = " and ".join(f"FSSPEC_{protocol}_{name}".upper() for name in arguments)
     return UsageError(
-        f"{printable(url)}: fsspec needs {' and '.join(missing)} for {protocol}://:"
+        f"{printable(url)}: fsspec needs {' and '.join(arguments)} for {protocol}://:"
         " expected a URL that gives them",
         hint=f"the environment can also set {variables}",
     )
@@ -141,7 +142,7 @@ def _incomplete(url: str, missing: list[str]) -> UsageError:
 
 def _reason(exc: Exception) -> str:
     """Return the error code or reason that a server sent, in parentheses, or ""."""
-    reply = getattr(exc, "response", None)
-    code = reply.get("Error", {}).get("Code", "") if type(reply) is dict else ""
+    response = getattr(exc, "response", None)
+    code = response.get("Error", {}).get("Code", "") if type(response) is dict else ""
     code = (code or str(exc)).removeprefix(str(status_of(exc))).strip()
     return f" ({words(code, 80)})" if code else ""

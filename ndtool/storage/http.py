@@ -17,7 +17,7 @@ Write = Callable[[int, bytes], object]  # takes an offset in the object and byte
 
 AT_ONCE = 64  # concurrent requests; docs/performance.md has their gain over 10
 LARGEST = 16 << 20  # bytes of a request whose response is streamed
-_PIECE = 1 << 18
+_BLOCK = 1 << 18
 
 
 class Version(NamedTuple):
@@ -55,8 +55,9 @@ class Requests(Protocol):
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         """Write the bytes from `start` to `stop`, in order; ChangedError if of another version."""
 
-    async def download(self, write: Write) -> Version:
-        """Write all bytes, in order, from one response."""
+    async def download_all(self, write: Write) -> Version:
+        """Write all bytes, in order, from one response: if `open` returns no ranges."""
+        raise AssertionError("all ranges can be requested")
 
     async def version(self) -> Version:
         """Request the current version."""
@@ -67,49 +68,49 @@ class Http:
 
     largest, at_once = LARGEST, AT_ONCE
 
-    def __init__(self, fs: Any, url: str, connect: float = failures.WAIT, **options: Any) -> None:
+    def __init__(self, fs: Any, url: str, connect: float = failures.TIMEOUT, **kwargs: Any) -> None:
         """Read from `url` in a session of fsspec's.
 
-        connect: timeout in seconds of a connection. options: of aiohttp's requests.
+        connect: timeout in seconds of a connection. kwargs: options of aiohttp's requests.
         """
-        self._fs, self._url, self._connect, self._options = fs, url, connect, options
+        self._fs, self._url, self._connect, self._options = fs, url, connect, kwargs
 
     async def open(self, count: int) -> Opened:
-        async with self._get(0, count) as reply:
-            if reply.status == 416:  # the object is empty
-                return Opened(self._version(reply)._replace(size=0), b"", True)
-            version, ranged = self._version(reply), reply.status == 206
-            if ranged and _first(reply) != 0:
-                raise failures.RefusedError(
-                    reply.status, "another byte range than the requested one"
+        async with self._get(0, count) as response:
+            if response.status == 416:  # the object is empty
+                return Opened(self._version(response)._replace(size=0), b"", True)
+            version, ranged = self._version(response), response.status == 206
+            if ranged and _first(response) != 0:
+                raise failures.HttpStatusError(
+                    response.status, "another byte range than the requested one"
                 )
-            head = await up_to(reply.content.read, count)
+            head = await read_up_to(response.content.read, count)
             if not ranged and len(head) < count:
                 version = version._replace(size=len(head))
             return Opened(version, head, ranged and version.size is not None)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        async with self._get(start, stop) as reply:
-            now = self._version(reply)
-            if reply.status == 416 or now.differs(version):
+        async with self._get(start, stop) as response:
+            now = self._version(response)
+            if response.status == 416 or now.differs(version):
                 raise failures.ChangedError
-            if reply.status != 206 or _first(reply) != start:
-                raise failures.RefusedError(
-                    reply.status, "no byte range, although one was requested"
+            if response.status != 206 or _first(response) != start:
+                raise failures.HttpStatusError(
+                    response.status, "no byte range, although one was requested"
                 )
-            await pass_on(reply.content.read, start, stop, write)
+            await copy_response(response.content.read, start, stop, write)
 
-    async def download(self, write: Write) -> Version:
-        async with self._get() as reply:
-            version, at = self._version(reply), 0
-            while piece := await reply.content.read(_PIECE):
-                write(at, piece)
-                at += len(piece)
+    async def download_all(self, write: Write) -> Version:
+        async with self._get() as response:
+            version, at = self._version(response), 0
+            while block := await response.content.read(_BLOCK):
+                write(at, block)
+                at += len(block)
             return version._replace(size=at)
 
     async def version(self) -> Version:
-        async with self._get(0, 1) as reply:
-            return self._version(reply)
+        async with self._get(0, 1) as response:
+            return self._version(response)
 
     @asynccontextmanager
     async def _get(self, start: int = 0, stop: int = 0) -> AsyncIterator[Any]:
@@ -123,54 +124,54 @@ class Http:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         # An encoded URL must not be encoded again, or its signature may become invalid.
         encoded = fs.encoded or (url.isascii() and url.isprintable() and " " not in url)
-        options.setdefault(
-            "timeout",
-            aiohttp.ClientTimeout(total=None, sock_connect=self._connect, sock_read=failures.WAIT),
-        )
+        timeout = aiohttp.ClientTimeout(sock_connect=self._connect, sock_read=failures.TIMEOUT)
+        options.setdefault("timeout", timeout)
         session = await fs.set_session()
-        async with session.get(yarl.URL(url, encoded=encoded), headers=headers, **options) as reply:
-            if reply.status not in (200, 206, 416):
-                raise failures.RefusedError(reply.status, reply.reason or "")
-            if reply.headers.get("Content-Encoding", "identity") != "identity":
+        async with session.get(
+            yarl.URL(url, encoded=encoded), headers=headers, **options
+        ) as response:
+            if response.status not in (200, 206, 416):
+                raise failures.HttpStatusError(response.status, response.reason or "")
+            if response.headers.get("Content-Encoding", "identity") != "identity":
                 raise InputError(
                     f"{printable(url)}: the server compresses it, which the request forbids"
                 )
-            yield reply
+            yield response
 
     @staticmethod
-    def _version(reply: Any) -> Version:
-        headers = reply.headers
-        whole = reply.status == 200
-        size = reply.content_length if whole else total(headers.get("Content-Range", ""))
+    def _version(response: Any) -> Version:
+        headers = response.headers
+        whole = response.status == 200
+        size = response.content_length if whole else object_size(headers.get("Content-Range", ""))
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
-def _first(reply: Any) -> int:
+def _first(response: Any) -> int:
     """Return the start of a response's Content-Range, -1 if it has none."""
-    text = reply.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+    text = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(text) if text.isdecimal() else -1
 
 
-def total(text: str) -> int | None:
+def object_size(text: str) -> int | None:
     """Return the object size in a Content-Range, None if unknown or too large for any file."""
-    total = text.rpartition("/")[2]
-    return int(total) if total.isdecimal() and len(total) < 19 else None
+    count = text.rpartition("/")[2]
+    return int(count) if count.isdecimal() and len(count) < 19 else None
 
 
-async def up_to(read: Callable[[int], Any], count: int) -> bytes:
+async def read_up_to(read: Callable[[int], Any], count: int) -> bytes:
     """Read at most `count` bytes of a response."""
-    pieces, got = [], 0
-    while got < count and (piece := await read(count - got)):
-        pieces.append(piece)
-        got += len(piece)
-    return b"".join(pieces)
+    blocks, nbytes = [], 0
+    while nbytes < count and (block := await read(count - nbytes)):
+        blocks.append(block)
+        nbytes += len(block)
+    return b"".join(blocks)
 
 
-async def pass_on(read: Callable[[int], Any], start: int, stop: int, write: Write) -> None:
+async def copy_response(read: Callable[[int], Any], start: int, stop: int, write: Write) -> None:
     """Write the bytes from `start` to `stop`, in order; CutShortError if the response is short."""
     while start < stop:
-        piece = await read(min(_PIECE, stop - start))
-        if not piece:
-            raise failures.CutShortError
-        write(start, piece)
-        start += len(piece)
+        block = await read(min(_BLOCK, stop - start))
+        if not block:
+            raise failures.TruncatedError
+        write(start, block)
+        start += len(block)

@@ -23,11 +23,10 @@ KINDS = {
 }
 
 
-Fingerprint = (
-    list[Any] | None
-)  # fingerprint of a content, comparable between runs; None if unavailable
+# A fingerprint of content, comparable between runs; None if unavailable.
+Fingerprint = list[Any] | None
 Ranges = Iterable[tuple[int, int]]  # byte ranges (start, stop), ascending
-ProgressCallback = Callable[[float], object]  # progress callback: the fraction done; 0 starts anew
+ProgressCallback = Callable[[float], object]  # takes the fraction done; 0 resets it
 
 
 class File(Protocol):
@@ -74,10 +73,10 @@ class LocalFile:
         if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
             return "changed during the run"
         try:
-            here = before if self.path is None else os.stat(self.path)
+            current = before if self.path is None else os.stat(self.path)
         except OSError:
             return ""  # it was unlinked, its content is unchanged
-        return "" if os.path.samestat(here, before) else "was replaced during the run"
+        return "" if os.path.samestat(current, before) else "was replaced during the run"
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the file when it was opened."""
@@ -99,26 +98,24 @@ class LocalFile:
                 descriptors.map_bytes(self.fd, start, nbytes), self, start, mapped=True
             )
         except ValueError:
-            raise _shorter(label) from None
+            raise shortened(label) from None
         except OSError as exc:
             if exc.errno not in descriptors.UNMAPPABLE:
                 raise descriptors.failure(exc, label) from None
         from ndtool.storage.tempfiles import Spool
 
         spool = Spool()
-        for at in range(start, start + nbytes, descriptors.CHUNK):
-            spool.write(self.read(at, min(descriptors.CHUNK, start + nbytes - at), label))
+        for offset in range(start, start + nbytes, descriptors.CHUNK):
+            spool.write(self.read(offset, min(descriptors.CHUNK, start + nbytes - offset), label))
         return ByteRange(spool.finish(), self, start)
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
         """Read bytes of the file; OutputError, with the name `label`, if the file is too short."""
-        try:
-            piece = descriptors.read_at(self.fd, start, nbytes)
-        except OSError as exc:
-            raise descriptors.failure(exc, label) from None
-        if len(piece) < nbytes:
-            raise _shorter(label)
-        return piece
+        with descriptors.os_errors(label):
+            data = descriptors.read_at(self.fd, start, nbytes)
+        if len(data) < nbytes:
+            raise shortened(label)
+        return data
 
     def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
         """Copy bytes to another file at offset `to`; return the number copied."""
@@ -139,8 +136,8 @@ class LocalFile:
 class ByteRange(NamedTuple):
     """A contiguous byte range of a file.
 
-    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes
-    in memory. position: the offset in that file, or in a decompressed member. mapped: whether the
+    buffer: the bytes, read-only, perhaps unaligned. file: the file that has them; None for bytes in
+    memory. position: the offset in that file, or in a decompressed member. mapped: whether the
     buffer is a memory map. fetch: function that downloads ranges of the bytes, all for None, into
     the buffer, which has zeros before; it takes a progress callback. None if all bytes are present.
     """
@@ -185,28 +182,28 @@ class ByteRange(NamedTuple):
             return
         import mmap
 
-        area: Any = self.buffer.obj
+        memory_map: Any = self.buffer.obj
         size = len(self.buffer)
         end = size if length is None else min(start + length, size)
         skip = self.position % mmap.ALLOCATIONGRANULARITY
         first = (skip + start) // mmap.PAGESIZE * mmap.PAGESIZE
         try:
-            area.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
+            memory_map.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
         except (OSError, ValueError):
             pass  # only advice
 
-    def cached(self, turn: int = 0, unknown: float = 1.0) -> float:
+    def cached(self, shift: int = 0, unknown: float = 1.0) -> float:
         """Estimate the fraction of the bytes in the page cache; `unknown` if it cannot be measured.
 
-        turn: 0 or 1, for different offsets in a second call, as the first may start readahead.
+        shift: 0 or 1: shifts the sampled offsets, as an earlier call may have started readahead.
         """
         if not self.mapped or self.file is None or self.position is None:
             return 1.0
         present, buffer = 0, [bytearray(1)]
         for i in range(SAMPLES):
-            at = self.position + (4 * i + 2 + turn) * len(self.buffer) // (4 * SAMPLES)
+            offset = self.position + (4 * i + 2 + shift) * len(self.buffer) // (4 * SAMPLES)
             try:
-                present += os.preadv(self.file.fd, buffer, at, os.RWF_NOWAIT)
+                present += os.preadv(self.file.fd, buffer, offset, os.RWF_NOWAIT)
             except BlockingIOError:
                 pass  # not in the page cache
             except (OSError, AttributeError):
@@ -224,14 +221,14 @@ class Folder(Protocol):
     path: str
     size: int
     at_once: int
-    lists: bool
+    can_list: bool
 
     def read(self, key: str) -> bytes | None: ...
-    def names(self, key: str) -> list[str]: ...
-    def ready(self, key: str, most: int | None) -> tuple[Any, ...]: ...
-    def like(self, key: str) -> tuple[Any, ...]: ...
-    def whole(self, key: str, most: int) -> bytes | None: ...
-    def part(self, key: str, start: int, stop: int | None) -> bytes | None: ...
+    def subfolders(self, key: str) -> list[str]: ...
+    def prefetch(self, key: str, limit: int | None) -> tuple[Any, ...]: ...
+    def file_fingerprint(self, key: str) -> tuple[Any, ...]: ...
+    def read_file(self, key: str, limit: int) -> bytes | None: ...
+    def read_range(self, key: str, start: int, stop: int | None) -> bytes | None: ...
     def change(self) -> str: ...
     def fingerprint(self, key: str) -> Fingerprint: ...
     def close(self) -> None: ...
@@ -260,7 +257,7 @@ def open_file(path: str) -> LocalFile:
         if fd >= 0:
             os.close(fd)
         if exc.errno == errno.ENXIO and os.path.exists(path):  # a socket, or a missing device
-            raise _not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
+            raise not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
         raise descriptors.failure(exc, path) from None
     except ValueError as exc:
         raise InputError(f"{printable(path)} is not a valid file name: {exc}") from None
@@ -268,17 +265,19 @@ def open_file(path: str) -> LocalFile:
         file.close()
         if descriptors.is_closed(file.status):
             raise InputError(f"{printable(path)}: it is closed")
-        raise _not_regular(path, stat.S_IFMT(file.status.st_mode))
+        raise not_regular(path, stat.S_IFMT(file.status.st_mode))
     return file
 
 
-def _shorter(label: str) -> OutputError:
+def shortened(label: str) -> OutputError:
+    """Return the error that a file became shorter."""
     return OutputError(f"{printable(label)} changed during the run: it is shorter now")
 
 
-def _not_regular(path: str, kind: int) -> InputError:
+def not_regular(path: str, kind: int, expected: str = "a file with arrays") -> InputError:
+    """Return the error for a path of another kind than a regular file; kind: its stat.S_IFMT."""
     what = KINDS.get(kind, "not a regular file")
     return InputError(
-        f"{printable(path)} is {what}: expected a file with arrays",
+        f"{printable(path)} is {what}: expected {expected}",
         hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
     )

@@ -21,11 +21,9 @@ def is_url(argument: str) -> bool:
     >>> is_url("s3://bucket/x.npy"), is_url("C://x.npy"), is_url("x.npy")
     (True, False, False)
     """
-    scheme, found, _ = argument.partition("://")
+    scheme, separator, _ = argument.partition("://")
     is_scheme = len(scheme) > 1 and scheme[0].isalpha() and _SCHEME.issuperset(scheme.lower())
-    if not found or not is_scheme:
-        return False
-    return not os.path.lexists(argument)
+    return bool(separator) and is_scheme and not os.path.lexists(argument)
 
 
 def local_path(path: str) -> str:
@@ -48,32 +46,32 @@ def local_path(path: str) -> str:
     return slash + rest
 
 
-def is_of_many(url: str) -> bool:
+def is_shared(url: str) -> bool:
     """Whether other processes can access a URL's storage; they cannot for memory://."""
     return not url.startswith("memory://")
 
 
-def beside(other: File, path: str, name: str) -> str | None:
+def sibling(file: File, path: str, name: str) -> str | None:
     """Return the location of a relative name in the folder of another file, None if invalid.
 
-    other, path: the other file, open, and its location.
+    file, path: the other file, open, and its location.
     """
-    url = getattr(other, "address", None)
+    url = getattr(file, "address", None)
     if url is None:
-        found = os.path.join(os.path.dirname(path), name)
-        return None if is_url(found) else found
-    from ndtool.storage.remote import inside
+        location = os.path.join(os.path.dirname(path), name)
+        return None if is_url(location) else location
+    from ndtool.storage.remote import join
 
-    return None if "::" in name else inside(url, name, beside=True)
+    return None if "::" in name else join(url, name, sibling=True)
 
 
 def folder(path: str) -> str:
     """Return the parent folder of a path or URL."""
     if not is_url(path):
         return os.path.dirname(os.path.abspath(path))
-    from ndtool.storage.remote import inside
+    from ndtool.storage.remote import join
 
-    return inside(path, "", beside=True)
+    return join(path, "", sibling=True)
 
 
 def open_storage(path: str) -> "LocalFile | RemoteFile":
@@ -94,5 +92,5 @@ def open_folder(path: str) -> Folder | None:
     from ndtool.storage.remotefolder import RemoteFolder
 
     folder = RemoteFolder(path)
-    found = (folder.read(name) or b"" for name in ZARR_METADATA)  # a server may always send HTML
-    return folder if any(raw.lstrip()[:1] == b"{" for raw in found) else None
+    bodies = (folder.read(name) or b"" for name in ZARR_METADATA)  # a server may always send HTML
+    return folder if any(body.lstrip()[:1] == b"{" for body in bodies) else None

@@ -9,11 +9,19 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any
 
-from ndtool.errors import InputError, OutputError, ResourceError, printable, redacted
+from ndtool.errors import InputError, OutputError, ResourceError, redacted
 from ndtool.storage import failures, remote, requests
-from ndtool.storage.descriptors import copy_bytes, failure, map_bytes, read_at, reserve, write_at
-from ndtool.storage.http import Opened, Version
-from ndtool.storage.local import SMALL, ByteRange, Fingerprint, ProgressCallback, Ranges
+from ndtool.storage.descriptors import (
+    copy_bytes,
+    failure,
+    map_bytes,
+    os_errors,
+    read_at,
+    reserve,
+    write_at,
+)
+from ndtool.storage.http import Opened
+from ndtool.storage.local import SMALL, ByteRange, Fingerprint, ProgressCallback, Ranges, shortened
 
 WINDOW = 1 << 16  # bytes per request for headers
 GAP = 1 << 20  # bytes between two ranges up to which one request covers both
@@ -24,25 +32,19 @@ class RemoteFile:
     """A remote object, with the methods of LocalFile.
 
     Downloaded bytes are cached at their offsets in a sparse unnamed file, as large as the object.
-    fd: that file. size: the size of the object. address: its URL. url: the URL without secrets.
+    fd: that file. version, size: of the object. address: its URL. url: the URL without secrets.
     """
 
     def __init__(self, url: str) -> None:
         self.address, self.url = url, redacted(url)
         self._requests = remote.requests(url)
-        opened: Opened = self._wait(failures.persist(lambda: self._requests.open(WINDOW)))
-        self._version, self._ranged = opened.version, opened.ranged
-        self._head = opened.head
-        self._made: _SparseFile | None = None
-        self._looked = 0  # the offset where the last large look ended
+        opened: Opened = self._wait(failures.retry(lambda: self._requests.open(WINDOW)))
+        self.version, self._head, self._ranged = opened
+        self._file: _SparseFile | None = None
+        self._read_end = 0  # the end of the last large `peek`
         if opened.version.size is None:
-            self._download()
-        self.size: int = self._version.size or 0
-
-    @property
-    def version(self) -> Version:
-        """The version of the object when it was opened."""
-        return self._version
+            self._download_all()
+        self.size: int = self.version.size or 0
 
     @property
     def fd(self) -> int:
@@ -51,32 +53,32 @@ class RemoteFile:
 
     @property
     def _buffer(self) -> _SparseFile:
-        """The temporary file, made when more is needed than the first bytes."""
-        if self._made is None:
-            self._made = _SparseFile(self.url, self._version.size or 0)
-            if self._version.size is not None:
-                self._made.write(0, self._head)
-                self._made.take_note(0, len(self._head))
-        return self._made
+        """The temporary file, created when more than the first bytes are read."""
+        if self._file is None:
+            self._file = _SparseFile(self.url, self.version.size or 0)
+            if self.version.size is not None:
+                self._file.write(0, self._head)
+                self._file.record(0, len(self._head))
+        return self._file
 
     def peek(self, start: int, nbytes: int) -> bytes:
         """Read a few bytes, fewer than `nbytes` only at the end of the object."""
         nbytes = max(0, min(nbytes, self.size - start))
         if start + nbytes <= len(self._head):
             return self._head[start : start + nbytes]
-        reads_on = nbytes > WINDOW and start == self._looked
-        self._looked = start + nbytes if nbytes > WINDOW else self._looked
+        is_sequential = nbytes > WINDOW and start == self._read_end
+        self._read_end = start + nbytes if nbytes > WINDOW else self._read_end
         if not self._buffer.has(start, start + nbytes):
-            ahead = AHEAD if reads_on else max(WINDOW, nbytes)
-            self.bring([(start, min(start + ahead, self.size))])
+            ahead = AHEAD if is_sequential else max(WINDOW, nbytes)
+            self.download([(start, min(start + ahead, self.size))])
         return read_at(self.fd, start, nbytes)
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
         """Read bytes; OutputError if the object is too short."""
-        piece = self.peek(start, nbytes)
-        if len(piece) < nbytes:
-            raise OutputError(f"{printable(label)} changed during the run: it is shorter now")
-        return piece
+        block = self.peek(start, nbytes)
+        if len(block) < nbytes:
+            raise shortened(label)
+        return block
 
     def byte_range(self, start: int, nbytes: int, label: str) -> ByteRange:
         """Return a byte range, of which `fetch` downloads the bytes needed."""
@@ -84,87 +86,88 @@ class RemoteFile:
             return ByteRange(memoryview(self.read(start, nbytes, label)))
 
         def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
-            wanted = [(0, nbytes)] if ranges is None else ranges
-            at = None
             if progress is not None:
                 progress(0.0)
-                at = lambda stop: progress((stop - start) / nbytes)  # noqa: E731
-            self.bring(((start + first, start + stop) for first, stop in wanted), at)
+
+            def completed(stop: int) -> None:
+                if progress is not None:
+                    progress((stop - start) / nbytes)
+
+            offsets = [(0, nbytes)] if ranges is None else ranges
+            self.download(((start + first, start + stop) for first, stop in offsets), completed)
 
         buffer = map_bytes(self.fd, start, nbytes)
         return ByteRange(buffer, self, start, mapped=True, fetch=fetch)
 
     def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
-        self.bring([(start, min(start + nbytes, self.size))])
+        self.download([(start, min(start + nbytes, self.size))])
         return copy_bytes(self.fd, start, nbytes, fd, to)
 
     def reserve(self, start: int, nbytes: int) -> None:
         """Reserve disk space for a byte range; ResourceError if there is too little."""
         self._buffer.reserve(start, start + nbytes)
 
-    def bring(self, ranges: Ranges, completed: Callable[[int], object] | None = None) -> None:
+    def download(
+        self, ranges: Ranges, completed: Callable[[int], object] = lambda stop: None
+    ) -> None:
         """Download byte ranges, in ascending order; one request covers nearby ranges.
 
         completed: called with the end of each request's range when it is downloaded.
         """
         if not self._ranged:
-            self._download()
+            self._download_all()
             return
-        buffer = self._buffer
-        pieces = joined(buffer.missing(ranges), GAP, self._requests.largest)
-        self._wait(self._bring(pieces, buffer, completed or (lambda stop: None)))
+        missing = joined(self._buffer.missing(ranges), GAP, self._requests.largest)
+        self._wait(self._download_ranges(missing, completed))
 
-    async def _bring(
-        self,
-        pieces: Iterator[tuple[int, int]],
-        buffer: _SparseFile,
-        completed: Callable[[int], object],
+    async def _download_ranges(
+        self, ranges: Iterator[tuple[int, int]], completed: Callable[[int], object]
     ) -> None:
-        async def one_by_one() -> None:
-            for start, stop in pieces:
-                await self._fetch(start, stop, buffer)
+        async def worker() -> None:
+            for start, stop in ranges:
+                await self._fetch(start, stop, self._buffer)
                 completed(stop)
 
-        workers = [asyncio.ensure_future(one_by_one()) for _ in range(self._requests.at_once)]
+        workers = [asyncio.ensure_future(worker()) for _ in range(self._requests.at_once)]
         try:
             await asyncio.gather(*workers)
         finally:
-            for worker in workers:
-                worker.cancel()
+            for future in workers:
+                future.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _fetch(self, start: int, stop: int, buffer: _SparseFile) -> None:
         """Download a byte range; a retry requests only the missing bytes."""
         at = start
 
-        def write(where: int, piece: bytes) -> None:
+        def write(offset: int, block: bytes) -> None:
             nonlocal at
-            buffer.write(where, piece)
-            at = where + len(piece)
+            buffer.write(offset, block)
+            at = offset + len(block)
 
-        await failures.persist(lambda: self._requests.fetch(at, stop, self._version, write))
-        buffer.take_note(start, stop)
+        await failures.retry(lambda: self._requests.fetch(at, stop, self.version, write))
+        buffer.record(start, stop)
 
-    def _download(self) -> None:
+    def _download_all(self) -> None:
         """Download the complete object, once, from a server without range requests."""
         buffer = self._buffer
-        if self._version.size is not None and buffer.has(0, self._version.size):
+        if self.version.size is not None and buffer.has(0, self.version.size):
             return
-        found = self._wait(failures.persist(lambda: self._requests.download(buffer.write)))
-        if found.differs(self._version):
+        version = self._wait(failures.retry(lambda: self._requests.download_all(buffer.write)))
+        if version.differs(self.version):
             raise OutputError(f"{self.url} changed during the run")
-        self._version = found
-        buffer.take_note(0, found.size or 0)
+        self.version = version
+        buffer.record(0, version.size or 0)
 
     def change(self) -> str:
         try:
-            now = self._wait(failures.persist(self._requests.version))
+            now = self._wait(failures.retry(self._requests.version))
         except InputError as exc:
             return f"can no longer be accessed: {exc.message.removeprefix(f'{self.url}: ')}"
-        return "changed during the run" if now.differs(self._version) else ""
+        return "changed during the run" if now.differs(self.version) else ""
 
     def fingerprint(self) -> Fingerprint:
-        etag, modified, size = self._version
+        etag, modified, size = self.version
         return [etag or modified, size] if etag or modified else None
 
     def is_open_as(self, fd: int) -> bool:
@@ -172,8 +175,8 @@ class RemoteFile:
         return False
 
     def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
+        if self._file is not None:
+            self._file.close()
 
     def _wait(self, coroutine: Any) -> Any:
         return requests.wait(coroutine, self.url)
@@ -207,16 +210,13 @@ class _SparseFile:
         total = os.fstat(self.descriptor).st_size
         reserve(self.descriptor, total, self._label, self.missing([(start, stop)]))
 
-    def write(self, start: int, piece: bytes) -> None:
+    def write(self, start: int, block: bytes) -> None:
         """Write bytes at an offset; ResourceError if the disk is full."""
-        with self._lock:
-            try:
-                write_at(self.descriptor, start, piece)
-            except OSError as exc:
-                raise failure(exc, self._label, ResourceError) from None
+        with self._lock, os_errors(self._label, ResourceError):
+            write_at(self.descriptor, start, block)
 
-    def take_note(self, start: int, stop: int) -> None:
-        """Record that a range is present."""
+    def record(self, start: int, stop: int) -> None:
+        """Record that a byte range is downloaded."""
         with self._lock:
             first = bisect_left(self._stops, start)
             last = bisect_right(self._starts, stop)
@@ -230,11 +230,11 @@ class _SparseFile:
             at = start
             while at < stop:
                 with self._lock:
-                    near = bisect_right(self._stops, at)
-                    begin = self._starts[near] if near < len(self._starts) else stop
-                    end = self._stops[near] if begin < stop else stop
-                if at < begin:
-                    yield at, min(begin, stop)
+                    next_range = bisect_right(self._stops, at)
+                    present = self._starts[next_range] if next_range < len(self._starts) else stop
+                    end = self._stops[next_range] if present < stop else stop
+                if at < present:
+                    yield at, min(present, stop)
                 at = end
 
     def has(self, start: int, stop: int) -> bool:
@@ -260,11 +260,11 @@ def joined(ranges: Ranges, gap: int, largest: int) -> Iterator[tuple[int, int]]:
         if last and start - last <= gap and stop - first <= largest:
             last = stop
             continue
-        yield from _cut(first, last, largest)
+        yield from _split(first, last, largest)
         first, last = start, stop
-    yield from _cut(first, last, largest)
+    yield from _split(first, last, largest)
 
 
-def _cut(first: int, last: int, largest: int) -> Iterator[tuple[int, int]]:
+def _split(first: int, last: int, largest: int) -> Iterator[tuple[int, int]]:
     for start in range(first, last, largest):
         yield start, min(start + largest, last)

@@ -41,16 +41,16 @@ def filesystem(url: str) -> tuple[Any, str]:
             raise UsageError(f"{printable(url)}: {words(exc)}") from None
         raise _missing(url, package, package) from None
     except ValueError as exc:
-        known = ": expected s3://, gs://, https:// or another that fsspec knows"
-        about = known if "Protocol" in str(exc) else ""
-        raise UsageError(f"{printable(url)}: {words(exc)}{about}") from None
+        supported = ": expected s3://, gs://, https:// or another that fsspec knows"
+        hint = supported if "Protocol" in str(exc) else ""
+        raise UsageError(f"{printable(url)}: {words(exc)}{hint}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
     return fs, path
 
 
-def _missing(url: str, package: str, more: str | None) -> UsageError:
-    also = f" {more}" if more else ""
+def _missing(url: str, package: str, other: str | None) -> UsageError:
+    also = f" {other}" if other else ""
     return UsageError(
         f"{printable(url)} needs the {package} package", hint=f"pip install 'ndtool[remote]'{also}"
     )
@@ -66,7 +66,7 @@ def requests(url: str) -> Requests:
         return Http(fs, path)
     if "s3" in protocols and hasattr(fs, "get_s3"):
         return S3(fs, path)
-    return Plain(fs, path, url)
+    return FsspecObject(fs, path, url)
 
 
 def _of_bucket(url: str) -> Requests:
@@ -90,7 +90,7 @@ def quoted(url: str, key: str) -> str:
     return quote(key) if url.partition("://")[0] in ("http", "https") else key
 
 
-def lists(url: str) -> bool:
+def can_list(url: str) -> bool:
     """Whether folders at a URL can be listed, which HTTP does not support."""
     return url.partition("://")[0] not in ("http", "https")
 
@@ -100,10 +100,10 @@ async def listing(url: str) -> list[tuple[str, bool]]:
     fs, path = filesystem(url)
     fs.invalidate_cache()
     try:
-        found = await Plain(fs, path, url).call("ls", path, detail=True)
+        entries = await FsspecObject(fs, path, url).call("ls", path, detail=True)
     except FileNotFoundError:
         return []
-    paths = {one["name"].strip("/"): one.get("type") == "directory" for one in found}
+    paths = {one["name"].strip("/"): one.get("type") == "directory" for one in entries}
     paths.pop(path.strip("/"), None)
     return [(name.rpartition("/")[2], below) for name, below in paths.items()]
 
@@ -111,14 +111,14 @@ async def listing(url: str) -> list[tuple[str, bool]]:
 async def contents(url: str) -> dict[str, Version]:
     """Return the versions of all objects in a remote folder, by their relative paths."""
     fs, path = filesystem(url)
-    plain = Plain(fs, path, url)
+    remote_object = FsspecObject(fs, path, url)
     fs.invalidate_cache()
-    found = await plain.call("find", path, detail=True)
-    inside = f"{path.strip('/')}/"
-    return {name.strip("/").removeprefix(inside): _said(one) for name, one in found.items()}
+    entries = await remote_object.call("find", path, detail=True)
+    prefix = f"{path.strip('/')}/"
+    return {name.strip("/").removeprefix(prefix): _version_of(one) for name, one in entries.items()}
 
 
-class Plain:
+class FsspecObject(Requests):
     """An object in any other fsspec file system; one request at a time unless it is async."""
 
     largest = HELD
@@ -135,28 +135,25 @@ class Plain:
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         async with self._buffers if stop - start > FEW else nullcontext():
-            piece = await self._read(start, stop)
-            if len(piece) != stop - start:
-                raise failures.CutShortError
-            write(start, piece)
-
-    async def download(self, write: Write) -> Version:
-        raise NotImplementedError("a file system of fsspec's has ranges")
+            block = await self._read(start, stop)
+            if len(block) != stop - start:
+                raise failures.TruncatedError
+            write(start, block)
 
     async def version(self) -> Version:
         self._fs.invalidate_cache()
-        found = await self.call("info", self._path)
-        if found.get("type") == "directory":
+        info = await self.call("info", self._path)
+        if info.get("type") == "directory":
             raise InputError(f"{printable(self._url)}: a directory, not an object")
-        if type(found.get("size")) is not int:
+        if type(info.get("size")) is not int:
             raise InputError(f"{printable(self._url)}: its size is unknown")
-        return _said(found)
+        return _version_of(info)
 
     async def _read(self, start: int, stop: int) -> bytes:
         if stop <= start:
             return b""
-        piece: bytes = await self.call("cat_file", self._path, start=start, end=stop)
-        return piece
+        block: bytes = await self.call("cat_file", self._path, start=start, end=stop)
+        return block
 
     async def call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call a method of the file system, in a thread unless it is async."""
@@ -165,29 +162,31 @@ class Plain:
         return await asyncio.to_thread(getattr(self._fs, name), *arguments, **options)
 
 
-def _said(found: dict[str, Any]) -> Version:
+def _version_of(info: dict[str, Any]) -> Version:
     """Return the version in fsspec's info about an object."""
     etags = "ETag", "etag", "generation", "md5"
     times = "mtime", "LastModified", "last_modified", "updated", "modified", "created"
-    etag, time = (next(filter(None, map(found.get, keys)), None) for keys in (etags, times))
-    return Version(etag and str(etag), time and str(time), found.get("size"))
+    etag, time = (next(filter(None, map(info.get, keys)), None) for keys in (etags, times))
+    return Version(etag and str(etag), time and str(time), info.get("size"))
 
 
-def inside(url: str, key: str, beside: bool = False) -> str:
-    """Return the URL of a key in a folder; a query or a URL chain stays at the end.
+def join(url: str, key: str, sibling: bool = False) -> str:
+    """Return the URL of a key in a folder, the folder's for ""; a query or URL chain is last.
 
-    beside: whether `url` is that of a file in the folder, not of the folder.
+    sibling: whether `url` is that of a file in the folder, not of the folder.
 
-    >>> inside("https://host/x.zarr?k=v", "a/zarr.json"), inside("s3://b/x/", "c")
+    >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
     """
-    path, rest = parted(url)
-    folder = path.rpartition("/")[0] if beside else path.rstrip("/")
+    if not key and not sibling:
+        return url
+    path, rest = split_query(url)
+    folder = path.rpartition("/")[0] if sibling else path.rstrip("/")
     return f"{folder}/{quoted(url, key)}{rest}"
 
 
-def parted(url: str) -> tuple[str, str]:
+def split_query(url: str) -> tuple[str, str]:
     """Split a URL before its query or chained URL."""
-    ends = [at for mark in ("?", "::") if (at := url.find(mark)) > 0]
-    at = min(ends, default=len(url))
-    return url[:at], url[at:]
+    positions = [position for separator in ("?", "::") if (position := url.find(separator)) > 0]
+    position = min(positions, default=len(url))
+    return url[:position], url[position:]

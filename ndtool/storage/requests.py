@@ -19,7 +19,7 @@ def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = 
     try:
         from fsspec import asyn
     except ImportError:
-        return asyncio.run(coroutine)  # which says what it needs
+        return asyncio.run(coroutine)  # raises the error about the missing package
 
     future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
     _waiting.add(future)

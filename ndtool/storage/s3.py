@@ -1,8 +1,8 @@
 """Objects in S3 buckets: reads by signed URLs over HTTP, everything else through s3fs's client.
 
-A request through s3fs's client takes 0.9 ms of processor time, and its import and set-up 0.25 s;
-a range request over HTTP takes 0.2 ms. What a server refuses is repeated through the client, which
-knows regions, other signatures and retries, and whose errors are reported.
+A request through s3fs's client takes 0.9 ms of processor time, and its import and set-up 0.25 s; a
+range request over HTTP takes 0.2 ms. Requests that a server refuses are repeated through the
+client, which handles regions, other signatures and retries, and whose errors are reported.
 """
 
 from __future__ import annotations
@@ -12,25 +12,15 @@ from time import monotonic
 from typing import Any
 
 from ndtool.errors import InputError, OutputError, ResourceError, printable
-from ndtool.storage import failures, signing
-from ndtool.storage.http import (
-    AT_ONCE,
-    LARGEST,
-    Http,
-    Opened,
-    Version,
-    Write,
-    pass_on,
-    total,
-    up_to,
-)
+from ndtool.storage import failures, http, signing
+from ndtool.storage.http import AT_ONCE, LARGEST, Http, Opened, Requests, Version, Write
 
-_CONNECT = 5  # timeout in seconds of a connection, as s3fs's client has it
-_RENEWED = 600  # seconds after which a URL is signed again
-_refused: set[str] = set()  # buckets whose objects only the client could read
+_CONNECT_TIMEOUT = 5  # timeout in seconds of a connection, as s3fs's client has it
+_RENEWAL_SECONDS = 600  # seconds after which a URL is signed again
+_client_only: set[str] = set()  # buckets whose objects only the client could read
 
 
-class S3:
+class S3(Requests):
     """An object in an S3 bucket."""
 
     largest, at_once = LARGEST, AT_ONCE
@@ -49,33 +39,30 @@ class S3:
 
     async def open(self, count: int) -> Opened:
         try:
-            reply = await self.call("get_object", Range=f"bytes=0-{count - 1}")
+            response = await self.call("get_object", Range=f"bytes=0-{count - 1}")
         except Exception as exc:
             if failures.status_of(exc) != 416:
                 raise
             return Opened(await self.version(), b"", True)
-        async with reply["Body"] as body:
-            head = await up_to(body.read, count)
-        given = reply.get("ContentRange", "bytes 0-")
-        if not given.startswith("bytes 0-"):
-            raise failures.RefusedError(206, "another byte range than the requested one")
-        size = total(given) or reply["ContentLength"]
-        return Opened(self._version(reply)._replace(size=size), head, True)
+        async with response["Body"] as body:
+            head = await http.read_up_to(body.read, count)
+        content_range = response.get("ContentRange", "bytes 0-")
+        if not content_range.startswith("bytes 0-"):
+            raise failures.HttpStatusError(206, "another byte range than the requested one")
+        size = http.object_size(content_range) or response["ContentLength"]
+        return Opened(self._version(response)._replace(size=size), head, True)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        same = {"IfMatch": version.etag} if version.etag else {}
-        reply = await self.call("get_object", Range=f"bytes={start}-{stop - 1}", **same)
-        async with reply["Body"] as body:
-            if self._version(reply)._replace(size=None).differs(version):
+        condition = {"IfMatch": version.etag} if version.etag else {}
+        response = await self.call("get_object", Range=f"bytes={start}-{stop - 1}", **condition)
+        async with response["Body"] as body:
+            if self._version(response)._replace(size=None).differs(version):
                 raise failures.ChangedError
-            await pass_on(body.read, start, stop, write)
-
-    async def download(self, write: Write) -> Version:
-        raise NotImplementedError("S3 has ranges")
+            await http.copy_response(body.read, start, stop, write)
 
     async def version(self) -> Version:
-        reply = await self.call("head_object")
-        return self._version(reply)._replace(size=reply["ContentLength"])
+        response = await self.call("head_object")
+        return self._version(response)._replace(size=response["ContentLength"])
 
     @property
     def bucket(self) -> str:
@@ -95,8 +82,8 @@ class S3:
             raise ValueError
         credentials = (fs.key, fs.secret, fs.token) if fs.key else None
         if not credentials and not fs.anon:
-            found = await (await fs.session.get_credentials()).get_frozen_credentials()
-            credentials = (found.access_key, found.secret_key, found.token)
+            frozen = await (await fs.session.get_credentials()).get_frozen_credentials()
+            credentials = (frozen.access_key, frozen.secret_key, frozen.token)
         region = meta.region_name
         return signing.signed(signing.Settings(base, self.key, region, credentials))
 
@@ -112,26 +99,26 @@ class S3:
         return await method(**fs._get_s3_method_kwargs(method, **name, **arguments))
 
     @staticmethod
-    def _version(reply: dict[str, Any]) -> Version:
-        modified = reply.get("LastModified")
-        return Version(reply.get("ETag"), str(modified) if modified else None)
+    def _version(response: dict[str, Any]) -> Version:
+        modified = response.get("LastModified")
+        return Version(response.get("ETag"), str(modified) if modified else None)
 
 
-class Signed:
+class Signed(Requests):
     """Reader of an S3 object by signed URLs.
 
-    bucket: the URL of its bucket. sign: returns a signed URL. client: makes the reader that repeats
-    what fails.
+    bucket: the URL of its bucket. sign: returns a signed URL. make_client: makes the reader that
+    repeats failed requests.
     """
 
     largest, at_once = LARGEST, AT_ONCE
 
     def __init__(
-        self, bucket: str, sign: Callable[[], Awaitable[str]], client: Callable[[], S3]
+        self, bucket: str, sign: Callable[[], Awaitable[str]], make_client: Callable[[], S3]
     ) -> None:
-        self._bucket, self._sign, self._client = bucket, sign, client
+        self._bucket, self._sign, self._make_client = bucket, sign, make_client
         self._http: Http | None = None
-        self._until = 0.0
+        self._expires = 0.0
 
     async def open(self, count: int) -> Opened:
         opened: Opened = await self._request("open", count)
@@ -140,36 +127,33 @@ class Signed:
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         await self._request("fetch", start, stop, version, write)
 
-    async def download(self, write: Write) -> Version:
-        raise NotImplementedError("S3 has ranges")
-
     async def version(self) -> Version:
         version: Version = await self._request("version")
         return version
 
     async def _request(self, name: str, *arguments: Any) -> Any:
-        lasting = True
-        if self._bucket not in _refused:
+        is_permanent = True
+        if self._bucket not in _client_only:
             try:
-                outcome = await getattr(await self._reader(), name)(*arguments)
-                if name != "open" or outcome.ranged:
-                    return outcome
+                result = await getattr(await self._reader(), name)(*arguments)
+                if name != "open" or result.ranged:
+                    return result
             except (failures.ChangedError, OutputError, ResourceError):
                 raise
             except Exception as exc:
                 if failures.is_missing(exc):
                     raise
-                lasting = not failures.is_transient(exc)
-        outcome = await getattr(self._client(), name)(*arguments)
-        if lasting:
-            _refused.add(self._bucket)
-        return outcome
+                is_permanent = not failures.is_transient(exc)
+        result = await getattr(self._make_client(), name)(*arguments)
+        if is_permanent:
+            _client_only.add(self._bucket)
+        return result
 
     async def _reader(self) -> Http:
-        if self._http is None or monotonic() > self._until:
+        if self._http is None or monotonic() > self._expires:
             import fsspec
 
             url, fs = await self._sign(), fsspec.filesystem("http")
-            self._http = Http(fs, url, _CONNECT, allow_redirects=False)
-            self._until = monotonic() + _RENEWED
+            self._http = Http(fs, url, _CONNECT_TIMEOUT, allow_redirects=False)
+            self._expires = monotonic() + _RENEWAL_SECONDS
         return self._http

@@ -64,10 +64,10 @@ def settings_of(url: str) -> Settings | None:
     """Return the settings of an object, None if s3fs has to find them."""
     from fsspec.config import conf
 
-    found = _URL.fullmatch(url)
+    match = _URL.fullmatch(url)
     options: dict[str, Any] = {**conf.get("s3", {}), **conf.get("s3a", {})}
     variables = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    if found is None or not is_plain(*found.groups()) or not options.keys() <= _OPTIONS:
+    if match is None or not is_plain(*match.groups()) or not options.keys() <= _OPTIONS:
         return None
     if not variables.keys() <= _VARIABLES | _IGNORED or not all(variables.values()):
         return None
@@ -79,15 +79,15 @@ def settings_of(url: str) -> Settings | None:
     if profile is None or ("AWS_PROFILE" in variables and not profile):
         return None
     region = variables.get("AWS_DEFAULT_REGION") or profile.get("region", "us-east-1")
-    named = (variables.get("AWS_ENDPOINT_URL_S3"), variables.get("AWS_ENDPOINT_URL"))
-    endpoints = (options.get("endpoint_url"), *named, profile.get("endpoint_url"))
-    base = base_of(found[1], region, next(filter(None, endpoints), None))
+    endpoint_variables = (variables.get("AWS_ENDPOINT_URL_S3"), variables.get("AWS_ENDPOINT_URL"))
+    endpoints = (options.get("endpoint_url"), *endpoint_variables, profile.get("endpoint_url"))
+    base = base_of(match[1], region, next(filter(None, endpoints), None))
     credentials = None if options.get("anon") else _credentials(options, variables, profile)
     if base is None or not (credentials or options.get("anon")):
         return None
     if "AWS_CA_BUNDLE" in variables and base.startswith("https"):
         return None
-    return Settings(base, found[2], region, credentials)
+    return Settings(base, match[2], region, credentials)
 
 
 def is_plain(bucket: str, key: str) -> bool:
@@ -127,22 +127,22 @@ def base_of(bucket: str, region: str, endpoint: object) -> str | None:
             return None
         host = "s3.amazonaws.com" if region == "us-east-1" else f"s3.{region}.amazonaws.com"
         return f"https://{host}/{bucket}" if "." in bucket else f"https://{bucket}.{host}"
-    found = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
-    if found is None or found[2].endswith(".amazonaws.com"):
+    match = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
+    if match is None or match[2].endswith(".amazonaws.com"):
         return None
-    return f"{found[1]}://{found[2]}/{bucket}"
+    return f"{match[1]}://{match[2]}/{bucket}"
 
 
 def _credentials(
     options: dict[str, Any], variables: dict[str, str], profile: dict[str, str]
 ) -> tuple[str, str, str | None] | None:
     """Return the first static credentials, None if they are incomplete."""
-    for found, names in (
+    for settings, names in (
         (options, ("key", "secret", "token")),
         (variables, ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")),
         (profile, ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")),
     ):
-        key, secret, token = map(found.get, names)
+        key, secret, token = map(settings.get, names)
         if key or secret or token:
             if isinstance(key, str) and isinstance(secret, str) and isinstance(token, str | None):
                 return key, secret, token
@@ -150,19 +150,19 @@ def _credentials(
     return None
 
 
-def signed(at: Settings, now: float | None = None) -> str:
+def signed(settings: Settings, now: float | None = None) -> str:
     """Return the URL that reads an object; now: the time of the signature, the present by default.
 
     >>> url = signed(Settings("https://host/bucket", "x.npy", "eu-west-1", ("A", "B", None)))
     >>> url.partition("&")[0]
     'https://host/bucket/x.npy?X-Amz-Algorithm=AWS4-HMAC-SHA256'
     """
-    url = f"{at.base}/{quote(at.key, safe='/-_.~')}"
-    if at.credentials is None:
+    url = f"{settings.base}/{quote(settings.key, safe='/-_.~')}"
+    if settings.credentials is None:
         return url
-    key, secret, token = at.credentials
+    key, secret, token = settings.credentials
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-    scope = f"{stamp[:8]}/{at.region}/s3/aws4_request"
+    scope = f"{stamp[:8]}/{settings.region}/s3/aws4_request"
     fields = {
         "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
         "X-Amz-Credential": f"{key}/{scope}",

@@ -8,9 +8,9 @@ from functools import partial
 from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
 from ndtool.storage.descriptors import (
     NAMELESS,
-    failure,
     hidden_name,
     map_bytes,
+    os_errors,
     reserve,
     write_at,
     write_next,
@@ -35,18 +35,17 @@ def allocate(
     try:
         if nbytes <= MEMORY:
             return memoryview(bytearray(nbytes))
-        fd = unnamed_file(directory)
-        try:
-            reserve(fd, nbytes, label, used)
-            return map_bytes(fd, 0, nbytes, writable=True)
-        finally:
-            os.close(fd)
-    except NdtoolError:
-        raise
-    except MemoryError:
+        with os_errors(label, OutputError):
+            fd = unnamed_file(directory)
+            try:
+                reserve(fd, nbytes, label, used)
+                return map_bytes(fd, 0, nbytes, writable=True)
+            finally:
+                os.close(fd)
+    except MemoryError as exc:
+        if isinstance(exc, NdtoolError):
+            raise
         raise ResourceError(f"{printable(label)}: not enough memory for {nbytes} bytes") from None
-    except OSError as exc:
-        raise failure(exc, label, OutputError) from None
 
 
 def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
@@ -55,14 +54,14 @@ def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) ->
     Writes to a file cost less than stores through its map. Raises as `allocate` does.
     """
     if nbytes <= MEMORY:
-        space = allocate(nbytes, label)
+        buffer = allocate(nbytes, label)
 
-        def store(start: int, view: memoryview) -> None:
-            space[start : start + len(view)] = view
+        def write(start: int, view: memoryview) -> None:
+            buffer[start : start + len(view)] = view
 
-        fill(store)
-        return space.toreadonly()
-    try:
+        fill(write)
+        return buffer.toreadonly()
+    with os_errors(label, OutputError):
         fd = unnamed_file(directory)
         try:
             reserve(fd, nbytes, label)
@@ -70,10 +69,6 @@ def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) ->
             return map_bytes(fd, 0, nbytes)
         finally:
             os.close(fd)
-    except NdtoolError:
-        raise
-    except OSError as exc:
-        raise failure(exc, label, OutputError) from None
 
 
 def unnamed_file(directory: str | None = None) -> int:
@@ -83,9 +78,8 @@ def unnamed_file(directory: str | None = None) -> int:
     """
     if directory is not None:
         try:
-            return _open_unnamed(directory)
-        except OSError as exc:
-            raise failure(exc, directory, OutputError) from None
+            with os_errors(directory, OutputError):
+                return _open_unnamed(directory)
         except ValueError as exc:
             raise OutputError(f"{printable(directory)}: {exc}") from None
     reason = OSError(errno.ENOENT, "no directory")
@@ -129,12 +123,12 @@ class Spool:
         try:
             if self._fd is None and self.size + len(data) > MEMORY:
                 self._fd = unnamed_file(self._directory)
-                self._write_file(self._memory)
+                write_next(self._fd, self._memory)
                 self._memory = bytearray()
             if self._fd is None:
                 self._memory += data
             else:
-                self._write_file(data)
+                write_next(self._fd, data)
         except (OSError, MemoryError) as exc:
             raise self._full(exc) from None
         self.size += len(data)
@@ -157,10 +151,6 @@ class Spool:
             self._fd = None
 
     __del__ = close
-
-    def _write_file(self, data: bytes | bytearray | memoryview) -> None:
-        assert self._fd is not None
-        write_next(self._fd, data)
 
     def _full(self, exc: OSError | MemoryError) -> NdtoolError:
         if isinstance(exc, NdtoolError):

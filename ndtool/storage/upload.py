@@ -15,16 +15,16 @@ from typing import Any
 from ndtool.errors import NdtoolError, OutputError, printable, redacted, words
 from ndtool.machine import endings
 from ndtool.storage import failures, remote, requests
-from ndtool.storage.descriptors import failure, read_at
+from ndtool.storage.descriptors import os_errors, read_at
 from ndtool.storage.http import AT_ONCE, Version
 from ndtool.storage.s3 import S3
 
 PART = 8 << 20  # minimum bytes of a part; smaller objects are sent in one request
-HELD = 1 << 26  # bytes of parts in flight
+IN_FLIGHT = 1 << 26  # bytes of parts in flight
 MOST_PARTS = 10_000  # S3's limit
-PATIENCE = 10  # timeout in seconds for aborting an upload
+ABORT_TIMEOUT = 10  # timeout in seconds for aborting an upload
 # Stores that create an object atomically, once it is uploaded.
-WHOLE = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+ATOMIC = ("gs", "gcs", "az", "abfs", "abfss", "memory")
 
 
 class Upload:
@@ -48,7 +48,7 @@ class Upload:
         self.path = redacted(url)
         self._old, self._clobber, self._compares = old, clobber, compares
         self._condition = condition
-        self._store = store(url)
+        self._writer = writer(url)
         self.fd: int | None = unnamed_file()
 
     @property
@@ -60,7 +60,7 @@ class Upload:
     def sync(self) -> None:
         """Upload the parts, which do not become visible yet."""
         endings.add_cleanup(self.drop)
-        self._wait(self._store.send(self.descriptor))
+        self._wait(self._writer.send(self.descriptor))
 
     def open_folder(self) -> None:
         """Return None: object stores have conditional requests instead of locks."""
@@ -74,15 +74,15 @@ class Upload:
         """Publish the object; OutputError if the current one may not be replaced."""
         endings.settle(False)  # sending may take long, and the object is visible only afterwards
         if self._compares or not self._clobber:
-            self._require_same(existing(self._store.url, matters=self._old is not None))
-        tag = self._old.etag if self._old else None
+            self._require_same(existing(self._writer.url, required=self._old is not None))
+        etag = self._old.etag if self._old else None
         condition: dict[str, str] = {}
-        if self._compares and tag:
-            condition = {"IfMatch": tag}
+        if self._compares and etag:
+            condition = {"IfMatch": etag}
         elif self._old is None and (self._compares or not self._clobber):
             condition = {"IfNoneMatch": "*"}
         try:
-            self._wait(self._store.commit(self.descriptor, condition))
+            self._wait(self._writer.commit(self.descriptor, condition))
         except FileExistsError:
             raise self._refusal() from None
         endings.settle()
@@ -112,7 +112,9 @@ class Upload:
         if self.fd is None:
             return
         try:
-            requests.wait(asyncio.wait_for(self._store.drop(), PATIENCE), self.path, OutputError)
+            requests.wait(
+                asyncio.wait_for(self._writer.drop(), ABORT_TIMEOUT), self.path, OutputError
+            )
         except NdtoolError:
             pass  # parts are invisible; a lifecycle rule of the bucket can remove them
         fd, self.fd = self.fd, None
@@ -124,22 +126,22 @@ class Upload:
         requests.wait(coroutine, self.path, OutputError)
 
 
-def existing(url: str, matters: bool = True) -> Version | None:
+def existing(url: str, required: bool = True) -> Version | None:
     """Return the version of the object at an output's URL, None if it does not exist.
 
-    matters: whether to raise an error if reads are not permitted, rather than return None.
+    required: whether to raise an error if reads are not permitted, rather than return None.
     """
 
-    async def look() -> Version | None:
+    async def version() -> Version | None:
         try:
-            return await remote_store.existing()
+            return await object_writer.existing()
         except Exception as exc:
-            if matters or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
+            if required or not (failures.status_of(exc) == 403 or isinstance(exc, PermissionError)):
                 raise
             return None
 
-    remote_store = store(url)
-    return requests.wait(look(), redacted(url), OutputError)
+    object_writer = writer(url)
+    return requests.wait(version(), redacted(url), OutputError)
 
 
 def require_writable(url: str, folder: bool) -> None:
@@ -147,24 +149,24 @@ def require_writable(url: str, folder: bool) -> None:
 
     folder: whether objects are written below the URL, not at it.
     """
-    remote_store = store(remote.inside(url, "zarr.json") if folder else url)
-    requests.wait(remote_store.require_writable(), redacted(url), OutputError)
+    object_writer = writer(remote.join(url, "zarr.json") if folder else url)
+    requests.wait(object_writer.require_writable(), redacted(url), OutputError)
 
 
-def store(url: str) -> Bucket | Whole:
+def writer(url: str) -> S3Writer | FsspecWriter:
     """Return the writer for the object at a URL; OutputError if its store is not supported."""
     protocol = url.partition("://")[0]
     if protocol in ("s3", "s3a"):
-        return Bucket(url, *remote.filesystem(url))
-    if protocol in WHOLE:
-        return Whole(url, *remote.filesystem(url))
+        return S3Writer(url, *remote.filesystem(url))
+    if protocol in ATOMIC:
+        return FsspecWriter(url, *remote.filesystem(url))
     raise OutputError(
         f"{printable(url)}: {protocol}:// cannot be written to: expected s3://, gs://, az:// or a"
         " file"
     )
 
 
-class Bucket:
+class S3Writer:
     """Writer of an S3 object."""
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
@@ -200,7 +202,7 @@ class Bucket:
                 "complete_multipart_upload", UploadId="none", MultipartUpload=parts
             )
         except Exception as exc:
-            if failures.is_refused(exc):
+            if failures.is_denied(exc):
                 raise
 
     async def send(self, fd: int) -> None:
@@ -211,20 +213,20 @@ class Bucket:
             return
         # Stored before it is awaited, so that `drop` can abort an upload that was just created.
         self._started = asyncio.ensure_future(self._object.call("create_multipart_upload"))
-        started = (await asyncio.shield(self._started))["UploadId"]
+        upload_id = (await asyncio.shield(self._started))["UploadId"]
         offsets = iter(range(0, size, part))
 
-        async def one_by_one() -> None:
+        async def upload_parts() -> None:
             for at in offsets:
                 number = at // part + 1
                 body = _exactly(fd, at, min(part, size - at), self.url)
-                reply = await self._object.call(
-                    "upload_part", UploadId=started, PartNumber=number, Body=body
+                response = await self._object.call(
+                    "upload_part", UploadId=upload_id, PartNumber=number, Body=body
                 )
-                self._parts[number] = {"ETag": reply["ETag"], "PartNumber": number}
+                self._parts[number] = {"ETag": response["ETag"], "PartNumber": number}
 
-        at_once = max(1, min(AT_ONCE, HELD // part))
-        self._workers = [asyncio.ensure_future(one_by_one()) for _ in range(at_once)]
+        at_once = max(1, min(AT_ONCE, IN_FLIGHT // part))
+        self._workers = [asyncio.ensure_future(upload_parts()) for _ in range(at_once)]
         await asyncio.gather(*self._workers)
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
@@ -235,12 +237,12 @@ class Bucket:
         parts = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
         upload = self._started.result()["UploadId"]
 
-        def tag() -> str:
-            sums = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts["Parts"]))
-            return f"{_md5(sums)}-{len(self._parts)}"
+        def etag() -> str:
+            digests = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts["Parts"]))
+            return f"{_md5(digests)}-{len(self._parts)}"
 
         await self._call(
-            "complete_multipart_upload", condition, tag, UploadId=upload, MultipartUpload=parts
+            "complete_multipart_upload", condition, etag, UploadId=upload, MultipartUpload=parts
         )
         self._started = None
 
@@ -257,42 +259,42 @@ class Bucket:
 
     async def clear(self) -> None:
         """Remove all objects in this folder."""
-        listed = {"Prefix": f"{self._object.key.rstrip('/')}/"}
+        prefix = {"Prefix": f"{self._object.key.rstrip('/')}/"}
         while True:
-            found = await self._object.call("list_objects_v2", "Bucket", **listed)
-            keys = [{"Key": one["Key"]} for one in found.get("Contents", ())]
+            page = await self._object.call("list_objects_v2", "Bucket", **prefix)
+            keys = [{"Key": one["Key"]} for one in page.get("Contents", ())]
             if not keys:
                 return
-            which = {"Objects": keys, "Quiet": True}
-            reply = await self._object.call("delete_objects", "Bucket", Delete=which)
-            for refused in reply.get("Errors", ()):
-                raise OutputError(f"{printable(self.url)}: {words(refused['Message'])}")
+            request = {"Objects": keys, "Quiet": True}
+            response = await self._object.call("delete_objects", "Bucket", Delete=request)
+            for error in response.get("Errors", ()):
+                raise OutputError(f"{printable(self.url)}: {words(error['Message'])}")
 
     async def _call(
-        self, name: str, condition: dict[str, str], tag: Callable[[], str], **arguments: Any
+        self, name: str, condition: dict[str, str], etag: Callable[[], str], **arguments: Any
     ) -> bool:
-        """Create the object as `put` does; tag: returns its expected ETag, if it is an MD5 sum."""
+        """Create the object as `put` does; etag: returns its expected ETag, if it is an MD5 sum."""
         try:
             await self._object.call(name, **arguments, **condition)
         except Exception as exc:
             status = failures.status_of(exc)
-            if status in (404, 409, 412) and await self._has(tag):
+            if status in (404, 409, 412) and await self._has(etag):
                 return False
             if "IfNoneMatch" in condition and status in (409, 412):
                 raise FileExistsError from None
             if not condition or status != 501:
                 raise
-            await self._object.call(name, **arguments)  # no conditions; `take_name` has compared
+            await self._object.call(name, **arguments)  # no conditions; `publish` has compared
         return True
 
-    async def _has(self, tag: Callable[[], str]) -> bool:
+    async def _has(self, etag: Callable[[], str]) -> bool:
         """Whether the object has the expected ETag.
 
-        botocore repeats a request whose response was lost. If the first one created the object,
-        the condition of the second one fails.
+        botocore repeats a request whose response was lost. If the first one created the object, the
+        condition of the second one fails.
         """
         try:
-            return ((await self._object.version()).etag or "").strip('"') == tag()
+            return ((await self._object.version()).etag or "").strip('"') == etag()
         except Exception:
             return False  # the caller raises the first error
 
@@ -302,17 +304,17 @@ class Bucket:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
         if self._started is not None:
-            started = (await self._started)["UploadId"]
-            await self._object.call("abort_multipart_upload", UploadId=started)
+            upload_id = (await self._started)["UploadId"]
+            await self._object.call("abort_multipart_upload", UploadId=upload_id)
             self._started = None
 
 
-class Whole:
+class FsspecWriter:
     """Writer of an object in a store of fsspec's that is uploaded in one call."""
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         self.url = url
-        self._object, self._fs, self._path = remote.Plain(fs, path, url), fs, path
+        self._object, self._fs, self._path = remote.FsspecObject(fs, path, url), fs, path
 
     async def existing(self) -> Version | None:
         """Return the object's version, None if it does not exist."""
@@ -371,9 +373,7 @@ def _md5(body: bytes) -> str:
 
 
 def _exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
-    try:
-        piece = read_at(fd, start, nbytes)
-    except OSError as exc:
-        raise failure(exc, f"temporary copy of {redacted(url)}", OutputError) from None
-    assert len(piece) == nbytes, "it is our own file"
-    return piece
+    with os_errors(f"temporary copy of {redacted(url)}", OutputError):
+        data = read_at(fd, start, nbytes)
+    assert len(data) == nbytes, "no other process writes to the file"
+    return data

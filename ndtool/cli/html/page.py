@@ -27,7 +27,7 @@ from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, prin
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import document, sinks
-from ndtool.rules.inference import Given
+from ndtool.rules.inference import Input
 from ndtool.rules.shapes import described
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
@@ -163,7 +163,7 @@ class Report:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as source:
             metadata, dtype = source.metadata, call.inference.dtype
-            typed = Given(source.name, metadata.dtype, metadata.shape).taken_as(call.request.dtype)
+            typed = Input(source.name, metadata.dtype, metadata.shape).viewed_as(call.request.dtype)
             if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
                 return None
             elements = explain.elements_at(source, dtype, grid.positions)

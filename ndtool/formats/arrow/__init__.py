@@ -1,4 +1,4 @@
-"""Columns of Parquet and Arrow files as arrays; pyarrow reads them, and nothing it says is trusted.
+"""Columns of Parquet and Arrow files as arrays, read by pyarrow; what it returns is validated.
 
 A column of numbers is an array of rank 1, one of lists of equal length of rank 2, and several
 columns `a,b` are pairs.
@@ -7,28 +7,19 @@ columns `a,b` are pairs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import accumulate
 from math import prod
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, Touched
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    ResourceError,
-    UsageError,
-    called,
-    printable,
-    words,
-)
+from ndtool.arrays.source import ArrayMetadata, MemberInfo, StoredSource, Touched
+from ndtool.errors import InputError, NdtoolError, UsageError, called, printable
 from ndtool.formats import members
+from ndtool.formats.decoding import library_errors
 from ndtool.rules import dtypes, grid, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import tempfiles
-from ndtool.storage.local import ByteRange, File, Fingerprint, ProgressCallback
+from ndtool.storage.local import ByteRange, File
 
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
 BATCH = 1 << 20  # bytes of rows, about, that are decoded together
@@ -66,34 +57,19 @@ def library() -> Any:
     return pyarrow
 
 
-@contextmanager
-def converted_errors(label: str) -> Iterator[None]:
-    """Raise InputError for what pyarrow raises about a file."""
-    try:
-        yield
-    except NdtoolError:
-        raise
-    except MemoryError:
-        raise ResourceError(f"{printable(label)}: not enough memory") from None
-    except (library().ArrowException, OSError, ValueError, RuntimeError, OverflowError) as exc:
-        raise InputError(f"{printable(label)}: {words(exc)}") from None
-
-
 def entries(table: Table, path: str, member: str | None, size: int) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones."""
-    found = []
+    entries = []
     for name in _names(table) if member is None else [member]:
         label = f"{path}:{name}"
         try:
             metadata = metadata_of(table, path, name)
+            entries.append(MemberInfo(label, name, metadata, None, size, "in columns"))
         except NdtoolError as exc:
             if member is not None:
                 raise
-            reason = exc.message.removeprefix(f"{printable(label)}: ")
-            found.append(MemberInfo(label, name, None, None, size, reason, None))
-            continue
-        found.append(MemberInfo(label, name, metadata, None, size, "in columns", None))
-    return found
+            entries.append(MemberInfo.invalid(label, name, size, exc))
+    return entries
 
 
 def chosen(table: Table, path: str, member: str | None) -> str:
@@ -111,34 +87,30 @@ def chosen(table: Table, path: str, member: str | None) -> str:
 def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
     """Return the metadata of columns, which are of one type and shape."""
     names, label = _columns(table, path, member), f"{path}:{member}"
-    found = [_column(table, name, f"{path}:{name}") for name in names]
-    for name, column in zip(names, found, strict=True):
-        if column != found[0]:
+    first, *others = (_column(table, name, f"{path}:{name}") for name in names)
+    for name, column in zip(names[1:], others, strict=True):
+        if column != first:
             raise InputError(
                 f"{printable(label)}: {printable(name)} is {_described(column)}, and"
-                f" {printable(names[0])} {_described(found[0])}: expected columns of one type"
+                f" {printable(names[0])} {_described(first)}: expected columns of one type"
             )
-    inner = found[0].inner if len(names) == 1 else (*found[0].inner, len(names))
+    inner = first.inner if len(names) == 1 else (*first.inner, len(names))
     shape = (sum(table.lengths), *inner)
-    claimed = prod(size or 1 for size in shape) * found[0].dtype.itemsize
+    claimed = prod(size or 1 for size in shape) * first.dtype.itemsize
     if min((*table.lengths, *shape)) < 0 or claimed > shapes.MOST:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
     step = max(table.lengths, default=0)
-    if step * prod(inner) * found[0].dtype.itemsize > LARGEST:
+    if step * prod(inner) * first.dtype.itemsize > LARGEST:
         step = shape[0]
-    return ArrayMetadata(found[0].dtype, shape, "C", (step, *inner), {})
+    return ArrayMetadata(first.dtype, shape, "C", (step, *inner), {})
 
 
-class ColumnsSource:
+class ColumnsSource(StoredSource):
     """A source of columns; a block is as long as the longest row group.
 
     With one block, or row groups of more than LARGEST bytes, the array is decoded at once, to
     memory or a temporary file.
     """
-
-    warning = None
-    at_once = 1
-    progress: ProgressCallback | None = None
 
     def __init__(self, name: str, path: str, member: str, table: Table, storage: File) -> None:
         self.name, self._label, self._table = name, f"{path}:{member}", table
@@ -147,7 +119,7 @@ class ColumnsSource:
         self._storage, self._lock = storage, Lock()
         self._row = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
         self._buffer: memoryview | None = None
-        self._starts = [0, *accumulate(table.lengths)]
+        self._offsets = [0, *accumulate(table.lengths)]  # first row of each group
 
     def whole(self, touched: Touched | None = None) -> ByteRange | None:
         metadata = self.metadata
@@ -162,72 +134,56 @@ class ColumnsSource:
     def block(self, number: int) -> memoryview:
         import numpy as np
 
+        from ndtool.arrays.assembly import bytes_of
+
         if (byte_range := self.whole()) is not None:
             return byte_range.buffer
         (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.grid, number)
         with self._lock:
-            found = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
-            for group, begin in enumerate(self._starts[:-1]):
-                if begin < stop and first < self._starts[group + 1]:
-                    for at, values in self._batches(group):
-                        low, high = max(at, first), min(at + len(values), stop)
+            block = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
+            for group, offset in enumerate(self._offsets[:-1]):
+                if offset < stop and first < self._offsets[group + 1]:
+                    for row, values in self._batches(group):
+                        low, high = max(row, first), min(row + len(values), stop)
                         if low < high:
-                            found[low - first : high - first] = values[low - at : high - at]
-        return _bytes_of(found).toreadonly()
+                            block[low - first : high - first] = values[low - row : high - row]
+        return bytes_of(block).toreadonly()
 
     def _decode(self, write: Callable[[int, memoryview], object]) -> None:
         """Write all rows."""
+        from ndtool.arrays.assembly import bytes_of
+
         for group in range(len(self._table.lengths)):
-            for at, values in self._batches(group):
-                write(at * self._row, _bytes_of(values))
+            for row, values in self._batches(group):
+                write(row * self._row, bytes_of(values))
 
     def _batches(self, group: int) -> Iterator[tuple[int, Any]]:
         """Yield the rows of a group: the first row, and an ndarray of some of them."""
         import numpy as np
 
-        at, end = self._starts[group : group + 2]
-        count, several = end - at, len(self._names) > 1
-        with converted_errors(self._label):
+        row, end = self._offsets[group : group + 2]
+        count, several = end - row, len(self._names) > 1
+        with library_errors(self._label):
             for batch in self._table.read(group, self._names, max(1, BATCH // (self._row or 1))):
-                if batch.num_columns != len(self._names) or batch.num_rows > end - at:
+                if batch.num_columns != len(self._names) or batch.num_rows > end - row:
                     break
-                found = [
-                    numbers(column, self.metadata, several, self._label, at)
+                columns = [
+                    numbers(column, self.metadata, several, self._label, row)
                     for column in batch.columns
                 ]
-                yield at, np.stack(found, -1) if several else found[0]
-                at += batch.num_rows
-        if at != end:
+                yield row, np.stack(columns, -1) if several else columns[0]
+                row += batch.num_rows
+        if row != end:
             raise InputError(
                 f"{printable(self._label)}: row group {group} does not have the {count} rows that"
                 " the file claims"
             )
 
-    def recheck(self) -> None:
-        if change := self._storage.change():
-            raise OutputError(f"{called(self.name)} {change}")
 
-    def fingerprint(self) -> Fingerprint:
-        return self._storage.fingerprint()
-
-    def is_open_as(self, fd: int) -> bool:
-        return self._storage.is_open_as(fd)
-
-    def close(self) -> None:
-        self._storage.close()
-
-
-def _bytes_of(array: Any) -> memoryview:
-    import numpy as np
-
-    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return memoryview(flat)
-
-
-def numbers(array: Any, metadata: ArrayMetadata, several: bool, label: str, at: int) -> Any:
+def numbers(array: Any, metadata: ArrayMetadata, several: bool, label: str, row: int) -> Any:
     """Return a column's rows as ndarray; InputError for a null, or for a list of another length.
 
-    at: the row that the column begins at. several: whether it is one of several columns.
+    row: the number of the first row. several: whether it is one of several columns.
     """
     import numpy as np
 
@@ -236,36 +192,36 @@ def numbers(array: Any, metadata: ArrayMetadata, several: bool, label: str, at: 
     array.validate(full=True)
     array = _plain(array)
     for size in (*inner, None):
-        _require_no_null(array, label, at, rows)
+        _require_no_null(array, label, row, rows)
         if size is None:
             break
-        _require_lengths(array, size, label, at, rows)
+        _require_lengths(array, size, label, row, rows)
         array = _plain(array.flatten())
     dtype = np.dtype(metadata.dtype.descr)
     values = array.to_numpy(zero_copy_only=False)
     if values.dtype != dtype or values.size != rows * prod(inner):
-        raise InputError(f"{printable(label)}: rows from {at} on are not {metadata.dtype.name}")
+        raise InputError(f"{printable(label)}: rows from {row} on are not {metadata.dtype.name}")
     return values.reshape(rows, *inner)
 
 
-def _require_no_null(array: Any, label: str, at: int, rows: int) -> None:
+def _require_no_null(array: Any, label: str, row: int, rows: int) -> None:
     if array.null_count:
         import numpy as np
 
         first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        row = at + first * rows // len(array)
+        row += first * rows // len(array)
         raise InputError(f"{printable(label)}: row {row} is null: expected a value in every row")
 
 
-def _require_lengths(array: Any, size: int, label: str, at: int, rows: int) -> None:
-    """Raise InputError unless all lists have a length."""
+def _require_lengths(array: Any, size: int, label: str, row: int, rows: int) -> None:
+    """Raise InputError unless all lists have the length `size`."""
     import numpy as np
 
     lengths = np.asarray(array.value_lengths()) if hasattr(array, "value_lengths") else None
     if lengths is None or (lengths == size).all():
         return
     first = int(np.flatnonzero(lengths != size)[0])
-    row = at + first * rows // len(array)
+    row += first * rows // len(array)
     raise InputError(
         f"{printable(label)}: row {row} is a list of {lengths[first]}: expected {size}, as in row 0"
     )
@@ -291,11 +247,11 @@ def _names(table: Table) -> list[str]:
 
 def _columns(table: Table, path: str, member: str) -> list[str]:
     """Return the names of columns, InputError if one is missing or not unique."""
-    known = _names(table)
-    names = [member] if member in known else member.split(",")
+    schema = _names(table)
+    names = [member] if member in schema else member.split(",")
     for name in names:
-        if known.count(name) != 1:
-            reason = f"names {known.count(name)} columns" if name in known else "is not a column"
+        if schema.count(name) != 1:
+            reason = f"names {schema.count(name)} columns" if name in schema else "is not a column"
             raise InputError(
                 f"{printable(path)}: {printable(repr(name))} {reason} of the file",
                 places=_listing(table),
@@ -304,15 +260,15 @@ def _columns(table: Table, path: str, member: str) -> list[str]:
 
 
 def _listing(table: Table) -> tuple[str, ...]:
-    known = ((field.name, printable(str(field.type), 80)) for field in table.schema)
-    return members.listed(known, len(table.schema))
+    columns = ((field.name, printable(str(field.type), 80)) for field in table.schema)
+    return members.listed(columns, len(table.schema))
 
 
 def _column(table: Table, name: str, label: str) -> Column:
-    """Return what a column holds; InputError if it has no numbers."""
+    """Return the type and shape of a column's elements; InputError unless they are numbers."""
     pa = library()
     inner = list[int]()
-    given = kind = table.schema.field(name).type
+    declared = kind = table.schema.field(name).type
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -326,13 +282,13 @@ def _column(table: Table, name: str, label: str) -> Column:
             kind = kind.value_type
         else:
             break
-    found = _NAMES.get(str(kind), str(kind))
-    if found not in TYPES or len(inner) > 8:
+    dtype = _NAMES.get(str(kind), str(kind))
+    if dtype not in TYPES or len(inner) > 8:
         raise InputError(
-            f"{printable(label)}: a column of {printable(str(given), 80)}: expected numbers, or"
+            f"{printable(label)}: a column of {printable(str(declared), 80)}: expected numbers, or"
             " lists of them of equal length"
         )
-    return Column(dtypes.from_name(found), tuple(inner))
+    return Column(dtypes.from_name(dtype), tuple(inner))
 
 
 def _length(table: Table, name: str, label: str) -> int:
@@ -340,7 +296,7 @@ def _length(table: Table, name: str, label: str) -> int:
     for group, rows in enumerate(table.lengths):
         if not rows:
             continue
-        with converted_errors(label):
+        with library_errors(label):
             for batch in table.read(group, [name], 1):
                 if batch.num_rows:
                     column = _plain(batch.column(0))

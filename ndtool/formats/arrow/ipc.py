@@ -10,12 +10,14 @@ from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource, parquet
+from ndtool.formats.decoding import library_errors
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
-from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
 MAGIC, OLD = b"ARROW1", b"FEA1"
+
+stored = arrow.stored
 
 
 def recognises(storage: File) -> bool:
@@ -26,21 +28,21 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
-        found = arrow.entries(table, path, member, storage.size)
-        for at, entry in enumerate(found):
+    with library_errors(path):
+        entries = arrow.entries(table, path, member, storage.size)
+        for number, entry in enumerate(entries):
             if entry.metadata is not None and entry.member is not None:
                 with suppress(InputError):  # a null, which only the run reports
                     position = table.position(entry.member, entry.metadata)
                     problem = entry.problem if position is None else ""
-                    found[at] = entry._replace(position=position, problem=problem)
-        return found
+                    entries[number] = entry._replace(position=position, problem=problem)
+        return entries
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Flat | ColumnsSource:
     """Open columns, the only one if none is named; closing the source closes the file."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         member = arrow.chosen(table, path, member)
         metadata = arrow.metadata_of(table, path, member)
         position = table.position(member, metadata)
@@ -58,7 +60,7 @@ class Table:
             raise InputError(f"{printable(path)}: a Feather file of version 1: expected version 2")
         pa = arrow.library()
         self._path, self._size = path, storage.size
-        with arrow.converted_errors(path):
+        with library_errors(path):
             self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).all())
             self._file = pa.ipc.open_file(pa.BufferReader(self._buffer))
             self.schema = self._file.schema
@@ -92,13 +94,8 @@ class Table:
             return None
         values = array.buffers()[1]
         skipped = array.offset * array.type.bit_width // 8
-        at = int(values.address - self._buffer.address + skipped)
-        return at if 0 <= at <= self._size - nbytes else None
-
-
-def stored(dtype: Dtype) -> Dtype:
-    """Return the element type as stored; DtypeError if Arrow lacks it."""
-    return arrow.stored(dtype)
+        offset = int(values.address - self._buffer.address + skipped)
+        return offset if 0 <= offset <= self._size - nbytes else None
 
 
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:

@@ -10,15 +10,17 @@ from ndtool.arrays.source import ArrayMetadata, MemberInfo
 from ndtool.errors import InputError, RuleError, UsageError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource
+from ndtool.formats.decoding import library_errors
 from ndtool.publish.encoded import EncodedSink, Write, step_of
 from ndtool.publish.targets import Target
-from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import File
 
 MAGIC, ENCRYPTED = b"PAR1", b"PARE"
 DEFAULT = "output"  # name of a written column if none is given
 BUFFER = 1 << 20  # bytes of a column chunk that are read together
 GROUP = 8 << 20  # bytes of a written row group
+
+stored = arrow.stored
 
 
 def recognises(storage: File) -> bool:
@@ -29,14 +31,14 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all columns, or of chosen ones; reads only the footer."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         return arrow.entries(table, path, member, storage.size)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> ColumnsSource:
     """Open columns, the only one if none is named; closing the source closes the file."""
     table = Table(storage, path)
-    with arrow.converted_errors(path):
+    with library_errors(path):
         return ColumnsSource(name, path, arrow.chosen(table, path, member), table, storage)
 
 
@@ -62,9 +64,9 @@ class _Bytes(io.RawIOBase):
     def read(self, size: int | None = -1) -> bytes:
         remaining = max(0, self._storage.size - self._at)
         count = remaining if size is None or size < 0 else min(size, remaining)
-        found = self._storage.read(self._at, count, self._label)
+        data = self._storage.read(self._at, count, self._label)
         self._at += count
-        return found
+        return data
 
 
 class Table:
@@ -74,7 +76,7 @@ class Table:
         if storage.peek(0, 4) == ENCRYPTED:
             raise InputError(f"{printable(path)}: the file is encrypted")
         pa = arrow.library()
-        with arrow.converted_errors(path):
+        with library_errors(path):
             self._file = pa.parquet.ParquetFile(
                 _Bytes(storage, path), pre_buffer=False, buffer_size=BUFFER
             )
@@ -89,16 +91,11 @@ class Table:
             )
 
     def read(self, group: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
-        found = self._file.iter_batches(
+        batches = self._file.iter_batches(
             rows, row_groups=[group], columns=list(columns), use_threads=False
         )
-        for batch in found:
+        for batch in batches:
             yield batch.select(list(columns))
-
-
-def stored(dtype: Dtype) -> Dtype:
-    """Return the element type as stored; DtypeError if Parquet lacks it."""
-    return arrow.stored(dtype)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:

@@ -13,9 +13,10 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import chunks, datasets, hierarchy
-from ndtool.formats.hdf5.hierarchy import Found
-from ndtool.formats.hdf5.library import converted_errors, library, opened, signature_at
+from ndtool.formats.hdf5.hierarchy import Dataset
+from ndtool.formats.hdf5.library import library, opened, signature_at
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File
 
@@ -35,16 +36,16 @@ def recognises(storage: File) -> bool:
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all datasets, or of one; an unsupported one has no metadata."""
     file, start = opened(storage, path)
-    with converted_errors(path), file:
-        found = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
-        return [_entry(storage, path, start, one) for one in found]
+    with library_errors(path), file:
+        chosen = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
+        return [_entry(storage, path, start, one) for one in chosen]
 
 
 def arrays(storage: File, path: str) -> list[str]:
     """Return the names of all datasets."""
     file, _ = opened(storage, path)
-    with converted_errors(path), file:
-        return [found.name for found in hierarchy.datasets(file)]
+    with library_errors(path), file:
+        return [dataset.name for dataset in hierarchy.datasets(file)]
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Source:
@@ -52,9 +53,9 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
     file, start = opened(storage, path)
     with ExitStack() as stack:
         stack.enter_context(file)
-        with converted_errors(path):
-            found = _choose(file, path, member)
-        source = _source(storage, name, hierarchy.label(path, found.name), start, found.dataset)
+        with library_errors(path):
+            chosen = _choose(file, path, member)
+        source = _source(storage, name, hierarchy.label(path, chosen.name), start, chosen.node)
         if isinstance(source, chunks.ChunkedSource):
             stack.pop_all()
             source.file = file
@@ -65,12 +66,12 @@ def stored(dtype: Dtype) -> Dtype:
     """Return the element type as stored: void if NumPy lacks it; DtypeError if HDF5 does."""
     from ndtool.formats import npy
 
-    found = npy.stored(dtype)
+    stored_dtype = npy.stored(dtype)
     try:
-        datasets.stored_type(numpytypes.numpy_dtype(found))
+        datasets.stored_type(numpytypes.numpy_dtype(stored_dtype))
     except TypeError:
         raise DtypeError(f"HDF5 cannot store elements of type {dtype.name}") from None
-    return found
+    return stored_dtype
 
 
 def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
@@ -88,21 +89,21 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 
 
 def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
-    with converted_errors(label):
-        storing = datasets.storing_of(dataset, label, start)
-        metadata = datasets.metadata_of(dataset, label, storing)
-        datasets.require_filters(storing, label)
+    with library_errors(label):
+        layout = datasets.layout_of(dataset, label, start)
+        metadata = datasets.metadata_of(dataset, label, layout)
+        datasets.require_filters(layout, label)
         warning = datasets.not_applied(dataset, label)
-        if storing.chunks is not None:
-            return chunks.ChunkedSource(name, metadata, dataset, storing, storage, start, warning)
-        if storing.is_compact or not metadata.nbytes:
+        if layout.chunks is not None:
+            return chunks.ChunkedSource(name, metadata, dataset, layout, storage, start, warning)
+        if layout.is_compact or not metadata.nbytes:
             byte_range = ByteRange(memoryview(_in_header(dataset, metadata)))
-        elif storing.position is None:
+        elif layout.position is None:
             element = datasets.fill_element(dataset, metadata.dtype)
             return Constant(name, metadata, element, storage, warning)
         else:
-            _require_within(storage, dataset, metadata, label, storing.position)
-            byte_range = storage.byte_range(storing.position, metadata.nbytes, label)
+            _require_within(storage, dataset, metadata, label, layout.position)
+            byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
         return Flat(name, metadata, byte_range, storage, warning)
 
 
@@ -129,64 +130,59 @@ def _require_within(
         )
 
 
-def _choose(file: Any, path: str, member: str | None) -> Found:
+def _choose(file: Any, path: str, member: str | None) -> Dataset:
     h5d, h5g = library().h5d, library().h5g
     if member is not None:
         name = hierarchy.name_of(member)
         node = hierarchy.find(file, path, name)
         if isinstance(node, h5d.DatasetID):
-            return Found(name, node)
-        known = list(hierarchy.datasets(file))
-        inside = [one for one in known if one.name.startswith(f"{name}/")]
+            return Dataset(name, node)
+        all_datasets = list(hierarchy.datasets(file))
+        inside = [one for one in all_datasets if one.name.startswith(f"{name}/")]
         if isinstance(node, h5g.GroupID) and inside and name != "/":
-            what = f"{printable(member)} is a group of"
-            raise members.unnamed(path, _count(what, inside), inside[0].name, _listing(inside))
+            count = f"{len(inside)} datasets" if len(inside) > 1 else "a dataset"
+            count = f"{printable(member)} is a group of {count}"
+            raise members.unnamed(path, count, inside[0].name, _listing(inside))
         raise InputError(
             f"{printable(path)}: {printable(member)} is not a dataset of the file",
-            places=_listing(known),
+            places=_listing(all_datasets),
         )
-    known = list(hierarchy.datasets(file))
-    if not known:
-        raise InputError(f"{printable(path)}: the file has no datasets")
-    if len(known) > 1:
-        what = _count("the file has", known)
-        raise members.unnamed(path, what, known[0].name, _listing(known))
-    if known[0].dataset is None:
-        raise InputError(f"{printable(path)}:{printable(known[0].name)}: {known[0].problem}")
-    return known[0]
+    all_datasets = list(hierarchy.datasets(file))
+    dataset = members.only(path, all_datasets, "the file has {} datasets", _described)
+    if dataset.node is None:
+        raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
+    return dataset
 
 
-def _count(what: str, known: list[Found]) -> str:
-    return f"{what} {len(known)} datasets" if len(known) > 1 else f"{what} a dataset"
+def _listing(found: list[Dataset]) -> tuple[str, ...]:
+    return members.listed(map(_described, found), len(found))
 
 
-def _listing(known: list[Found]) -> tuple[str, ...]:
-    return members.listed(((one.name, _described(one)) for one in known), len(known))
-
-
-def _described(found: Found) -> str:
+def _described(dataset: Dataset) -> tuple[str, str]:
+    """Return the name and the description of a dataset, for lists in errors."""
     try:
-        if found.dataset is None:
-            return printable(found.problem, 80)
-        with converted_errors(""):
-            storing = datasets.storing_of(found.dataset, "", 0)
-            return datasets.metadata_of(found.dataset, "", storing).described
+        if dataset.node is None:
+            return dataset.name, printable(dataset.problem, 80)
+        with library_errors(""):
+            layout = datasets.layout_of(dataset.node, "", 0)
+            return dataset.name, datasets.metadata_of(dataset.node, "", layout).described
     except NdtoolError as exc:
-        return exc.message.removeprefix(": ")
+        return dataset.name, exc.message.removeprefix(": ")
 
 
-def _entry(storage: File, path: str, start: int, found: Found) -> MemberInfo:
-    label = hierarchy.label(path, found.name)
-    metadata, position, problem, warning = None, None, printable(found.problem), None
-    if found.dataset is not None:
-        try:
-            with converted_errors(label):
-                storing = datasets.storing_of(found.dataset, label, start)
-                metadata = datasets.metadata_of(found.dataset, label, storing)
-                warning = datasets.not_applied(found.dataset, label)
-                position, problem = storing.position, storing.unmapped
-                if position is not None:
-                    _require_within(storage, found.dataset, metadata, label, position)
-        except NdtoolError as exc:
-            metadata, problem = None, exc.message.removeprefix(f"{printable(label)}: ")
-    return MemberInfo(label, found.name, metadata, position, storage.size, problem, warning)
+def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo:
+    label = hierarchy.label(path, dataset.name)
+    if dataset.node is None:
+        problem = printable(dataset.problem)
+        return MemberInfo(label, dataset.name, None, None, storage.size, problem)
+    try:
+        with library_errors(label):
+            layout = datasets.layout_of(dataset.node, label, start)
+            metadata = datasets.metadata_of(dataset.node, label, layout)
+            warning = datasets.not_applied(dataset.node, label)
+            if (position := layout.position) is not None:
+                _require_within(storage, dataset.node, metadata, label, position)
+    except NdtoolError as exc:
+        return MemberInfo.invalid(label, dataset.name, storage.size, exc)
+    problem = layout.unmapped
+    return MemberInfo(label, dataset.name, metadata, position, storage.size, problem, warning)

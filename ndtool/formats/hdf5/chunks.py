@@ -12,16 +12,16 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, Touched
+from ndtool.arrays.source import ArrayMetadata, StoredSource, Touched
 from ndtool.engine import layouts
-from ndtool.errors import OutputError, called
 from ndtool.formats import numpytypes
-from ndtool.formats.hdf5.datasets import DEFLATE, SHUFFLE, Storing, fill_element
-from ndtool.formats.hdf5.library import converted_errors, library
+from ndtool.formats.decoding import library_errors
+from ndtool.formats.hdf5.datasets import DEFLATE, SHUFFLE, StorageLayout, fill_element
+from ndtool.formats.hdf5.library import library
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
-from ndtool.storage.local import File, Fingerprint, ProgressCallback
+from ndtool.storage.local import File
 
 _ENTRY = 8  # minimum bytes of a chunk's entry in its table in the file
 
@@ -42,14 +42,14 @@ class ChunkTable:
         import numpy as np
 
         rank, entries = len(metadata.shape), array("Q")
-        most = (rank + 3) * (size // _ENTRY)
+        limit = (rank + 3) * (size // _ENTRY)
 
-        def take(found: Any) -> bool | None:
-            entries.extend(found.chunk_offset)
-            entries.extend((found.byte_offset, found.size, found.filter_mask))
-            return True if len(entries) > most else None  # True ends the iteration
+        def add(chunk: Any) -> bool | None:
+            entries.extend(chunk.chunk_offset)
+            entries.extend((chunk.byte_offset, chunk.size, chunk.filter_mask))
+            return True if len(entries) > limit else None  # True ends the iteration
 
-        if dataset.chunk_iter(take):
+        if dataset.chunk_iter(add):
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
         along = grid.blocks_along(metadata.shape, metadata.grid)
@@ -63,10 +63,10 @@ class ChunkTable:
 
     def find(self, number: int) -> Chunk | None:
         """Return the bytes of a chunk, None if it was never written; ValueError if invalid."""
-        at = int(self._numbers.searchsorted(number))
-        if at == len(self._numbers) or int(self._numbers[at]) != number:
+        row = int(self._numbers.searchsorted(number))
+        if row == len(self._numbers) or int(self._numbers[row]) != number:
             return None
-        position, nbytes, skipped = map(int, self._chunks[at])
+        position, nbytes, skipped = map(int, self._chunks[row])
         position += self._start
         if position + nbytes > self._size:
             raise ValueError(
@@ -75,7 +75,7 @@ class ChunkTable:
         return Chunk(position, nbytes, skipped)
 
 
-class ChunkedSource:
+class ChunkedSource(StoredSource):
     """A chunked dataset.
 
     Remote chunks that a run touches are downloaded together; others one at a time. file: h5py's
@@ -83,21 +83,21 @@ class ChunkedSource:
     """
 
     file: Any = None
-    progress: ProgressCallback | None = None
+    _storage: File
 
     def __init__(
         self,
         name: str,
         metadata: ArrayMetadata,
         dataset: Any,
-        storing: Storing,
+        layout: StorageLayout,
         storage: File,
         start: int,
         warning: str | None,
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
-        self._dataset, self._storing, self._storage, self._start = dataset, storing, storage, start
-        self.at_once = pool.MOST if hasattr(storage, "bring") else 1
+        self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
+        self.at_once = pool.MOST if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
@@ -105,38 +105,35 @@ class ChunkedSource:
         self._lock = Lock()
 
     def whole(self, touched: Touched | None = None) -> None:
-        if (bring := getattr(self._storage, "bring", None)) is not None:
-            bring(self._ranges(touched))
+        if (download := getattr(self._storage, "download", None)) is not None:
+            download(self._ranges(touched))
 
     def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
-        """Return the byte ranges of the chunks with touched elements, ascending.
-
-        A list, as its table of chunks may have to be downloaded before the chunks are.
-        """
+        """Return the byte ranges of the chunks with touched elements, ascending."""
         shape, step = self.metadata.shape, self.metadata.grid
         numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
-        with converted_errors(self.name):
+        with library_errors(self.name):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
-        return sorted((one.position, one.position + one.nbytes) for one in chunks)
+        return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
 
     def block(self, number: int) -> memoryview:
         import numpy as np
 
+        from ndtool.arrays.assembly import bytes_of
+
         box = grid.box(self.metadata.shape, self.metadata.grid, number)
         sizes = grid.sizes(box)
-        with converted_errors(self.name):
+        with library_errors(self.name):
             chunk = self._find(number)
             if chunk is None:
-                return memoryview(self._filling() * prod(sizes))
+                return memoryview(self._fill_element() * prod(sizes))
             raw = self._decoded(chunk, sizes)
             if raw is None:
-                block = self._through_library(box)
+                block = self._read_by_library(box)
             else:
-                whole = np.frombuffer(raw, self._dtype).reshape(self.metadata.grid)
-                within: Any = (..., *map(slice, sizes))
-                block = np.ascontiguousarray(whole[within])
-        flat: Any = block.reshape(-1).view(np.uint8)
-        return memoryview(flat).toreadonly()
+                inside: Any = (..., *map(slice, sizes))
+                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.grid)[inside]
+        return bytes_of(block).toreadonly()
 
     def _find(self, number: int) -> Chunk | None:
         with self._lock:
@@ -145,12 +142,12 @@ class ChunkedSource:
                     self._dataset, self.metadata, self._start, self._storage.size
                 )
         chunk = self._table.find(number)
-        most = self._nbytes + self._nbytes // 8 + (1 << 14)
-        if chunk is not None and chunk.nbytes > most:
-            raise ValueError(f"a chunk of {chunk.nbytes} bytes: at most {most} are valid")
+        limit = self._nbytes + self._nbytes // 8 + (1 << 14)
+        if chunk is not None and chunk.nbytes > limit:
+            raise ValueError(f"a chunk of {chunk.nbytes} bytes: at most {limit} are valid")
         return chunk
 
-    def _filling(self) -> bytes:
+    def _fill_element(self) -> bytes:
         with self._lock:
             if self._fill is None:
                 self._fill = fill_element(self._dataset, self.metadata.dtype)
@@ -158,20 +155,20 @@ class ChunkedSource:
 
     def _decoded(self, chunk: Chunk, sizes: Shape) -> Any:
         """Return a chunk's elements, None if h5py has to decode them."""
-        filters = self._storing.filters
+        filters = self._layout.filters
         # Chunks at the end of an axis may be stored without filters, which the table does not say.
         is_ambiguous = filters and sizes != self.metadata.grid and chunk.nbytes == self._nbytes
-        if not self._storing.is_ours or is_ambiguous:
+        if not self._layout.is_native or is_ambiguous:
             return None
         raw: Any = self._storage.read(chunk.position, chunk.nbytes, self.name)
         for i in reversed(range(len(filters))):
             if not chunk.skipped >> i & 1:
-                raw = _UNDO[filters[i].number](raw, self._nbytes, self.metadata.dtype.itemsize)
+                raw = _DECODERS[filters[i].number](raw, self._nbytes, self.metadata.dtype.itemsize)
         if len(raw) != self._nbytes:
             raise ValueError(f"a chunk has {len(raw)} bytes: expected {self._nbytes}")
         return raw
 
-    def _through_library(self, box: grid.Box) -> Any:
+    def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np
 
         sizes = grid.sizes(box)
@@ -182,34 +179,24 @@ class ChunkedSource:
             self._dataset.read(memory, space, block, self._dataset.get_type())
         return block
 
-    def recheck(self) -> None:
-        if change := self._storage.change():
-            raise OutputError(f"{called(self.name)} {change}")
-
-    def fingerprint(self) -> Fingerprint:
-        return self._storage.fingerprint()
-
-    def is_open_as(self, fd: int) -> bool:
-        return self._storage.is_open_as(fd)
-
     def close(self) -> None:
         self._dataset = None
         if self.file is not None:
             self.file.close()
-        self._storage.close()
+        super().close()
 
 
 def _inflated(raw: Any, nbytes: int, itemsize: int) -> bytes:
-    """Undo gzip's filter; ValueError unless the result has `nbytes` bytes."""
+    """Decode gzip's filter; ValueError unless the result has `nbytes` bytes."""
     inflater = zlib.decompressobj()
-    whole = inflater.decompress(raw, nbytes + 1)
-    if len(whole) != nbytes or not inflater.eof:
+    chunk = inflater.decompress(raw, nbytes + 1)
+    if len(chunk) != nbytes or not inflater.eof:
         raise ValueError(f"a chunk is damaged, or has not {nbytes} bytes decompressed")
-    return whole
+    return chunk
 
 
 def _unshuffled(raw: Any, nbytes: int, itemsize: int) -> Any:
-    """Undo the shuffle filter, which stores the first bytes of all elements first, and so on."""
+    """Decode the shuffle filter, which stores the first bytes of all elements first, and so on."""
     import numpy as np
 
     if len(raw) != nbytes:
@@ -221,4 +208,4 @@ def _unshuffled(raw: Any, nbytes: int, itemsize: int) -> Any:
     return memoryview(elements.reshape(-1))
 
 
-_UNDO = {DEFLATE: _inflated, SHUFFLE: _unshuffled}
+_DECODERS = {DEFLATE: _inflated, SHUFFLE: _unshuffled}

@@ -22,7 +22,7 @@ _NAMES = {
 }  # fmt: skip
 # Filters, in order of encoding, that ndtool decodes itself: h5py decodes one chunk at a time, and
 # two threads here decode gzip 1.7 times as fast.
-_OURS = ((), (SHUFFLE,), (DEFLATE,), (SHUFFLE, DEFLATE))
+_NATIVE = ((), (SHUFFLE,), (DEFLATE,), (SHUFFLE, DEFLATE))
 # Attributes by which NetCDF's readers change the values.
 _APPLIED = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 
@@ -39,12 +39,12 @@ class Filter(NamedTuple):
         return f"{self.name}{level}"
 
 
-class Storing(NamedTuple):
-    """How a dataset is stored.
+class StorageLayout(NamedTuple):
+    """The storage layout of a dataset.
 
-    position: the offset of contiguous values, None if they are not stored so. chunks: the shape of
-    a chunk, None if the dataset has none. filters: in order of encoding.
-    is_compact: whether the values are in the dataset's header.
+    position: the offset of contiguous values, None for other layouts. chunks: the shape of a chunk,
+    None if the dataset has none. filters: in order of encoding. is_compact: whether the values are
+    in the dataset's header.
     """
 
     position: int | None
@@ -53,8 +53,15 @@ class Storing(NamedTuple):
     is_compact: bool
 
     @property
+    def chunk_layout(self) -> ChunkLayout | None:
+        """The chunks and their filters, None if the dataset has no chunks."""
+        if self.chunks is None:
+            return None
+        return ChunkLayout(self.chunks, None, tuple(map(str, self.filters)), None)
+
+    @property
     def unmapped(self) -> str:
-        """Why the values cannot be mapped, empty if they can."""
+        """The reason why the values cannot be mapped, "" if they can."""
         if self.chunks is not None:
             return "in chunks"
         if self.is_compact:
@@ -62,13 +69,13 @@ class Storing(NamedTuple):
         return "never written" if self.position is None else ""
 
     @property
-    def is_ours(self) -> bool:
+    def is_native(self) -> bool:
         """Whether ndtool encodes and decodes the chunks itself."""
-        return tuple(one.number for one in self.filters) in _OURS
+        return tuple(one.number for one in self.filters) in _NATIVE
 
 
-def storing_of(dataset: Any, name: str, start: int) -> Storing:
-    """Return how a dataset is stored; InputError if its values are in other files.
+def layout_of(dataset: Any, name: str, start: int) -> StorageLayout:
+    """Return the storage layout of a dataset; InputError if its values are in other files.
 
     start: the offset of the file's signature.
     """
@@ -81,10 +88,10 @@ def storing_of(dataset: Any, name: str, start: int) -> Storing:
         raise _refused(name, "its values are in external files, which are not read")
     filters = tuple(_filter(creation, i) for i in range(creation.get_nfilters()))
     if layout == h5d.CHUNKED:
-        return Storing(None, tuple(map(int, creation.get_chunk())), filters, False)
+        return StorageLayout(None, tuple(map(int, creation.get_chunk())), filters, False)
     offset = None if layout == h5d.COMPACT else dataset.get_offset()
     position = None if offset is None else start + offset
-    return Storing(position, None, (), layout == h5d.COMPACT)
+    return StorageLayout(position, None, (), layout == h5d.COMPACT)
 
 
 def _filter(creation: Any, number: int) -> Filter:
@@ -93,7 +100,7 @@ def _filter(creation: Any, number: int) -> Filter:
     return Filter(int(code), tuple(map(int, values)), printable(name or f"filter {code}", 40))
 
 
-def metadata_of(dataset: Any, name: str, storing: Storing) -> ArrayMetadata:
+def metadata_of(dataset: Any, name: str, layout: StorageLayout) -> ArrayMetadata:
     """Return the metadata of a dataset; NdtoolError if its values cannot be read."""
     dtype = _dtype(dataset, name)
     if dataset.get_space().get_simple_extent_type() == library().h5s.NULL:
@@ -102,17 +109,16 @@ def metadata_of(dataset: Any, name: str, storing: Storing) -> ArrayMetadata:
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in shape) * dtype.itemsize > shapes.MOST:
         raise _refused(name, f"no array can have shape {list(shape)}")
-    if storing.chunks is None:
-        notes = {} if storing.position is None else {"offset": storing.position}
+    if layout.chunks is None:
+        notes = {} if layout.position is None else {"offset": layout.position}
         return ArrayMetadata(dtype, shape, "C", shape, notes)
-    if len(storing.chunks) != len(shape) or min(storing.chunks) < 1:
-        raise _refused(name, f"chunks {list(storing.chunks)} of shape {list(shape)}")
-    if (nbytes := prod(storing.chunks) * dtype.itemsize) > LARGEST:
+    if len(layout.chunks) != len(shape) or min(layout.chunks) < 1:
+        raise _refused(name, f"chunks {list(layout.chunks)} of shape {list(shape)}")
+    if (nbytes := prod(layout.chunks) * dtype.itemsize) > LARGEST:
         raise ResourceError(
             f"{printable(name)}: a chunk has {nbytes} bytes: at most {LARGEST} are read at once"
         )
-    layout = ChunkLayout(storing.chunks, None, tuple(map(str, storing.filters)), None)
-    return ArrayMetadata(dtype, shape, "C", storing.chunks, {}, layout)
+    return ArrayMetadata(dtype, shape, "C", layout.chunks, {}, layout.chunk_layout)
 
 
 def _dtype(dataset: Any, name: str) -> Dtype:
@@ -138,8 +144,8 @@ def _dtype(dataset: Any, name: str) -> Dtype:
 def stored_type(dtype: Any) -> Any:
     """Return HDF5's type for NumPy's dtype; TypeError if it has none."""
     h5py = library()
-    kept = h5py.opaque_dtype(dtype) if dtype.kind in "mM" else dtype
-    return h5py.h5t.py_create(kept, logical=True)
+    supported = h5py.opaque_dtype(dtype) if dtype.kind in "mM" else dtype
+    return h5py.h5t.py_create(supported, logical=True)
 
 
 def fill_element(dataset: Any, dtype: Dtype) -> bytes:
@@ -156,12 +162,12 @@ def fill_element(dataset: Any, dtype: Dtype) -> bytes:
 def not_applied(dataset: Any, name: str) -> str | None:
     """Return the warning that attributes for NetCDF's readers are not applied, None without."""
     h5a = library().h5a
-    found = [one for one in _APPLIED if h5a.exists(dataset, one.encode())]
-    if "_FillValue" in found and _is_nan(h5a.open(dataset, b"_FillValue")):
-        found.remove("_FillValue")
-    if not found:
+    names = [one for one in _APPLIED if h5a.exists(dataset, one.encode())]
+    if "_FillValue" in names and _is_nan(h5a.open(dataset, b"_FillValue")):
+        names.remove("_FillValue")
+    if not names:
         return None
-    return f"{printable(name)}: values as stored: {', '.join(found)} not applied"
+    return f"{printable(name)}: values as stored: {', '.join(names)} not applied"
 
 
 def _is_nan(attribute: Any) -> bool:
@@ -174,21 +180,21 @@ def _is_nan(attribute: Any) -> bool:
     return bool(np.isnan(value).all())
 
 
-def require_filters(storing: Storing, name: str) -> None:
+def require_filters(layout: StorageLayout, name: str) -> None:
     """Raise UsageError if a filter of a dataset is not installed, InputError if it is unknown."""
     h5z = library().h5z
-    for one in storing.filters:
+    for one in layout.filters:
         if h5z.filter_avail(one.number):
             continue
-        lacking = f"{printable(name)}: filter {one.name} ({one.number}) of its chunks"
+        filter_name = f"{printable(name)}: filter {one.name} ({one.number}) of its chunks"
         try:
             import hdf5plugin  # noqa: F401 # registers its filters
         except ModuleNotFoundError:
             raise UsageError(
-                f"{lacking} needs the hdf5plugin package", hint="pip install hdf5plugin"
+                f"{filter_name} needs the hdf5plugin package", hint="pip install hdf5plugin"
             ) from None
         if not h5z.filter_avail(one.number):
-            raise InputError(f"{lacking} is not one of h5py's or hdf5plugin's")
+            raise InputError(f"{filter_name} is not one of h5py's or hdf5plugin's")
 
 
 def _refused(name: str, reason: str) -> InputError:

@@ -12,11 +12,11 @@ from ndtool.formats.hdf5.library import library
 _HOPS = 16  # maximum soft links on a path, as they may form a circle
 
 
-class Found(NamedTuple):
+class Dataset(NamedTuple):
     """A dataset of a file. name: its path, as "/group/name". problem: why it cannot be opened."""
 
     name: str
-    dataset: Any
+    node: Any
     problem: str = ""
 
 
@@ -60,7 +60,7 @@ def find(file: Any, path: str, name: str) -> Any:
     return node
 
 
-def datasets(file: Any) -> Iterator[Found]:
+def datasets(file: Any) -> Iterator[Dataset]:
     """Yield all datasets, by their hard links; each group is visited once."""
     h5l, h5o, h5g, h5d = library().h5l, library().h5o, library().h5g, library().h5d
     seen = set[int]()
@@ -80,12 +80,12 @@ def datasets(file: Any) -> Iterator[Found]:
                     continue
                 node = h5o.open(group, link)
             except Exception as exc:  # damaged: the others are listed
-                yield Found(name, None, str(exc))
+                yield Dataset(name, None, str(exc))
                 continue
             if isinstance(node, h5g.GroupID):
                 groups.append((name, node))
             elif isinstance(node, h5d.DatasetID):
-                yield Found(name, node)
+                yield Dataset(name, node)
 
 
 def _parts(path: bytes) -> list[bytes]:

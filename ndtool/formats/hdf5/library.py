@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-from ndtool.errors import (
-    InputError,
-    NdtoolError,
-    OutputError,
-    ResourceError,
-    UsageError,
-    printable,
-    words,
-)
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
+from ndtool.formats.decoding import library_errors
 from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
@@ -42,19 +33,6 @@ def signature_at(storage: File) -> int | None:
             return at
         at = 2 * at or _FIRST
     return None
-
-
-@contextmanager
-def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
-    """Convert exceptions of the h5py package to NdtoolErrors."""
-    try:
-        yield
-    except NdtoolError:
-        raise
-    except MemoryError:
-        raise ResourceError(f"{printable(label)}: not enough memory") from None
-    except Exception as exc:  # damaged metadata raise exceptions of any type
-        raise kind(f"{printable(label)}: {words(exc)}") from None
 
 
 class InputFile:
@@ -161,5 +139,5 @@ def opened(storage: File, path: str) -> tuple[Any, int]:
             f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512 or a"
             " doubling of that"
         )
-    with converted_errors(path):
+    with library_errors(path):
         return h5py.File(InputFile(storage, path, start), "r", rdcc_nbytes=0), start

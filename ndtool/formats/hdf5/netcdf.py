@@ -7,21 +7,17 @@ from typing import NoReturn
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, Source
 from ndtool.errors import InputError, printable
 from ndtool.formats import hdf5
-from ndtool.publish.targets import Target, not_written
+from ndtool.publish.targets import Target, unsupported
 from ndtool.storage.local import File
 
 recognises = hdf5.recognises
+arrays = hdf5.arrays
 
 
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all variables, or of one."""
     _refuse_classic(storage, path)
     return hdf5.entries(storage, path, member)
-
-
-def arrays(storage: File, path: str) -> list[str]:
-    """Return the names of all variables."""
-    return hdf5.arrays(storage, path)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Source:
@@ -32,7 +28,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
     """Raise UsageError: NetCDF files have dimensions, which arrays have not."""
-    raise not_written(target.path, ".nc")
+    raise unsupported(target.path, ".nc")
 
 
 def _refuse_classic(storage: File, path: str) -> None:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats import numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
-from ndtool.formats.hdf5.datasets import Storing
-from ndtool.formats.hdf5.library import converted_errors, library, opened
+from ndtool.formats.hdf5.datasets import StorageLayout
+from ndtool.formats.hdf5.library import library, opened
 from ndtool.publish.preserved import OldFile
 from ndtool.publish.targets import Encoding, Target, exists
 from ndtool.rules.plans import Shape
@@ -19,13 +20,13 @@ from ndtool.storage.local import File
 DEFAULT = "output"  # name of a written dataset if none is given
 _CHUNK = 1 << 20  # approximate bytes of a chunk if only its compression is given
 _LEVEL = 4  # of gzip, as h5py has it
-_COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzma")
+_COMPRESSORS = ("gzip", "zlib", "zstd", "blosc", "lz4", "bz2", "lzma", "lzf")
 
 
-class Old(NamedTuple):
-    """What an old file has. names: of the preserved datasets. start: the offset of its signature.
+class OldContent(NamedTuple):
+    """The content of an old file. names: of the preserved datasets. start: its signature's offset.
 
-    replaced: whether a dataset has the target's name. same: how that dataset is stored, if its
+    replaced: whether a dataset has the target's name. reused: the layout of that dataset if its
     values are overwritten, so that its attributes, chunks and filters are preserved; else None.
     """
 
@@ -33,7 +34,7 @@ class Old(NamedTuple):
     start: int = 0
     size: int = 0
     replaced: bool = False
-    same: Storing | None = None
+    reused: StorageLayout | None = None
 
 
 def name_of(target: Target) -> str:
@@ -48,7 +49,7 @@ def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a dataset, with its chunks if it has any; write nothing."""
     old = OldFile(target)
     try:
-        layout = layout_of(target, metadata, read(old, target, metadata).same)
+        layout = layout_of(target, metadata, read(old, target, metadata).reused)
     finally:
         old.close()
     if layout is None:
@@ -56,16 +57,17 @@ def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     return metadata._replace(grid=layout.chunks, layout=layout)
 
 
-def read(old: OldFile, target: Target, metadata: ArrayMetadata) -> Old:
-    """Read what an old file has; OutputError if the dataset cannot be written to it."""
-    return old.read(lambda file: _old(file, target, metadata), Old(), "a file of the new dataset")
+def read(old: OldFile, target: Target, metadata: ArrayMetadata) -> OldContent:
+    """Read the content of an old file; OutputError if the dataset cannot be written to it."""
+    default, content = OldContent(), "a file of the new dataset"
+    return old.read(lambda file: _content(file, target, metadata), default, content)
 
 
-def _old(file: File, target: Target, metadata: ArrayMetadata) -> Old:
+def _content(file: File, target: Target, metadata: ArrayMetadata) -> OldContent:
     name = name_of(target)
     label = hierarchy.label(target.path, name)
     h5file, start = opened(file, target.path)
-    with converted_errors(target.path), h5file:
+    with library_errors(target.path), h5file:
         if file.peek(start + 8, 1) >= b"\3" and file.peek(start + 11, 1) != b"\0":
             raise InputError(
                 f"{printable(target.path)} is open for writing in another process, or was not"
@@ -74,11 +76,12 @@ def _old(file: File, target: Target, metadata: ArrayMetadata) -> Old:
         names = tuple(found.name for found in hierarchy.datasets(h5file) if found.name != name)
         dataset = _existing(h5file, target.path, name)
         if dataset is None:
-            return Old(names, start, file.size)
+            return OldContent(names, start, file.size)
         if not target.clobber:
             raise exists(label)
-        same = None if target.encoding.given else _same(dataset, label, start, metadata)
-        return Old(names, start, file.size, True, same)
+        options = target.encoding.given
+        reused = None if options else _reusable(dataset, label, start, metadata)
+        return OldContent(names, start, file.size, True, reused)
 
 
 def _existing(file: Any, path: str, name: str) -> Any:
@@ -101,27 +104,29 @@ def _existing(file: Any, path: str, name: str) -> Any:
     return node
 
 
-def _same(dataset: Any, label: str, start: int, metadata: ArrayMetadata) -> Storing | None:
-    """Return how a dataset is stored if it can have the new values, else None."""
+def _reusable(
+    dataset: Any, label: str, start: int, metadata: ArrayMetadata
+) -> StorageLayout | None:
+    """Return the layout of a dataset if the new values can overwrite the old ones, else None."""
     try:
-        storing = datasets.storing_of(dataset, label, start)
-        known = datasets.metadata_of(dataset, label, storing)
-        datasets.require_filters(storing, label)
+        layout = datasets.layout_of(dataset, label, start)
+        old = datasets.metadata_of(dataset, label, layout)
+        datasets.require_filters(layout, label)
     except (InputError, UsageError):
         return None
     dtype = numpytypes.numpy_dtype(metadata.dtype)
-    fits = numpytypes.numpy_dtype(known.dtype) == dtype and known.shape == metadata.shape
-    is_alone = library().h5o.get_info(dataset).rc == 1  # other links refer to the old data
-    has_storage = storing.position is not None or storing.chunks is not None
-    return storing if fits and is_alone and has_storage and metadata.nbytes else None
+    fits = numpytypes.numpy_dtype(old.dtype) == dtype and old.shape == metadata.shape
+    has_one_link = library().h5o.get_info(dataset).rc == 1  # other links refer to the old data
+    has_storage = layout.position is not None or layout.chunks is not None
+    return layout if fits and has_one_link and has_storage and metadata.nbytes else None
 
 
-def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> ChunkLayout | None:
+def layout_of(
+    target: Target, metadata: ArrayMetadata, reused: StorageLayout | None
+) -> ChunkLayout | None:
     """Return the chunks of a dataset, None if it is contiguous."""
-    if same is not None:
-        if same.chunks is None:
-            return None
-        return ChunkLayout(same.chunks, None, tuple(map(str, same.filters)), None)
+    if reused is not None:
+        return reused.chunk_layout
     options, shape = target.encoding, metadata.shape
     if options.shards is not None:
         raise UsageError("--shards: HDF5 has no shards")
@@ -138,14 +143,14 @@ def layout_of(target: Target, metadata: ArrayMetadata, same: Storing | None) -> 
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
         return None
     if chunks is None:
-        chunks = _cut(shape, metadata.dtype.itemsize)
+        chunks = _default_chunks(shape, metadata.dtype.itemsize)
     chunks = tuple(map(min, chunks, shape))
     if (nbytes := prod(chunks) * metadata.dtype.itemsize) > datasets.LARGEST:
         raise UsageError(f"--chunks: {nbytes} bytes: at most {datasets.LARGEST} are valid")
     return ChunkLayout(chunks, None, codecs, None)
 
 
-def _cut(shape: Shape, itemsize: int) -> Shape:
+def _default_chunks(shape: Shape, itemsize: int) -> Shape:
     """Return the shape of a chunk of about a MiB, of as many complete rows as fit."""
     sizes = list(shape)
     for axis in range(len(sizes)):
@@ -161,12 +166,12 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
         if name not in datasets.CODECS:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _LEVEL}",)
-    found = []
+    codecs = []
     for codec in options.like.codecs if options.like else ():
-        name, *words = codec.split()
+        name, *parameters = codec.split()
         if name == "shuffle":
-            found.append(name)
-        elif name in _COMPRESSORS or name == "lzf":
-            has_level = name in ("gzip", "zlib") and words
-            found.append(f"gzip {words[-1] if has_level else _LEVEL}")
-    return tuple(found[-2:] if found[-2:-1] == ["shuffle"] else found[-1:])
+            codecs.append(name)
+        elif name in _COMPRESSORS:
+            has_level = name in ("gzip", "zlib") and parameters
+            codecs.append(f"gzip {parameters[-1] if has_level else _LEVEL}")
+    return tuple(codecs[-2:] if codecs[-2:-1] == ["shuffle"] else codecs[-1:])

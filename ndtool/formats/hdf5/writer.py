@@ -6,12 +6,14 @@ import zlib
 from math import prod
 from typing import Any
 
-from ndtool.arrays.sink import BlockParts
+from ndtool.arrays.sink import PartialBlocks
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.formats import numpytypes
+from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
-from ndtool.formats.hdf5.library import OutputFile, converted_errors, library
+from ndtool.formats.hdf5.library import OutputFile, library
+from ndtool.formats.numpytypes import padded
 from ndtool.publish.preserved import OldFile
 from ndtool.publish.sinks import FileSink, Frame
 from ndtool.publish.targets import Target
@@ -28,10 +30,10 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one dataset; metadata: as `planned` returned them."""
     old = OldFile(target)
     try:
-        known = planning.read(old, target, metadata)
-        if planning.layout_of(target, metadata, known.same) != metadata.layout:
+        content = planning.read(old, target, metadata)
+        if planning.layout_of(target, metadata, content.reused) != metadata.layout:
             raise OutputError(f"{printable(target.path)} changed during the run")
-        frame = DatasetFrame(target, metadata, old, known)
+        frame = DatasetFrame(target, metadata, old, content)
         return (FileSink if metadata.layout is None else ChunkSink)(target, metadata, frame)
     except BaseException:
         old.close()
@@ -42,16 +44,16 @@ class DatasetFrame(Frame):
     """The bytes of a file other than the values of the written dataset."""
 
     def __init__(
-        self, target: Target, metadata: ArrayMetadata, old: OldFile, known: planning.Old
+        self, target: Target, metadata: ArrayMetadata, old: OldFile, content: planning.OldContent
     ) -> None:
-        super().__init__(b"", metadata.nbytes, 0, old, known.names)
-        self._target, self._metadata, self._known = target, metadata, known
+        super().__init__(b"", metadata.nbytes, 0, old, content.names)
+        self._target, self._metadata, self._content = target, metadata, content
         self._name = planning.name_of(target)
         self._output: OutputFile | None = None
         self._file: Any = None
         self.dataset: Any = None
-        self.total = known.size + _METADATA
-        if known.same is None or known.same.position is None:
+        self.total = content.size + _METADATA
+        if content.reused is None or content.reused.position is None:
             self.total += self._chunk_bytes()
 
     def _chunk_bytes(self) -> int:
@@ -64,13 +66,13 @@ class DatasetFrame(Frame):
         return count * (each + _ENTRY)
 
     def begin(self, fd: int) -> None:
-        known, old, path = self._known, self.old, self._target.path
+        content, old, path = self._content, self.old, self._target.path
         if old is not None and old.file is not None:
             old.copy(fd, self._ranges())
-        self._output = OutputFile(fd, path, known.start, known.size - known.start)
-        mode = "w" if not known.size else "r+"
+        self._output = OutputFile(fd, path, content.start, content.size - content.start)
+        mode = "r+" if content.size else "w"
         try:
-            with converted_errors(path, OutputError):
+            with library_errors(path, OutputError):
                 self._file = library().File(
                     self._output, mode, rdcc_nbytes=0,
                     alignment_threshold=_SMALL, alignment_interval=_ALIGNMENT,
@@ -83,19 +85,19 @@ class DatasetFrame(Frame):
 
     def _ranges(self) -> list[tuple[int, int, int]]:
         """Return the byte ranges that are copied: all but the values that are overwritten."""
-        size, same = self._known.size, self._known.same
-        if same is None or same.position is None:
+        size, reused = self._content.size, self._content.reused
+        if reused is None or reused.position is None:
             return [(0, size, 0)]
-        end = same.position + self._metadata.nbytes
-        return [(0, same.position, 0), (end, size, end)]
+        end = reused.position + self._metadata.nbytes
+        return [(0, reused.position, 0), (end, size, end)]
 
     def _add(self, fd: int) -> None:
         """Add the dataset; the file stays open if it has chunks."""
-        known, raw = self._known, hierarchy.encoded(self._name)
-        if known.same is not None:
+        content, raw = self._content, hierarchy.encoded(self._name)
+        if content.reused is not None:
             self.dataset = library().h5d.open(self._file.id, raw)
         else:
-            if known.replaced:
+            if content.replaced:
                 self._file.id.unlink(raw)
             self.dataset = self._created(raw)
         if self._metadata.layout is not None:
@@ -104,9 +106,9 @@ class DatasetFrame(Frame):
         self.dataset = None
         self._close()
         if offset is not None:
-            self.start = known.start + offset
-            if known.same is None:
-                _clear(fd, self.start, min(known.size, self.start + self._metadata.nbytes))
+            self.start = content.start + offset
+            if content.reused is None:
+                _clear(fd, self.start, min(content.size, self.start + self._metadata.nbytes))
 
     def _created(self, raw: bytes) -> Any:
         h5py, metadata = library(), self._metadata
@@ -123,16 +125,17 @@ class DatasetFrame(Frame):
             properties.set_chunk(metadata.layout.chunks)
             for codec in metadata.layout.codecs:
                 name, *level = codec.split()
-                properties.set_deflate(
-                    int(level[0])
-                ) if name == "gzip" else properties.set_shuffle()
+                if name == "gzip":
+                    properties.set_deflate(int(level[0]))
+                else:
+                    properties.set_shuffle()
         kind = datasets.stored_type(numpytypes.numpy_dtype(metadata.dtype))
         space = h5py.h5s.create_simple(metadata.shape)
         return h5d.create(self._file.id, raw, kind, space, properties, links)
 
     def finish(self, fd: int, name: str) -> None:
         self.dataset = None
-        with converted_errors(name, OutputError):
+        with library_errors(name, OutputError):
             self._close()
         self.require()
 
@@ -151,7 +154,7 @@ class DatasetFrame(Frame):
         if self._output is not None:
             self._output.drop()
         self.dataset = None
-        with converted_errors(self._target.path, OutputError):
+        with library_errors(self._target.path, OutputError):
             self._close()
 
 
@@ -167,7 +170,7 @@ class ChunkSink(FileSink):
     _frame: DatasetFrame
 
     def __init__(self, target: Target, metadata: ArrayMetadata, frame: DatasetFrame) -> None:
-        self._parts = BlockParts()
+        self._partial = PartialBlocks()
         super().__init__(target, metadata, frame)
 
     def map(self) -> None:
@@ -183,35 +186,32 @@ class ChunkSink(FileSink):
         """Write bytes of a block, in any order and from any thread."""
         box = grid.box(self.metadata.shape, self.metadata.grid, block)
         nbytes = prod(grid.sizes(box)) * self.metadata.dtype.itemsize
-        whole = self._parts.put(start, view, block, nbytes)
-        if whole is not None:
-            self._put(box, whole)
-            self._parts.count(block)
+        chunk = self._partial.put(start, view, block, nbytes)
+        if chunk is not None:
+            self._put(box, chunk)
+            self._partial.count(block)
 
     def _put(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
         metadata, sizes = self.metadata, grid.sizes(box)
-        part: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
-        at, dataset = tuple(first for first, _ in box), self._frame.dataset
-        with converted_errors(self.name, OutputError):
+        chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
+        origin, dataset = tuple(first for first, _ in box), self._frame.dataset
+        with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
-            if names in _OURS:
-                if sizes != metadata.grid:  # the last chunk of an axis is padded
-                    whole = np.zeros(metadata.grid, part.dtype)
-                    whole[tuple(map(slice, sizes))] = part
-                    part = whole
-                dataset.write_direct_chunk(at, _encoded(part, metadata.layout.codecs))
+            if names in _NATIVE:
+                chunk = padded(chunk, metadata.grid)
+                dataset.write_direct_chunk(origin, _encoded(chunk, metadata.layout.codecs))
             else:
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
-                space.select_hyperslab(at, sizes)
-                dataset.write(memory, space, part, dataset.get_type())
+                space.select_hyperslab(origin, sizes)
+                dataset.write(memory, space, chunk, dataset.get_type())
         self._frame.require()
 
     def finish(self) -> Any:
         metadata = self.metadata
-        self._parts.require(grid.blocks(metadata.shape, metadata.grid))
+        self._partial.require(grid.blocks(metadata.shape, metadata.grid))
         return super().finish()
 
     def abort(self) -> None:
@@ -219,7 +219,7 @@ class ChunkSink(FileSink):
         super().abort()
 
 
-_OURS = ((), ("shuffle",), ("gzip",), ("shuffle", "gzip"))  # filters that ndtool applies itself
+_NATIVE = ((), ("shuffle",), ("gzip",), ("shuffle", "gzip"))  # filters that ndtool applies itself
 
 
 def _encoded(array: Any, codecs: tuple[str, ...]) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
@@ -29,8 +28,9 @@ def recognises(storage: LocalFile) -> bool:
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all members, or of one; a non-array has no metadata."""
     if member is not None:
-        return list(_entries(storage, path, [_choose(storage, path, member)]))
-    return list(_entries(storage, path, directory.members(storage.peek, storage.size, path)))
+        return [_entry(storage, path, _choose(storage, path, member))]
+    archive = directory.members(storage.peek, storage.size, path)
+    return [_entry(storage, path, one) for one in archive]
 
 
 def arrays(storage: LocalFile, path: str) -> list[str]:
@@ -57,13 +57,13 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
 
 def _checked(storage: LocalFile, member: Member, byte_range: ByteRange, label: str) -> ByteRange:
     """Check the CRC of a stored member: of a remote one, only after a complete download."""
-    bring = byte_range.fetch
-    if bring is None:
+    download = byte_range.fetch
+    if download is None:
         directory.check(storage.peek, member, label)
         return byte_range
 
     def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
-        bring(ranges, progress)
+        download(ranges, progress)
         if ranges is None:
             directory.check(storage.peek, member, label)
 
@@ -71,42 +71,37 @@ def _checked(storage: LocalFile, member: Member, byte_range: ByteRange, label: s
 
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
-    known = directory.members(storage.peek, storage.size, path)
-    if not known:
+    def describe(member: Member) -> tuple[str, str]:
+        return member.name, _entry(storage, path, member).label
+
+    archive = directory.members(storage.peek, storage.size, path)
+    if not archive:
         raise InputError(f"{printable(path)}: the archive has no arrays")
     if name is None:
-        if len(known) > 1:
-            what = f"the archive has {len(known)} members"
-            raise members.unnamed(path, what, known[0].name, _listing(storage, path, known))
-        return known[0]
-    found = [m for m in known if name in (m.name, os.fsdecode(m.stored))]
-    if len(found) != 1:
-        reason = "is more than one member" if found else "is not a member of the archive"
+        return members.only(path, archive, "the archive has {} members", describe)
+    matches = [
+        member for member in archive if name in (member.name, os.fsdecode(member.stored_name))
+    ]
+    if len(matches) != 1:
+        reason = "is more than one member" if matches else "is not a member of the archive"
+        others = matches or archive
         raise InputError(
             f"{printable(path)}: {printable(name)} {reason}: expected one of these",
-            places=_listing(storage, path, found or known),
+            places=members.listed(map(describe, others), len(others)),
         )
-    return found[0]
+    return matches[0]
 
 
-def _listing(storage: LocalFile, path: str, known: list[Member]) -> tuple[str, ...]:
-    entries = _entries(storage, path, known)
-    return members.listed(((one.member or "", one.label) for one in entries), len(known))
-
-
-def _entries(storage: LocalFile, path: str, known: list[Member]) -> Iterator[MemberInfo]:
-    for member in known:
-        label = f"{path}:{member.name}"
-        try:
-            header, position = directory.read_header(storage.peek, member, label)
-        except NdtoolError as exc:
-            reason = exc.message.removeprefix(f"{printable(label)}: ")
-            yield MemberInfo(label, member.name, None, None, storage.size, reason, None)
-            continue
-        warning = surplus(label, member.size - header.offset - header.nbytes)
-        problem = "" if member.mappable else f"compressed with {directory.METHODS[member.method]}"
-        metadata = npy.metadata_of(header)
-        yield MemberInfo(label, member.name, metadata, position, storage.size, problem, warning)
+def _entry(storage: LocalFile, path: str, member: Member) -> MemberInfo:
+    label, size = f"{path}:{member.name}", storage.size
+    try:
+        header, position = directory.read_header(storage.peek, member, label)
+    except NdtoolError as exc:
+        return MemberInfo.invalid(label, member.name, size, exc)
+    warning = surplus(label, member.size - header.offset - header.nbytes)
+    problem = "" if member.mappable else f"compressed with {directory.METHODS[member.method]}"
+    metadata = npy.metadata_of(header)
+    return MemberInfo(label, member.name, metadata, position, size, problem, warning)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
@@ -125,7 +120,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
     """Return the old archive and its preserved members; OutputError if it may not be replaced."""
 
-    def understand(file: File) -> PreservedMembers:
+    def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
         preserved = writer.preserve(file.peek, file.size, target.path, target.member)
         if preserved.replaced and not target.clobber:
@@ -133,7 +128,7 @@ def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
         return preserved
 
     archive = OldFile(target)
-    return archive, archive.read(understand, writer.NOTHING, "an archive of the new member")
+    return archive, archive.read(parse, writer.NOTHING, "an archive of the new member")
 
 
 class MemberFrame(Frame):

@@ -15,8 +15,8 @@ STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
 METHODS = {STORED: "stored", DEFLATED: "deflate", BZIP2: "bzip2", LZMA: "lzma"}
 LIMIT = 1 << 30  # maximum decompressed size of a member, unless NDTOOL_MAX_INFLATE is set
 LONGEST = 16 << 20  # maximum size of a central directory: some 200,000 entries
-_MOST_PARSED = 64
-_parsed: dict[bytes, npy.Header] = {}  # a cache of .npy headers, by their bytes
+_CACHED = 64  # headers
+_headers: dict[bytes, npy.Header] = {}  # a cache of .npy headers, by their bytes
 _RATIO = 1032  # maximum ratio of deflate: 258 bytes from 2 bits
 
 _END = struct.Struct("<4s4H2LH")
@@ -24,7 +24,7 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _LOCAL = struct.Struct("<4s5H3L2H")
-_WIDE = struct.Struct("<Q")
+_UINT64 = struct.Struct("<Q")
 _ENCRYPTED, _DESCRIPTOR, _UTF8 = 0x0001, 0x0008, 0x0800
 _BIG = 0xFFFFFFFF
 
@@ -32,18 +32,19 @@ _BIG = 0xFFFFFFFF
 class Member(NamedTuple):
     """A member according to the central directory.
 
-    name: without `.npy`. stored: the name in the archive. header: the offset of its local file
-    header. end: the upper bound of its data, where the central directory starts. packed, size: its
-    compressed and decompressed size. entry: the offset of its entry in the central directory.
+    name: without `.npy`. stored_name: the name in the archive. header: the offset of its local file
+    header. end: the upper bound of its data, where the central directory starts. compressed_size,
+    size: its compressed and decompressed size. entry: the offset of its entry in the central
+    directory.
     """
 
     name: str
-    stored: bytes
+    stored_name: bytes
     header: int
     end: int
     method: int
     flags: int
-    packed: int
+    compressed_size: int
     size: int
     crc: int
     entry: int
@@ -78,13 +79,13 @@ def members(read: Read, size: int, name: str) -> list[Member]:
 
     Raises InputError if the central directory is inconsistent or has duplicate names.
     """
-    found = directory(read, size, name).members
+    directory_ = directory(read, size, name).members
     names: set[str] = set()
-    for member in found:
+    for member in directory_:
         if member.name in names:
             _refuse(name, f"two members have the name {member.name!r}: expected one")
         names.add(member.name)
-    return found
+    return directory_
 
 
 def _refuse(name: str, text: str) -> NoReturn:
@@ -99,10 +100,7 @@ def _exactly(read: Read, start: int, count: int, name: str) -> bytes:
 
 
 def _end_record(read: Read, size: int) -> int | None:
-    """Return the offset of the end of central directory record, None if there is none.
-
-    Only its comment may follow, else the end record of a nested archive would be accepted.
-    """
+    """Return the offset of the end record, None if there is none; only a comment may follow it."""
     tail = read(max(size - _END.size - 0xFFFF, 0), _END.size + 0xFFFF)
     at = len(tail)
     while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
@@ -118,13 +116,13 @@ def directory(read: Read, size: int, name: str) -> Directory:
     if end is None:
         _refuse(name, "the archive is truncated: it has no end of central directory record")
     record = _exactly(read, end, size - end, name)
-    _, disk, first, here, count, length, offset, _ = _END.unpack_from(record)
+    _, disk, first, entries_here, count, length, offset, _ = _END.unpack_from(record)
     comment = record[_END.size :]
-    if _BIG in (length, offset) or 0xFFFF in (here, count):
-        large = _zip64_end(read, end, name)
-        if large is not None:
-            end, disk, first, here, count, length, offset = large
-    if disk or first or here != count:
+    if _BIG in (length, offset) or 0xFFFF in (entries_here, count):
+        zip64 = _zip64_end(read, end, name)
+        if zip64 is not None:
+            end, disk, first, entries_here, count, length, offset = zip64
+    if disk or first or entries_here != count:
         _refuse(name, "the archive is split into volumes: expected a single file")
     start = end - length
     prefix = start - offset
@@ -144,11 +142,11 @@ def _zip64_end(read: Read, end: int, name: str) -> tuple[int, int, int, int, int
     if at < 0 or (raw := _exactly(read, at, _LOCATOR.size, name))[:4] != b"PK\6\7":
         return None
     # Bytes before the archive shift its offsets: then the record directly precedes the locator.
-    for where in (_LOCATOR.unpack(raw)[2], at - _END64.size):
-        if 0 <= where <= at - _END64.size:
-            fields = _END64.unpack(_exactly(read, where, _END64.size, name))
+    for offset in (_LOCATOR.unpack(raw)[2], at - _END64.size):
+        if 0 <= offset <= at - _END64.size:
+            fields = _END64.unpack(_exactly(read, offset, _END64.size, name))
             if fields[0] == b"PK\6\6":
-                return (where, *fields[4:])
+                return (offset, *fields[4:])
     return None
 
 
@@ -159,32 +157,34 @@ def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]
         if len(raw) - at < fixed or raw[at : at + 4] != b"PK\1\2":
             _refuse(name, f"the central directory is damaged at byte {start + at}")
         (
-            _, _, _, flags, method, _, _, crc, packed, size,
+            _, _, _, flags, method, _, _, crc, compressed, size,
             name_length, extra_length, comment_length, disk, _, _, header,
         ) = unpack(raw, at)  # fmt: skip
         name_end = at + fixed + name_length
         extra_end = name_end + extra_length
         if extra_end + comment_length > len(raw):
             _refuse(name, f"the central directory is damaged at byte {start + at}")
-        stored = raw[at + fixed : name_end]
-        if _BIG in (packed, size, header):
-            wide = _wide_numbers(raw, name_end, extra_end)
+        stored_name = raw[at + fixed : name_end]
+        if _BIG in (compressed, size, header):
+            wide = _zip64_values(raw, name_end, extra_end)
             size = wide.pop(0) if size == _BIG and wide else size
-            packed = wide.pop(0) if packed == _BIG and wide else packed
+            compressed = wide.pop(0) if compressed == _BIG and wide else compressed
             header = wide.pop(0) if header == _BIG and wide else header
         if disk not in (0, 0xFFFF):
             _refuse(name, "the archive is split into volumes: expected a single file")
-        encoding = "utf-8" if flags & _UTF8 or stored.isascii() else "cp437"
-        short = stored.decode(encoding, "surrogateescape").removesuffix(".npy")
-        yield Member(short, stored, header + prefix, start, method, flags, packed, size, crc, at)
+        encoding = "utf-8" if flags & _UTF8 or stored_name.isascii() else "cp437"
+        short = stored_name.decode(encoding, "surrogateescape").removesuffix(".npy")
+        yield Member(
+            short, stored_name, header + prefix, start, method, flags, compressed, size, crc, at
+        )
         at = extra_end + comment_length
 
 
-def _wide_numbers(raw: bytes, at: int, end: int) -> list[int]:
-    return [_WIDE.unpack_from(raw, storage)[0] for storage in wide_offsets(raw, at, end)]
+def _zip64_values(raw: bytes, at: int, end: int) -> list[int]:
+    return [_UINT64.unpack_from(raw, offset)[0] for offset in zip64_offsets(raw, at, end)]
 
 
-def wide_offsets(raw: bytes, at: int, end: int) -> range:
+def zip64_offsets(raw: bytes, at: int, end: int) -> range:
     """Return the positions of the 64-bit values in a ZIP64 extra field."""
     while at + 4 <= end:
         kind, length = struct.unpack_from("<2H", raw, at)
@@ -200,19 +200,19 @@ def locate(read: Read, member: Member, label: str) -> int:
     if len(raw) < _LOCAL.size or raw[:4] != b"PK\3\4":
         _refuse(label, f"expected a local file header at byte {member.header}")
     fields = _LOCAL.unpack(raw)
-    flags, method, crc, packed, size, name_length, extra_length = *fields[2:4], *fields[6:]
+    flags, method, crc, compressed, size, name_length, extra_length = *fields[2:4], *fields[6:]
     after = member.header + _LOCAL.size
     rest = _exactly(read, after, name_length + extra_length, label)
-    if rest[:name_length] != member.stored:
+    if rest[:name_length] != member.stored_name:
         _refuse(label, f"byte {member.header} has another member: {rest[:name_length]!r}")
     if flags & _ENCRYPTED or member.flags & _ENCRYPTED:
         _refuse(label, "the member is encrypted: expected an unencrypted one")
-    if _BIG in (size, packed):
-        wide = _wide_numbers(rest, name_length, len(rest))
+    if _BIG in (size, compressed):
+        wide = _zip64_values(rest, name_length, len(rest))
         size = wide.pop(0) if size == _BIG and wide else size
-        packed = wide.pop(0) if packed == _BIG and wide else packed
+        compressed = wide.pop(0) if compressed == _BIG and wide else compressed
     # With a data descriptor, the local file header lacks the CRC and the sizes.
-    sums_agree = (crc, packed, size) == (member.crc, member.packed, member.size)
+    sums_agree = (crc, compressed, size) == (member.crc, member.compressed_size, member.size)
     if method != member.method or not (sums_agree or flags & _DESCRIPTOR):
         _refuse(label, "its local file header and the central directory disagree")
     start: int = after + name_length + extra_length
@@ -223,15 +223,14 @@ def locate(read: Read, member: Member, label: str) -> int:
 def _check_claims(start: int, member: Member, label: str) -> None:
     """Raise InputError if a member cannot have the sizes in the central directory."""
     if member.method not in METHODS:
-        known = ", ".join(METHODS.values())
-        _refuse(label, f"compression method {member.method}: valid {known}")
-    if start + member.packed > member.end:
-        buffer = max(member.end - start, 0)
-        _refuse(label, f"the member claims {member.packed} bytes, only {buffer} remain")
-    if member.method == STORED and member.size != member.packed:
-        _refuse(label, f"stored in {member.packed} bytes, but its size is {member.size}")
-    if member.method == DEFLATED and member.size > member.packed * _RATIO:
-        _refuse(label, f"{member.packed} deflated bytes cannot expand to {member.size}")
+        _refuse(label, f"compression method {member.method}: valid {', '.join(METHODS.values())}")
+    if start + member.compressed_size > member.end:
+        available = max(member.end - start, 0)
+        _refuse(label, f"the member claims {member.compressed_size} bytes, only {available} remain")
+    if member.method == STORED and member.size != member.compressed_size:
+        _refuse(label, f"stored in {member.compressed_size} bytes, but its size is {member.size}")
+    if member.method == DEFLATED and member.size > member.compressed_size * _RATIO:
+        _refuse(label, f"{member.compressed_size} deflated bytes cannot expand to {member.size}")
 
 
 def stream(
@@ -240,7 +239,7 @@ def stream(
     """Decompress a member and yield its bytes; InputError at the end if size or CRC are wrong."""
     crc = size = 0
     try:
-        for block in _unpack(_packed(read, start, member, chunk), member, label, chunk):
+        for block in _unpack(_compressed(read, start, member, chunk), member, label, chunk):
             crc = zlib.crc32(block, crc)
             size += len(block)
             if size > member.size:
@@ -254,9 +253,9 @@ def stream(
         _refuse(label, f"the bytes have CRC {crc:08x}, expected {member.crc:08x}: damaged")
 
 
-def _packed(read: Read, start: int, member: Member, chunk: int) -> Iterator[bytes]:
+def _compressed(read: Read, start: int, member: Member, chunk: int) -> Iterator[bytes]:
     """Yield the compressed bytes of a member; LZMA's 9 bytes of properties are one item."""
-    at, stop = start, start + member.packed
+    at, stop = start, start + member.compressed_size
     while at < stop:
         step = 9 if member.method == LZMA and at == start else chunk
         block = read(at, min(step, stop - at))
@@ -266,14 +265,12 @@ def _packed(read: Read, start: int, member: Member, chunk: int) -> Iterator[byte
         at += len(block)
 
 
-def _unpack(
-    packed_data: Iterator[bytes], member: Member, label: str, chunk: int
-) -> Iterator[bytes]:
+def _unpack(packed: Iterator[bytes], member: Member, label: str, chunk: int) -> Iterator[bytes]:
     if member.method == STORED:
-        yield from packed_data
+        yield from packed
         return
-    unpacker, damage = _unpacker(packed_data, member, label)
-    for block in packed_data:
+    unpacker, damage = _unpacker(packed, member, label)
+    for block in packed:
         while True:
             try:
                 out = unpacker.decompress(block, chunk)
@@ -288,7 +285,7 @@ def _unpack(
                 break
 
 
-def _unpacker(packed_data: Iterator[bytes], member: Member, label: str) -> tuple[Any, Any]:
+def _unpacker(packed: Iterator[bytes], member: Member, label: str) -> tuple[Any, Any]:
     """Return a decompressor and the exceptions that it raises for damaged data."""
     if member.method == DEFLATED:
         return zlib.decompressobj(-zlib.MAX_WBITS), zlib.error
@@ -300,7 +297,7 @@ def _unpacker(packed_data: Iterator[bytes], member: Member, label: str) -> tuple
         import lzma
     except ImportError:
         _refuse(label, f"this Python cannot decompress {METHODS[member.method]}")
-    properties = next(packed_data, b"")
+    properties = next(packed, b"")
     if len(properties) != 9 or properties[2:4] != b"\5\0" or properties[4] >= 9 * 5 * 5:
         _refuse(label, "the compressed bytes are damaged: no LZMA properties")
     rest, lc = divmod(properties[4], 9)
@@ -329,25 +326,25 @@ def read_header(read: Read, member: Member, label: str) -> tuple[npy.Header, int
     if member.mappable:
         header = _header(lambda at, n: read(start + at, min(n, size - at)), size, label)
         return header, start + header.offset
-    begin = b""
+    beginning = b""
     for block in stream(read, start, member, label, 1 << 14):
-        begin += block
-        if len(begin) >= npy.LONGEST + 12:
+        beginning += block
+        if len(beginning) >= npy.LONGEST + 12:
             break
-    return _header(lambda at, n: begin[at : at + n], size, label), None
+    return _header(lambda at, n: beginning[at : at + n], size, label), None
 
 
 def _header(read: Read, size: int, label: str) -> npy.Header:
     """Parse a member's .npy header, or return it from the cache: many members have equal ones."""
     text = read(0, 10 + int.from_bytes(read(0, 10)[8:], "little"))
-    known = _parsed.get(text)
-    if known is None or known.nbytes > size - known.offset:
-        known = npy.read(reader(read, 0), size, label)
-        if known.offset == len(text):
-            if len(_parsed) == _MOST_PARSED:
-                _parsed.clear()
-            _parsed[text] = known
-    return known
+    header = _headers.get(text)
+    if header is None or header.nbytes > size - header.offset:
+        header = npy.read(reader(read, 0), size, label)
+        if header.offset == len(text):
+            if len(_headers) == _CACHED:
+                _headers.clear()
+            _headers[text] = header
+    return header
 
 
 def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryview]:

@@ -79,8 +79,10 @@ def tail(name: bytes, size: int, crc: int, preserved: PreservedMembers = NOTHING
         after = offset + length
         end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
         end += struct.pack("<4sLQL", b"PK\6\7", 0, after, 1)
-    few, near = min(count, _MANY), _BIG if offset >= _WIDE else offset
-    end += struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, few, few, length, near, len(preserved.comment))
+    count16, offset32 = min(count, _MANY), _BIG if offset >= _WIDE else offset
+    end += struct.pack(
+        "<4s4H2LH", b"PK\5\6", 0, 0, count16, count16, length, offset32, len(preserved.comment)
+    )
     return entries + end + preserved.comment
 
 
@@ -111,26 +113,26 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     """
     if not directory.is_archive(read, size):
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
-    found = directory.directory(read, size, path)
-    short = name.removesuffix(".npy")
+    old = directory.directory(read, size, path)
+    stem = name.removesuffix(".npy")
     preserved = [
-        member for member in found.members
-        if member.name != short or not member.stored.endswith(b".npy")
+        member for member in old.members
+        if member.name != stem or not member.stored_name.endswith(b".npy")
     ]  # fmt: skip
-    replaced = len(preserved) < len(found.members)
-    if not replaced and any(member.name == short for member in preserved):
+    replaced = len(preserved) < len(old.members)
+    if not replaced and any(member.name == stem for member in preserved):
         raise InputError(
-            f"{printable(path)} has a member {printable(short)} whose name does not end in .npy: it"
-            f" is not replaced, and readers cannot tell {printable(short)}.npy from it"
+            f"{printable(path)} has a member {printable(stem)} whose name does not end in .npy: it"
+            f" is not replaced, and readers cannot tell {printable(stem)}.npy from it"
         )
-    if not replaced and any(member.name == f"{short}.npy" for member in preserved):
+    if not replaced and any(member.name == f"{stem}.npy" for member in preserved):
         raise InputError(
-            f"{printable(path)} has a member {printable(short)}.npy, stored as"
-            f" {printable(short)}.npy.npy: readers cannot tell {printable(short)}, stored as"
-            f" {printable(short)}.npy, from it"
+            f"{printable(path)} has a member {printable(stem)}.npy, stored as"
+            f" {printable(stem)}.npy.npy: readers cannot tell {printable(stem)}, stored as"
+            f" {printable(stem)}.npy, from it"
         )
-    ranges, moves = _layout(found, _bounds(read, found, path), {m.header for m in preserved})
-    entries = [_moved(found, member, moves[member.header]) for member in preserved]
+    ranges, moves = _layout(old, _bounds(read, old, path), {m.header for m in preserved})
+    entries = [_moved(old, member, moves[member.header]) for member in preserved]
     length = sum(map(len, entries)) + _FIXED + len(member_name(name)) + 28
     if length > directory.LONGEST:
         raise InputError(
@@ -145,83 +147,82 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
         _filler(ranges[0][2]) if ranges else b"",
         end + -end % _ALIGNMENT,
         b"".join(entries),
-        found.prefix,
-        found.comment,
+        old.prefix,
+        old.comment,
     )
 
 
-def _bounds(read: Read, found: directory.Directory, path: str) -> list[int]:
-    """Return the offsets of the members, ascending, and that of the central directory.
-
-    Raises InputError if members overlap: removal of one would damage the other.
-    """
-    bounds = [*sorted({member.header for member in found.members}), found.start]
+def _bounds(read: Read, old: directory.Directory, path: str) -> list[int]:
+    """Return the offsets of members and central directory; InputError if members overlap."""
+    bounds = [*sorted({member.header for member in old.members}), old.start]
     following = dict(pairwise(bounds))
-    for member in found.members:
+    for member in old.members:
         raw = read(member.header, _LOCAL)
-        after = following[member.header]
-        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL or after <= member.header:
+        end = following[member.header]
+        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL or end <= member.header:
             raise InputError(
                 f"{printable(path)}: expected a local file header at byte {member.header}, to"
                 " which the central directory refers"
             )
-        stop = member.header + _LOCAL + sum(struct.unpack_from("<2H", raw, 26)) + member.packed
-        if stop > after:
+        stop = (
+            member.header
+            + _LOCAL
+            + sum(struct.unpack_from("<2H", raw, 26))
+            + member.compressed_size
+        )
+        if stop > end:
             raise InputError(
                 f"{printable(path)}: {printable(member.name)} ends at byte {stop}, beyond the"
-                f" next header at {after}"
+                f" next header at {end}"
             )
     return bounds
 
 
 def _layout(
-    found: directory.Directory, bounds: list[int], preserved: set[int]
+    old: directory.Directory, bounds: list[int], preserved: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
     """Return the preserved byte ranges, and how far each member moves toward the start."""
     ranges = [(0, bounds[0], 0)] if bounds[0] else []
     moves: dict[int, int] = {}
-    by = 0
+    shift = 0
     for start, stop in pairwise(bounds):
         if start not in preserved:
-            by += (stop - start) // _ALIGNMENT * _ALIGNMENT
+            shift += (stop - start) // _ALIGNMENT * _ALIGNMENT
             continue
-        moves[start] = by
+        moves[start] = shift
         if ranges and ranges[-1][1] == start:
             start, _, to = ranges.pop()
         else:
-            if not ranges and 0 < start - by < _LOCAL:  # too small for the filler's header
-                by -= _ALIGNMENT
-                moves[start] = by
-            to = start - by
+            if not ranges and 0 < start - shift < _LOCAL:  # too small for the filler's header
+                shift -= _ALIGNMENT
+                moves[start] = shift
+            to = start - shift
         ranges.append((start, stop, to))
     return ranges, moves
 
 
 def _filler(length: int) -> bytes:
-    """Return a local file header of `length` bytes, with which NumPy recognises an archive.
-
-    It is at the start of the file, and no central directory entry refers to it.
-    """
+    """Return a local file header of `length` bytes to begin a file; no entry refers to it."""
     if not length:
         return b""
     common = _common(b"", 0, 0, length - _LOCAL, False)
     return b"PK\3\4" + common + bytes(length - _LOCAL)
 
 
-def _moved(found: directory.Directory, member: directory.Member, by: int) -> bytes:
-    """Return the central directory entry of a member that moves `by` bytes toward the start."""
+def _moved(old: directory.Directory, member: directory.Member, shift: int) -> bytes:
+    """Return the central directory entry of a member that moves `shift` bytes toward the start."""
     at = member.entry
-    lengths = struct.unpack_from("<3H", found.raw, at + 28)
-    names = at + _FIXED + lengths[0]
-    entry = found.raw[at : at + _FIXED + sum(lengths)]
-    if not by:
+    lengths = struct.unpack_from("<3H", old.raw, at + 28)
+    extra_start = at + _FIXED + lengths[0]
+    entry = old.raw[at : at + _FIXED + sum(lengths)]
+    if not shift:
         return entry
-    packed, size = struct.unpack_from("<2L", entry, 20)
-    where, form = _OFFSET, "<L"
+    compressed_size, size = struct.unpack_from("<2L", entry, 20)
+    position, form = _OFFSET, "<L"
     if struct.unpack_from("<L", entry, _OFFSET)[0] == _BIG:
-        wide = directory.wide_offsets(found.raw, names, names + lengths[1])
-        before = (packed == _BIG) + (size == _BIG)
-        if before < len(wide):
-            where, form = wide[before] - at, "<Q"
-    header = struct.pack(form, member.header - found.prefix - by)
-    return entry[:where] + header + entry[where + len(header) :]
+        zip64_values = directory.zip64_offsets(old.raw, extra_start, extra_start + lengths[1])
+        index = (compressed_size == _BIG) + (size == _BIG)
+        if index < len(zip64_values):
+            position, form = zip64_values[index] - at, "<Q"
+    header = struct.pack(form, member.header - old.prefix - shift)
+    return entry[:position] + header + entry[position + len(header) :]

@@ -8,12 +8,12 @@ from typing import Any, NoReturn, TypeGuard
 
 from ndtool.arrays.source import (
     ArrayMetadata,
+    DeclaredType,
     Flat,
-    Known,
-    KnownModel,
-    KnownNode,
     MemberInfo,
+    ModelInfo,
     OperatorNode,
+    TypedNode,
 )
 from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats import members
@@ -39,13 +39,13 @@ def recognises(storage: LocalFile) -> bool:
     """Whether a file is a ModelProto, by all of its fields, as there is no magic string."""
     if storage.peek(0, 1) != b"\x08":
         return False
-    message, found = Message(storage.peek, 0, storage.size, ""), set()
+    message, numbers = Message(storage.peek, 0, storage.size, ""), set()
     try:
         for field in message.fields():
-            found.add(field.number)
+            numbers.add(field.number)
             if _FIELDS.get(field.number) != field.kind:
                 return False
-        return {modelproto.IR_VERSION, modelproto.GRAPH} <= found
+        return {modelproto.IR_VERSION, modelproto.GRAPH} <= numbers
     except InputError:
         return False
 
@@ -68,34 +68,31 @@ def _is_ours(item: Value | Node) -> TypeGuard[Node]:
     return isinstance(item, Node) and item.operator in OPERATORS and item.is_standard
 
 
-def known(storage: LocalFile, path: str) -> KnownModel:
+def model_info(storage: LocalFile, path: str) -> ModelInfo:
     """Return the nodes and the graph's inputs, with declared types and shapes."""
-    return KnownModel(_known_nodes(storage, path), *_inputs(storage, path))
+    return ModelInfo(_known_nodes(storage, path), *_inputs(storage, path))
 
 
-def _known_nodes(storage: LocalFile, path: str) -> list[list[KnownNode]]:
+def _known_nodes(storage: LocalFile, path: str) -> list[list[TypedNode]]:
     scopes = []
     for scope in modelproto.scopes(_model(storage, path)):
         items = list(scope)
-        types, found = _Types(items), []
+        types, typed = _Types(items), []
         for item in filter(_is_ours, items):
             node = _operator_node(item, path)
             names = [*node.inputs, *([node.output] if node.output else [])]
-            known = {name: types.of(item.path, name) for name in names}
-            found.append(KnownNode(node, item.path, known))
-        scopes.append(found)
+            types_by_name = {name: types.of(item.path, name) for name in names}
+            typed.append(TypedNode(node, item.path, types_by_name))
+        scopes.append(typed)
     return scopes
 
 
-def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, Known], frozenset[str]]:
+def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, DeclaredType], frozenset[str]]:
     items = [item for item in next(modelproto.scopes(_model(storage, path))) if not item.path]
-    held = {one.member for one in items if isinstance(one, Value) and one.kind in modelproto.HELD}
-    inputs = {
-        one.member: modelproto.declared(one.message)
-        for one in items
-        if isinstance(one, Value) and one.kind == "input"
-    }
-    return inputs, frozenset(held & inputs.keys())
+    values = [item for item in items if isinstance(item, Value)]
+    initialized = {value.member for value in values if value.kind in modelproto.INITIALIZED}
+    inputs = {v.member: modelproto.declared(v.message) for v in values if v.kind == "input"}
+    return inputs, frozenset(initialized & inputs.keys())
 
 
 class _Types:
@@ -107,24 +104,24 @@ class _Types:
             if isinstance(item, Value):
                 self._values.setdefault(item.member, []).append(item)
 
-    def of(self, path: str, name: str) -> Known:
+    def of(self, path: str, name: str) -> DeclaredType:
         """Return the type of a name in the graph at `path`, or in an enclosing graph."""
-        for scope in modelproto.outwards(path):
+        for scope in modelproto.enclosing_graphs(path):
             for value in self._values.get(scope + name, ()):
-                known = _known(value)
-                if known.dtype is not None:
-                    return known
+                declared = _declared(value)
+                if declared.dtype is not None:
+                    return declared
         return UNKNOWN
 
 
-def _known(value: Value) -> Known:
-    if value.kind not in modelproto.HELD:
+def _declared(value: Value) -> DeclaredType:
+    if value.kind not in modelproto.INITIALIZED:
         return modelproto.declared(value.message)
     try:
         tensor = value.tensor("")
     except InputError:
         return UNKNOWN
-    return Known(tensor.element.dtype.name, tensor.shape)
+    return DeclaredType(tensor.element.dtype.name, tensor.shape)
 
 
 def _operator_node(node: Node, path: str) -> OperatorNode:
@@ -135,17 +132,16 @@ def _operator_node(node: Node, path: str) -> OperatorNode:
         OPERATORS[node.operator],
         node.operator,
         node.versions.get(""),
-        dict(_attribute(message.within(field)) for field in message.fields() if field.number == 5),
+        dict(
+            _attribute(message.message_in(field)) for field in message.fields() if field.number == 5
+        ),
         tuple(node.texts(1)),
         next(iter(node.texts(2)), None),
     )
 
 
 def _attribute(message: Message) -> tuple[str, Any]:
-    """Return name and value of an attribute; None as the value if it is no number or string.
-
-    NaN and infinities are returned as strings, as JSON lacks them.
-    """
+    """Return name and value of an attribute: a number, a string (also for NaN, inf) or None."""
     name, value = "", None
     for field in message.fields():
         if field.number == 1:
@@ -179,7 +175,7 @@ def _values(storage: LocalFile, path: str) -> list[Value]:
     """Return the tensors of a model."""
     values: list[Value] = []
     for item in modelproto.walk(_model(storage, path)):
-        if isinstance(item, Value) and item.kind in modelproto.HELD:
+        if isinstance(item, Value) and item.kind in modelproto.INITIALIZED:
             values.append(item)
             if len(values) > MOST:
                 raise InputError(f"{printable(path)}: it has more than {MOST} tensors")
@@ -192,7 +188,7 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
     except InputError as exc:
         member = value.member
         reason = exc.message.removeprefix(f"{printable(path)}: ")
-        return MemberInfo(f"{path}:{member}", member, None, None, storage.size, reason, None)
+        return MemberInfo(f"{path}:{member}", member, None, None, storage.size, reason)
     member = value.path + (tensor.name if value.name is None else value.name)
     label = f"{path}:{member}"
     return tensordata.entry(tensor, label, member, storage.size, folder, value.kind)
@@ -200,21 +196,25 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
+    folder = Folder(path, storage)
+
+    def describe(value: Value) -> tuple[str, str]:
+        entry = _entry(value, storage, path, folder)
+        return entry.member or "", entry.label
+
     if name is None:
         values = _values(storage, path)
-        if len(values) == 1:
-            return values[0]
         if not values:
             raise InputError(f"{printable(path)}: the model has no initializers and no constants")
-        what = f"the model has {len(values)} tensors"
-        raise members.unnamed(path, what, values[0].member, _listing(values, storage, path))
-    found = [one for one in _values(storage, path) if one.member == name]
-    if len(found) == 1:
-        return found[0]
-    reason = "is more than one tensor of the model" if found else _missing(storage, path, name)
+        return members.only(path, values, "the model has {} tensors", describe)
+    matches = [one for one in _values(storage, path) if one.member == name]
+    if len(matches) == 1:
+        return matches[0]
+    reason = "is more than one tensor of the model" if matches else _missing(storage, path, name)
+    others = matches or _similar(_values(storage, path), name)
     raise InputError(
         f"{printable(path)}: {printable(name)} {reason}: expected one of these",
-        places=_listing(found or _alike(_values(storage, path), name), storage, path),
+        places=members.listed(map(describe, others), len(others)),
     )
 
 
@@ -229,15 +229,9 @@ def _missing(storage: LocalFile, path: str, name: str) -> str:
     return "is no tensor of the model"
 
 
-def _alike(values: list[Value], name: str) -> list[Value]:
+def _similar(values: list[Value], name: str) -> list[Value]:
     """Return the tensors with this name in subgraphs, or all tensors if there are none."""
     return [value for value in values if value.member.endswith(f"/{name}")] or values
-
-
-def _listing(values: list[Value], storage: LocalFile, path: str) -> tuple[str, ...]:
-    folder = Folder(path, storage)
-    entries = (_entry(value, storage, path, folder) for value in values)
-    return members.listed(((one.member or "", one.label) for one in entries), len(values))
 
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
-from ndtool.arrays.source import Known
+from ndtool.arrays.source import DeclaredType
 from ndtool.errors import InputError, printable
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
@@ -19,8 +19,8 @@ DEEPEST = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
 IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
 _NODE, _INITIALIZER, _SPARSE = 1, 5, 15  # of a GraphProto
-_NAMED = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
-HELD = ("initializer", "sparse initializer", "constant")  # kinds with a value
+_VALUE_KINDS = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
+INITIALIZED = ("initializer", "sparse initializer", "constant")  # kinds with a value
 _FLOAT, _INT64 = 1, 7  # keys of ELEMENTS
 # The fields of a Constant's attribute: its name, the element type, the wire type.
 _LITERALS = {
@@ -28,11 +28,11 @@ _LITERALS = {
     7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
 }  # fmt: skip
 _TENSOR, _TYPE = 5, 20
-UNKNOWN = Known(None, None)
+UNKNOWN = DeclaredType(None, None)
 _FIELDS = {"value": _TENSOR} | {title: number for number, (title, _, _) in _LITERALS.items()}
 _TYPES = {2: 1, 3: 2, _TENSOR: 4, 7: 6, 8: 7}  # AttributeProto.type by field
-_ALONE = ("value_float", "value_int")
-_CONTINUED = bytes(range(0x80, 0x100))  # the bytes of varints, except the last
+_SCALARS = ("value_float", "value_int")
+_CONTINUATION_BYTES = bytes(range(0x80, 0x100))  # the bytes of varints, except the last
 
 
 class Value(NamedTuple):
@@ -97,12 +97,12 @@ def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
     versions = _versions(model, OPSETS)
     for field in model.fields():
         if field.number == GRAPH:
-            yield _graph(model.within(field), "", versions, 0)
+            yield _graph(model.message_in(field), "", versions, 0)
         elif field.number == FUNCTIONS:
-            yield _function(model.within(field))
+            yield _function(model.message_in(field))
 
 
-def outwards(path: str) -> Iterator[str]:
+def enclosing_graphs(path: str) -> Iterator[str]:
     """Yield the path of a graph, then those of the enclosing graphs."""
     while path:
         yield path
@@ -114,7 +114,7 @@ def outwards(path: str) -> Iterator[str]:
 def _versions(message: Message, number: int) -> dict[str, int]:
     """Return the versions of the operator sets that a model or function imports, by domain."""
     versions = {}
-    for opset in message.parts(number):
+    for opset in message.messages(number):
         domain, version = opset.text_of(1), opset.last(2)
         versions["" if domain in DOMAINS else domain] = version.signed if version else 0
     return versions
@@ -127,10 +127,10 @@ def _function(function: Message) -> Iterator[Value | Node]:
     versions = _versions(function, 9)
     for field in function.fields():
         if field.number == 7:
-            yield from _node(function.within(field), path, versions, 0)
+            yield from _node(function.message_in(field), path, versions, 0)
         elif field.number == 12:
-            inner = function.within(field)
-            yield Value(path, inner.text_of(1), "value", inner)
+            value_info = function.message_in(field)
+            yield Value(path, value_info.text_of(1), "value", value_info)
 
 
 def _graph(
@@ -140,14 +140,14 @@ def _graph(
         _refuse(graph, f"graphs are nested more than {DEEPEST} deep")
     for field in graph.fields():
         if field.number == _NODE:
-            yield from _node(graph.within(field), path, versions, depth)
+            yield from _node(graph.message_in(field), path, versions, depth)
         elif field.number == _INITIALIZER:
-            yield Value(path, None, "initializer", graph.within(field))
+            yield Value(path, None, "initializer", graph.message_in(field))
         elif field.number == _SPARSE:
-            yield Value(path, None, "sparse initializer", graph.within(field))
-        elif field.number in _NAMED:
-            inner = graph.within(field)
-            yield Value(path, inner.text_of(1), _NAMED[field.number], inner)
+            yield Value(path, None, "sparse initializer", graph.message_in(field))
+        elif field.number in _VALUE_KINDS:
+            value_info = graph.message_in(field)
+            yield Value(path, value_info.text_of(1), _VALUE_KINDS[field.number], value_info)
 
 
 def _node(
@@ -158,7 +158,7 @@ def _node(
         if field.number == 4:
             operator = message.text(field)
         elif field.number == 5:
-            attributes.append(message.within(field))
+            attributes.append(message.message_in(field))
     node = Node(path, operator, message, versions)
     yield node
     constant = attributes and operator == "Constant" and node.is_standard
@@ -166,23 +166,23 @@ def _node(
         if constant:
             yield Value(path, next(iter(node.texts(2)), ""), "constant", attribute)
         graphs = [field for field in attribute.fields() if field.number in (6, 11)]
-        here = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
+        graph_path = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
         for number, field in enumerate(graphs):
-            storage = here if field.number == 6 else f"{here}{number}/"
-            yield from _graph(attribute.within(field), storage, versions, depth + 1)
+            inner_path = graph_path if field.number == 6 else f"{graph_path}{number}/"
+            yield from _graph(attribute.message_in(field), inner_path, versions, depth + 1)
 
 
 def _name_of(value: Value) -> str:
     """Return the name of an initializer; a sparse one has the name of its values."""
     message = value.message
     if value.kind == "sparse initializer":
-        message = next(iter(message.parts(1)), message)
+        message = next(iter(message.messages(1)), message)
     return message.text_of(tensorproto.NAME)
 
 
 def _constant(attribute: Message) -> Tensor:
     """Return the tensor in a Constant's attribute."""
-    title, found, kind = attribute.text_of(1), dict[int, list[Field]](), 0
+    title, values, kind = attribute.text_of(1), dict[int, list[Field]](), 0
     for field in attribute.fields():
         if field.number in (4, 9):
             _refuse(attribute, "the elements are strings: expected a type of a fixed size")
@@ -193,18 +193,18 @@ def _constant(attribute: Message) -> Tensor:
         if field.number == _TYPE:
             kind = field.value
         elif field.number in _TYPES:
-            found.setdefault(field.number, []).append(field)
+            values.setdefault(field.number, []).append(field)
     number = _FIELDS.get(title, 0)
-    if len(found) > 1 or len(found.get(_TENSOR, ())) > 1:
+    if len(values) > 1 or len(values.get(_TENSOR, ())) > 1:
         _refuse(attribute, "the constant has several values: expected one")
-    if not number or found.keys() - {number} or kind not in (0, _TYPES[number]):
-        known = ", ".join(_FIELDS)
-        _refuse(attribute, f"its attribute {printable(title)} is not supported: valid {known}")
-    if number == _TENSOR and found:
-        return tensorproto.read(attribute.within(found[number][0]))
-    if not found and (number == _TENSOR or title in _ALONE or not kind):
+    if not number or values.keys() - {number} or kind not in (0, _TYPES[number]):
+        supported = ", ".join(_FIELDS)
+        _refuse(attribute, f"its attribute {printable(title)} is not supported: valid {supported}")
+    if number == _TENSOR and values:
+        return tensorproto.read(attribute.message_in(values[number][0]))
+    if not values and (number == _TENSOR or title in _SCALARS or not kind):
         _refuse(attribute, "the constant has no value")
-    return _literal(attribute, number, found.get(number, []))
+    return _literal(attribute, number, values.get(number, []))
 
 
 def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
@@ -215,7 +215,7 @@ def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
     if not fields:
         return Tensor("", ELEMENTS[code], (0,), None, None)
     first, nbytes = fields[0], sum(field.nbytes for field in fields)
-    if title in _ALONE and (len(fields) > 1 or first.kind == LENGTH):
+    if title in _SCALARS and (len(fields) > 1 or first.kind == LENGTH):
         _refuse(attribute, f"{title} has several values: expected one")
     if kind == FIXED32:
         count, rest = divmod(nbytes, 4)
@@ -224,7 +224,7 @@ def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
     else:
         count = sum(1 if f.kind == VARINT else _count(attribute, f) for f in fields)
     values = Values(attribute, number, title, kind, first, nbytes, len(fields))
-    shape = () if title in _ALONE else (count,)
+    shape = () if title in _SCALARS else (count,)
     return Tensor("", ELEMENTS[code], shape, values if nbytes else None, None)
 
 
@@ -233,7 +233,7 @@ def _count(message: Message, field: Field) -> int:
     count = 0
     for start in range(field.start, field.stop, CHUNK):
         raw = message.raw(start, min(CHUNK, field.stop - start))
-        count += len(raw.translate(None, _CONTINUED))
+        count += len(raw.translate(None, _CONTINUATION_BYTES))
     return count
 
 
@@ -241,26 +241,21 @@ def _refuse(message: Message, text: str) -> NoReturn:
     raise InputError(f"{printable(message.label)}: {text}")
 
 
-def declared(message: Message) -> Known:
+def declared(message: Message) -> DeclaredType:
     """Return the type that a ValueInfoProto declares; UNKNOWN for sequences, maps and the like.
 
     An unknown size is the name of its symbol, or None.
     """
-    tensors = [tensor for kind in message.parts(2) for tensor in kind.parts(1)]
+    tensors = [tensor for kind in message.messages(2) for tensor in kind.messages(1)]
     if not tensors:
         return UNKNOWN
-    code, shape = tensors[-1].last(1), tensors[-1].parts(2)
+    code, shape = tensors[-1].last(1), tensors[-1].messages(2)
     name = None
     if code is not None:
         element = ELEMENTS.get(code.value)
-        name = (
-            element.dtype.name
-            if element
-            else "string"
-            if code.value == tensorproto.STRING
-            else None
-        )
-    return Known(name, tuple(map(_size, shape[-1].parts(1))) if shape else None)
+        name = element.dtype.name if element else None
+        name = "string" if code.value == tensorproto.STRING else name
+    return DeclaredType(name, tuple(map(_size, shape[-1].messages(1))) if shape else None)
 
 
 def _size(message: Message) -> int | str | None:

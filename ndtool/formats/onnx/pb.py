@@ -4,9 +4,9 @@ from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
-from ndtool.formats.onnx.tensorproto import Parts, Tensor
+from ndtool.formats.onnx.tensorproto import Fields, Tensor
 from ndtool.formats.onnx.wire import LENGTH, TEXT, VARINT, Message, key, varint
-from ndtool.publish.sinks import FileSink, Frame, put_stored
+from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -25,9 +25,9 @@ def recognises(storage: LocalFile) -> bool:
     if storage.peek(0, 1) not in _FIRST:
         return False
     try:
-        parts = Parts(Message(storage.peek, 0, storage.size, ""))
-        parts.tensor()
-        return not parts.unknown
+        fields = Fields(Message(storage.peek, 0, storage.size, ""))
+        fields.tensor()
+        return not fields.unknown
     except InputError:
         return False
 
@@ -102,7 +102,7 @@ class TensorFrame(Frame):
 
     def __init__(self, header: bytes, metadata: ArrayMetadata) -> None:
         super().__init__(header, metadata.nbytes)
-        self._given = metadata.dtype
+        self._dtype = metadata.dtype
 
     def finish(self, fd: int, name: str) -> None:
-        put_stored(fd, name, self.start, self.total, self._given)
+        convert_stored(fd, name, self.start, self.total, self._dtype)

@@ -74,7 +74,10 @@ class Folder:
 
     def _file(self, location: str, label: str) -> tuple[str, int]:
         if location not in self._sizes:
-            path, parts = locations.beside(self._storage, self._path, location), location.split("/")
+            path, parts = (
+                locations.sibling(self._storage, self._path, location),
+                location.split("/"),
+            )
             is_invalid = not location or location[0] == "/" or ".." in parts or "\0" in location
             if is_invalid or path is None:
                 what = "expected a relative path inside the model's folder"
@@ -103,12 +106,12 @@ def open_tensor(
     storage: LocalFile, name: str, label: str, folder: Folder, tensor: Tensor, kind: str
 ) -> Flat:
     """Open a tensor; closing the source closes the file. label: its name in errors."""
-    beside, start = _where(tensor, label, folder)
-    metadata = _facts(tensor, kind, beside, start)
-    if beside is not None:
-        data = locations.open_storage(beside)
+    path, start = _location(tensor, label, folder)
+    metadata = _metadata(tensor, kind, path, start)
+    if path is not None:
+        data = locations.open_storage(path)
         try:
-            byte_range = data.byte_range(start or 0, tensor.stored, beside)
+            byte_range = data.byte_range(start or 0, tensor.stored, path)
             if tensor.decode_reason:
                 byte_range = _decoded(tensor, blocks_of(byte_range.all()), label)
         except BaseException:
@@ -116,7 +119,7 @@ def open_tensor(
             raise
         return Flat(name, metadata, byte_range, CombinedStorage(storage, data))
     if tensor.decode_reason:
-        byte_range = _decoded(tensor, _pieces(tensor.values), label)
+        byte_range = _decoded(tensor, _stored_blocks(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
     return Flat(name, metadata, byte_range, storage)
@@ -126,30 +129,30 @@ def entry(
     tensor: Tensor, label: str, member: str | None, size: int, folder: Folder, kind: str
 ) -> MemberInfo:
     """Return the member info of a tensor."""
-    problem, beside, start = tensor.decode_reason, None, None
+    problem, path, start = tensor.decode_reason, None, None
     try:
-        beside, start = _where(tensor, label, folder)
+        path, start = _location(tensor, label, folder)
     except NdtoolError as exc:
         problem = exc.message.removeprefix(f"{printable(label)}: ")
-    metadata = _facts(tensor, kind, beside, start)
-    return MemberInfo(label, member, metadata, None if problem else start, size, problem, None)
+    metadata = _metadata(tensor, kind, path, start)
+    return MemberInfo(label, member, metadata, None if problem else start, size, problem)
 
 
-def _where(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int | None]:
+def _location(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, int | None]:
     """Return the external data file, None if there is none, and the offset of the elements."""
     if tensor.external is not None:
         return folder.find(tensor, label)
     return None, None if tensor.values is None else tensor.values.first.start
 
 
-def _facts(tensor: Tensor, kind: str, beside: str | None, start: int | None) -> ArrayMetadata:
+def _metadata(tensor: Tensor, kind: str, path: str | None, start: int | None) -> ArrayMetadata:
     element, shape = tensor.element, tensor.shape
     notes = {"kind": kind, "onnx_type": element.title, "field": tensor.field or None}
-    notes |= {} if beside is None else {"file": redacted(beside)}
+    notes |= {} if path is None else {"file": redacted(path)}
     return ArrayMetadata(element.dtype, shape, "C", shape, {**notes, "offset": start})
 
 
-def _pieces(values: Values | None) -> Iterator[bytes]:
+def _stored_blocks(values: Values | None) -> Iterator[bytes]:
     """Yield the bytes of values, without the keys of their fields."""
     if values is None:
         return
@@ -172,10 +175,10 @@ def _pieces(values: Values | None) -> Iterator[bytes]:
 
 def _decoded(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
     """Decode the elements to a contiguous buffer, in memory or in an unnamed file."""
-    numbered = tensor.values is not None and tensor.values.kind == VARINT
-    if numbered:
+    has_varints = tensor.values is not None and tensor.values.kind == VARINT
+    if has_varints:
         encoded = _converted(tensor, _numbers(encoded, label), label)
-    if tensor.element.bits in ((2, 4) if numbered else (2, 4, 6)):
+    if tensor.element.bits in ((2, 4) if has_varints else (2, 4, 6)):
         encoded = packing.unpacked(encoded, tensor.element.bits)
     return joined(encoded, tensor.nbytes, label)
 
@@ -195,11 +198,11 @@ def _numbers(encoded: Iterator[bytes], label: str) -> Iterator[NDArray[Any]]:
         longest = max(int(lengths.max()) if count else 0, len(rest))
         numbers = np.zeros(len(ends), np.uint64)
         for k in range(min(longest, LONGEST)):
-            having = slice(None) if k == 0 else np.flatnonzero(lengths > k)
-            byte = raw[starts[having] + k]
+            longer = slice(None) if k == 0 else np.flatnonzero(lengths > k)
+            byte = raw[starts[longer] + k]
             if k == LONGEST - 1 and (byte > 1).any():
                 longest = LONGEST + 1
-            numbers[having] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * k)
+            numbers[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * k)
         if longest > LONGEST:
             raise InputError(f"{printable(label)}: a varint has more than 64 bits")
         yield numbers
@@ -212,19 +215,19 @@ def _converted(tensor: Tensor, numbers: Iterator[NDArray[Any]], label: str) -> I
     import numpy as np
 
     code, lowest, highest = _range(tensor.element)
-    wanted, at = tensorproto.stored_numbers(tensor), 0
-    for found in numbers:
-        signed = found.view(np.int64)
+    expected, count = tensorproto.stored_numbers(tensor), 0
+    for block in numbers:
+        signed = block.view(np.int64)
         bad = np.flatnonzero((signed < lowest) | (signed > highest))
         if len(bad) and code[2] != "8":  # any 64-bit value is valid
-            where, value = at + int(bad[0]), int(signed[bad[0]])
-            what = f"valid {lowest}..{highest} for {tensor.element.title}"
-            _refuse(label, f"{tensor.field}[{where}] is {value}: {what}")
-        at += len(found)
-        if at <= wanted:
+            position, value = count + int(bad[0]), int(signed[bad[0]])
+            valid = f"valid {lowest}..{highest} for {tensor.element.title}"
+            _refuse(label, f"{tensor.field}[{position}] is {value}: {valid}")
+        count += len(block)
+        if count <= expected:
             yield signed.astype(code).tobytes()
-    if at != wanted:
-        _refuse(label, f"expected {wanted} values in {tensor.field}, found {at}")
+    if count != expected:
+        _refuse(label, f"expected {expected} values in {tensor.field}, found {count}")
 
 
 def _range(element: Element) -> tuple[str, int, int]:

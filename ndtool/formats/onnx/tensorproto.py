@@ -30,7 +30,7 @@ _KINDS = {
     DATA_TYPE: wire.VARINT, SEGMENT: wire.LENGTH, DOC: wire.LENGTH, LOCATION: wire.VARINT,
     METADATA: wire.LENGTH,
 }  # fmt: skip
-_STORED = 1 << 12  # maximum number of characters in external_data
+_LONGEST_EXTERNAL = 1 << 12  # maximum number of characters in external_data
 
 
 class Element(NamedTuple):
@@ -46,38 +46,22 @@ class Element(NamedTuple):
         return self.dtype.bits
 
 
-def _element(title: str, name: str, field: int) -> Element:
-    return Element(title, dtypes.little_endian(name), field)
-
-
+_TYPES = {  # by ONNX's number: its name, ndtool's, and the field of the values
+    1: ("FLOAT", "float32", 4), 2: ("UINT8", "uint8", 5), 3: ("INT8", "int8", 5),
+    4: ("UINT16", "uint16", 5), 5: ("INT16", "int16", 5), 6: ("INT32", "int32", 5),
+    7: ("INT64", "int64", 7), 9: ("BOOL", "bool", 5), 10: ("FLOAT16", "float16", 5),
+    11: ("DOUBLE", "float64", 10), 12: ("UINT32", "uint32", 11), 13: ("UINT64", "uint64", 11),
+    14: ("COMPLEX64", "complex64", 4), 15: ("COMPLEX128", "complex128", 10),
+    16: ("BFLOAT16", "bfloat16", 5), 17: ("FLOAT8E4M3FN", "float8_e4m3fn", 5),
+    18: ("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 5), 19: ("FLOAT8E5M2", "float8_e5m2", 5),
+    20: ("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 5), 21: ("UINT4", "uint4", 5),
+    22: ("INT4", "int4", 5), 23: ("FLOAT4E2M1", "float4_e2m1fn", 5),
+    24: ("FLOAT8E8M0", "float8_e8m0fnu", 5), 25: ("UINT2", "uint2", 5), 26: ("INT2", "int2", 5),
+    27: ("FLOAT6E2M3", "float6_e2m3fn", 5), 28: ("FLOAT6E3M2", "float6_e3m2fn", 5),
+}  # fmt: skip
 ELEMENTS = {
-    1: _element("FLOAT", "float32", 4),
-    2: _element("UINT8", "uint8", 5),
-    3: _element("INT8", "int8", 5),
-    4: _element("UINT16", "uint16", 5),
-    5: _element("INT16", "int16", 5),
-    6: _element("INT32", "int32", 5),
-    7: _element("INT64", "int64", 7),
-    9: _element("BOOL", "bool", 5),
-    10: _element("FLOAT16", "float16", 5),
-    11: _element("DOUBLE", "float64", 10),
-    12: _element("UINT32", "uint32", 11),
-    13: _element("UINT64", "uint64", 11),
-    14: _element("COMPLEX64", "complex64", 4),
-    15: _element("COMPLEX128", "complex128", 10),
-    16: _element("BFLOAT16", "bfloat16", 5),
-    17: _element("FLOAT8E4M3FN", "float8_e4m3fn", 5),
-    18: _element("FLOAT8E4M3FNUZ", "float8_e4m3fnuz", 5),
-    19: _element("FLOAT8E5M2", "float8_e5m2", 5),
-    20: _element("FLOAT8E5M2FNUZ", "float8_e5m2fnuz", 5),
-    21: _element("UINT4", "uint4", 5),
-    22: _element("INT4", "int4", 5),
-    23: _element("FLOAT4E2M1", "float4_e2m1fn", 5),
-    24: _element("FLOAT8E8M0", "float8_e8m0fnu", 5),
-    25: _element("UINT2", "uint2", 5),
-    26: _element("INT2", "int2", 5),
-    27: _element("FLOAT6E2M3", "float6_e2m3fn", 5),
-    28: _element("FLOAT6E3M2", "float6_e3m2fn", 5),
+    number: Element(title, dtypes.little_endian(name), field)
+    for number, (title, name, field) in _TYPES.items()
 }
 
 
@@ -152,7 +136,7 @@ class Tensor(NamedTuple):
         return self.count * self.element.dtype.itemsize
 
 
-class Parts:
+class Fields:
     """The fields of a TensorProto, collected; of values only the positions."""
 
     def __init__(self, message: wire.Message) -> None:
@@ -162,8 +146,8 @@ class Parts:
         self.dims: list[int] = []
         self.values: dict[int, Values] = {}
         self.external: dict[str, str] = {}
-        self._fingerprint = 0  # characters in external
-        self.elsewhere = False
+        self._external_length = 0  # characters in `external`
+        self.is_external = False
         self.segment = False
         self.unknown = False
         self._seen: set[int] = set()
@@ -183,12 +167,13 @@ class Parts:
             if len(self.dims) > RANK:
                 self.refuse(f"dims has more than {RANK} entries")
         elif number == EXTERNAL_DATA:
-            pair, value = entry(message.within(field))
+            inner = message.message_in(field)  # a StringStringEntryProto
+            pair, value = inner.text_of(1), inner.text_of(2)
             self._once(f"external_data has {printable(pair)}", pair in self.external)
             self.external[pair] = value
-            self._fingerprint += len(pair) + len(value) + 1
-            if self._fingerprint > _STORED:
-                self.refuse(f"external_data has more than {_STORED} characters")
+            self._external_length += len(pair) + len(value) + 1
+            if self._external_length > _LONGEST_EXTERNAL:
+                self.refuse(f"external_data has more than {_LONGEST_EXTERNAL} characters")
         elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
             self._once(f"field {number} of TensorProto appears", number in self._seen)
             self._seen.add(number)
@@ -204,7 +189,7 @@ class Parts:
         elif field.value not in (0, 1):
             self.refuse(f"data_location is {field.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
         else:
-            self.elsewhere = field.value == 1
+            self.is_external = field.value == 1
 
     def _take_values(self, field: wire.Field) -> None:
         number = field.number
@@ -243,8 +228,8 @@ class Parts:
         if prod(size or 1 for size in shape) * element.dtype.itemsize > LARGEST:
             claimed = described(element.dtype, shape)
             self.refuse(f"it claims {claimed}: valid up to {LARGEST} bytes, sizes of 0 count as 1")
-        external = self.external if self.elsewhere else None
-        tensor = Tensor(self.name, element, shape, self._found(element), external)
+        external = self.external if self.is_external else None
+        tensor = Tensor(self.name, element, shape, self._values(element), external)
         check_size(tensor, self)
         return tensor
 
@@ -257,44 +242,44 @@ class Parts:
             self.refuse(f"data_type is {self.code}: valid 1..{max(ELEMENTS)} without {STRING}")
         return ELEMENTS[self.code]
 
-    def _found(self, element: Element) -> Values | None:
+    def _values(self, element: Element) -> Values | None:
         """Return the only field with values; the first one if all are empty."""
         filled = [one for one in self.values.values() if one.nbytes] or [*self.values.values()][:1]
         if RAW in self.values and self.values[RAW] not in filled:  # other readers prefer it
             filled.append(self.values[RAW])
         names = [one.title for one in filled]
-        if self.elsewhere and names and filled[0].nbytes:
+        if self.is_external and names and filled[0].nbytes:
             self.refuse(f"the elements are in external_data and in {names[0]}: valid in one field")
         if len(filled) > 1:
             self.refuse(f"the elements are in {' and in '.join(names)}: valid in one field")
-        if self.elsewhere or not filled:
+        if self.is_external or not filled:
             return None
         if filled[0].field not in (RAW, element.field):
-            wanted = VALUES[element.field][0]
+            field = VALUES[element.field][0]
             self.refuse(
-                f"the elements are {element.title} in {names[0]}: valid in raw_data, {wanted}"
+                f"the elements are {element.title} in {names[0]}: valid in raw_data, {field}"
             )
         return filled[0]
 
 
-def check_size(tensor: Tensor, parts: Parts) -> None:
+def check_size(tensor: Tensor, fields: Fields) -> None:
     """Raise InputError if the size of the values is wrong; external data are checked on opening."""
     values = tensor.values
     if tensor.external is not None:
         return
-    found = 0 if values is None else values.nbytes
+    nbytes = 0 if values is None else values.nbytes
     title = "raw_data" if values is None else values.title
     if values is None or values.field == RAW:
-        if found != tensor.stored:
-            what = f"expected {tensor.stored} bytes of {title} for {tensor.claimed}"
-            parts.refuse(f"{what}, found {found}")
+        if nbytes != tensor.stored:
+            expected = f"expected {tensor.stored} bytes of {title} for {tensor.claimed}"
+            fields.refuse(f"{expected}, found {nbytes}")
         return
     numbers = stored_numbers(tensor)
     if values.kind == wire.VARINT:
-        if not numbers <= found <= numbers * wire.LONGEST:
-            parts.refuse(f"expected {numbers} values in {title}, found {found} bytes of them")
-    elif found != numbers * (size := wire.SIZES[values.kind]):
-        parts.refuse(f"expected {numbers} values of {size} bytes in {title}, found {found} bytes")
+        if not numbers <= nbytes <= numbers * wire.LONGEST:
+            fields.refuse(f"expected {numbers} values in {title}, found {nbytes} bytes of them")
+    elif nbytes != numbers * (size := wire.SIZES[values.kind]):
+        fields.refuse(f"expected {numbers} values of {size} bytes in {title}, found {nbytes} bytes")
 
 
 def stored_numbers(tensor: Tensor) -> int:
@@ -305,11 +290,6 @@ def stored_numbers(tensor: Tensor) -> int:
     return tensor.stored if element.bits in (2, 4) else tensor.count
 
 
-def entry(message: wire.Message) -> tuple[str, str]:
-    """Return key and value of a StringStringEntryProto."""
-    return message.text_of(1), message.text_of(2)
-
-
 def read(message: wire.Message) -> Tensor:
     """Parse a TensorProto; InputError if it is invalid."""
-    return Parts(message).tensor()
+    return Fields(message).tensor()

@@ -24,7 +24,7 @@ class Field(NamedTuple):
     """One field of a message.
 
     start, stop: the byte range of its value, after the length if it has one. value: the number
-    itself, unsigned; 0 for a field with a length. held, base: buffered bytes around it, and their
+    itself, unsigned; 0 for a field with a length. buffer, base: buffered bytes around it, and their
     offset in the file.
     """
 
@@ -33,7 +33,7 @@ class Field(NamedTuple):
     start: int
     stop: int
     value: int
-    held: bytes
+    buffer: bytes
     base: int
 
     @property
@@ -50,37 +50,37 @@ class Field(NamedTuple):
 class Message(NamedTuple):
     """A message in a file, from `start` to `stop`. label: the file's name in errors.
 
-    held, base: buffered bytes of an earlier read, and their offset in the file.
+    buffer, base: buffered bytes of an earlier read, and their offset in the file.
     """
 
     read: Read
     start: int
     stop: int
     label: str
-    held: bytes = b""
+    buffer: bytes = b""
     base: int = 0
 
     def fields(self) -> Iterator[Field]:
         """Yield the fields in order; InputError if they do not fill the message."""
-        at, stop, held, base = self.start, self.stop, self.held, self.base
+        at, stop, buffer, base = self.start, self.stop, self.buffer, self.base
         while at < stop:
             i = at - base
-            if i + _HEAD > len(held) and base + len(held) < stop:
-                held, base, i = self.read(at, min(_WINDOW, stop - at)), at, 0
-            key, i = self._short(held, i, base)
+            if i + _HEAD > len(buffer) and base + len(buffer) < stop:
+                buffer, base, i = self.read(at, min(_WINDOW, stop - at)), at, 0
+            key, i = self._short(buffer, i, base)
             number, kind = key >> 3, key & 7
             if not 0 < number < 1 << 29:
                 self._refuse(at, f"a field has the number {number}: valid 1..{(1 << 29) - 1}")
             value, first = 0, base + i
             if kind == LENGTH:
-                size, i = self._short(held, i, base)
+                size, i = self._short(buffer, i, base)
                 first = base + i
             elif kind == VARINT:
-                value, i = self._varint(held, i, base)
+                value, i = self._varint(buffer, i, base)
                 size = base + i - first
             elif kind in SIZES:
                 size = SIZES[kind]
-                value = int.from_bytes(held[i : i + size], "little")
+                value = int.from_bytes(buffer[i : i + size], "little")
             else:
                 what = "begins or ends a group" if kind in _GROUPS else f"has the wire type {kind}"
                 self._refuse(at, f"field {number} {what}: valid 0, 1, 2, 5")
@@ -88,23 +88,23 @@ class Message(NamedTuple):
                 remaining = max(0, stop - first)
                 self._refuse(at, f"field {number} claims {size} bytes, only {remaining} remain")
             at = first + size
-            yield Field(number, kind, first, at, value, held, base)
+            yield Field(number, kind, first, at, value, buffer, base)
 
-    def within(self, field: Field) -> "Message":
+    def message_in(self, field: Field) -> "Message":
         """Return the value of a field as a message."""
-        _, kind, start, stop, _, held, base = field
+        _, kind, start, stop, _, buffer, base = field
         if kind != LENGTH:
             self._refuse(start, f"field {field.number} is not a message: expected wire type 2")
-        return Message(self.read, start, stop, self.label, held, base)
+        return Message(self.read, start, stop, self.label, buffer, base)
 
-    def parts(self, number: int) -> "list[Message]":
+    def messages(self, number: int) -> "list[Message]":
         """Return the messages in all fields of a number."""
-        return [self.within(field) for field in self.fields() if field.number == number]
+        return [self.message_in(field) for field in self.fields() if field.number == number]
 
     def last(self, number: int) -> Field | None:
         """Return the last field of a number, which overrides others, None if there is none."""
-        found = [field for field in self.fields() if field.number == number]
-        return found[-1] if found else None
+        fields = [field for field in self.fields() if field.number == number]
+        return fields[-1] if fields else None
 
     def text_of(self, number: int) -> str:
         """Return the string in the last field of a number, "" if there is none."""
@@ -119,9 +119,9 @@ class Message(NamedTuple):
 
     def bytes_of(self, field: Field) -> bytes:
         """Return the bytes of a small value."""
-        _, _, start, stop, _, held, base = field
-        if stop <= base + len(held):
-            return held[start - base : stop - base]
+        _, _, start, stop, _, buffer, base = field
+        if stop <= base + len(buffer):
+            return buffer[start - base : stop - base]
         return self.raw(start, stop - start)
 
     def raw(self, start: int, size: int) -> bytes:
@@ -131,35 +131,37 @@ class Message(NamedTuple):
             self._refuse(start, "the file ends here")
         return raw
 
-    def numbers(self, field: Field, most: int) -> list[int]:
-        """Return the numbers of a varint field, packed or single: at most `most`."""
+    def numbers(self, field: Field, limit: int) -> list[int]:
+        """Return the numbers of a varint field, packed or single: at most `limit`."""
         if field.kind == VARINT:
             return [field.value]
-        if field.kind != LENGTH or field.nbytes > LONGEST * most:
-            self._refuse(field.start, f"field {field.number} is not a list of up to {most} numbers")
-        raw, i, found = self.bytes_of(field), 0, []
+        if field.kind != LENGTH or field.nbytes > LONGEST * limit:
+            self._refuse(
+                field.start, f"field {field.number} is not a list of up to {limit} numbers"
+            )
+        raw, i, values = self.bytes_of(field), 0, []
         while i < len(raw):
             value, i = self._varint(raw, i, field.start)
-            found.append(value)
-        return found
+            values.append(value)
+        return values
 
-    def _short(self, held: bytes, i: int, base: int) -> tuple[int, int]:
-        """Parse a key or a length in `held`; return it and the index after it."""
-        value, end = self._varint(held, i, base)
+    def _short(self, buffer: bytes, i: int, base: int) -> tuple[int, int]:
+        """Parse a key or a length in `buffer`; return it and the index after it."""
+        value, end = self._varint(buffer, i, base)
         if end - i > _SHORT:
             self._refuse(base + i, f"a key or length has {end - i} bytes: valid up to {_SHORT}")
         return value, end
 
-    def _varint(self, held: bytes, i: int, base: int) -> tuple[int, int]:
-        """Parse a varint in `held`; return it and the index after it. base: offset of `held`."""
+    def _varint(self, buffer: bytes, i: int, base: int) -> tuple[int, int]:
+        """Parse a varint at index i; return it and the index after it. base: offset of `buffer`."""
         try:
-            byte = held[i]
+            byte = buffer[i]
             if byte < 0x80:
                 return byte, i + 1
             value, first, shift = byte & 0x7F, i, 7
             while byte >= 0x80 and shift < 7 * LONGEST:
                 i += 1
-                byte = held[i]
+                byte = buffer[i]
                 value |= (byte & 0x7F) << shift
                 shift += 7
         except IndexError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
@@ -35,11 +35,11 @@ def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInf
     try:
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
-        return MemberInfo(name, tensor.name, None, None, storage.size, exc.message, None)
+        return MemberInfo.invalid(name, tensor.name, storage.size, exc)
     if tensor.bits % 8:
-        why = f"{tensor.bits} bits per element"
-        return MemberInfo(name, tensor.name, metadata, None, storage.size, why, None)
-    return MemberInfo(name, tensor.name, metadata, position, storage.size, "", None)
+        problem = f"{tensor.bits} bits per element"
+        return MemberInfo(name, tensor.name, metadata, None, storage.size, problem)
+    return MemberInfo(name, tensor.name, metadata, position, storage.size)
 
 
 def metadata_of(header: Header, tensor: Tensor) -> ArrayMetadata:
@@ -72,26 +72,22 @@ def opened(storage: File, name: str, header: Header, tensor: Tensor, path: str) 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:
     """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
-    tensors = header.tensors
-    if not tensors:
-        raise InputError(f"{printable(path)}: the file has no tensors")
-    if name is None and len(tensors) == 1:
-        return tensors[0]
-    found = next((tensor for tensor in tensors if tensor.name == name), None)
-    if found is None:
-        refuse_member(path, name, [(t.name, f"{t.code}{list(t.shape)}") for t in tensors])
-    return found
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    descriptions = {name: f"{t.code}{list(t.shape)}" for name, t in tensors.items()}
+    return tensors[choose_name(path, name, descriptions)]
 
 
-def refuse_member(path: str, name: str | None, there: list[tuple[str, str]]) -> NoReturn:
-    """Raise the error for a missing or unknown name; there: (name, description) of each tensor."""
-    listing = members.listed(there, len(there))
-    if name is None:
-        raise members.unnamed(path, f"the file has {len(there)} tensors", there[0][0], listing)
-    raise InputError(
-        f"{printable(path)}: {printable(name)} is not a tensor of the file: expected one of these",
-        places=listing,
-    )
+def choose_name(path: str, name: str | None, tensors: dict[str, str]) -> str:
+    """Return the name, or the only one; tensors: the description of each for the error."""
+    if name is None or not tensors:
+        return members.only(path, list(tensors.items()), "the file has {} tensors", lambda t: t)[0]
+    if name not in tensors:
+        raise InputError(
+            f"{printable(path)}: {printable(name)} is not a tensor of the file: expected one of"
+            " these",
+            places=members.listed(tensors.items(), len(tensors)),
+        )
+    return name
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:

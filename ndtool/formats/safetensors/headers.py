@@ -23,29 +23,14 @@ _RANK = 64
 _KEYS = ("data_offsets", "dtype", "shape")
 # The format's element types: ndtool's name and the bits; multi-byte types are little-endian.
 _TYPES = {
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-    "I16": ("int16", 16),
-    "U16": ("uint16", 16),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "I32": ("int32", 32),
-    "U32": ("uint32", 32),
-    "F32": ("float32", 32),
-    "F64": ("float64", 64),
-    "I64": ("int64", 64),
-    "U64": ("uint64", 64),
-    "C64": ("complex64", 64),
-    "F4": ("float4_e2m1fn", 4),
-    "F6_E2M3": ("float6_e2m3fn", 6),
-    "F6_E3M2": ("float6_e3m2fn", 6),
-}
+    "BOOL": ("bool", 8), "U8": ("uint8", 8), "I8": ("int8", 8), "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E4M3": ("float8_e4m3fn", 8), "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
+    "I16": ("int16", 16), "U16": ("uint16", 16), "F16": ("float16", 16), "BF16": ("bfloat16", 16),
+    "I32": ("int32", 32), "U32": ("uint32", 32), "F32": ("float32", 32), "F64": ("float64", 64),
+    "I64": ("int64", 64), "U64": ("uint64", 64), "C64": ("complex64", 64),
+    "F4": ("float4_e2m1fn", 4), "F6_E2M3": ("float6_e2m3fn", 6), "F6_E3M2": ("float6_e3m2fn", 6),
+}  # fmt: skip
 _CODES = {name: code for code, (name, _) in _TYPES.items()}
 _CODE = re.compile("[A-Z][A-Z0-9_]{0,31}")
 # A tensor's object has no inner braces; its length is limited, and with it the memory.
@@ -205,8 +190,8 @@ class _Tensors:
                 " expected its start and stop"
             )
         tensor = Tensor(name, code, tuple(shape), *offsets)
-        if wrong := _wrong_size(tensor):
-            self._fail(f"tensor {shown(name)} {wrong}")
+        if problem := _size_problem(tensor):
+            self._fail(f"tensor {shown(name)} {problem}")
         return tensor
 
     def _fail(self, text: str) -> NoReturn:
@@ -221,7 +206,7 @@ def _are_sizes(value: Any) -> bool:
     return type(value) is list and all(type(n) is int and 0 <= n <= _LARGEST for n in value)
 
 
-def _wrong_size(tensor: Tensor) -> str:
+def _size_problem(tensor: Tensor) -> str:
     """Return how a tensor's data_offsets contradict its dtype and shape, "" if they agree."""
     if tensor.code not in _TYPES:
         return ""
@@ -229,29 +214,27 @@ def _wrong_size(tensor: Tensor) -> str:
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in tensor.shape) * bits > 8 * _LARGEST:
         return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_LARGEST} bytes"
-    count, available = prod(tensor.shape) * bits, tensor.stop - tensor.start
-    if count != 8 * available:
-        need = f"{count // 8} bytes" if count % 8 == 0 else f"{count} bits"
-        return (
-            f"of {tensor.code}{list(tensor.shape)} needs {need}, its data_offsets have {available}"
-        )
+    count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
+    if count != 8 * nbytes:
+        size = f"{count // 8} bytes" if count % 8 == 0 else f"{count} bits"
+        return f"of {tensor.code}{list(tensor.shape)} needs {size}, its data_offsets have {nbytes}"
     return ""
 
 
 def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
     """Raise InputError if tensors overlap or have gaps between them."""
-    at = 0
+    end = 0
     for tensor in tensors:
-        if tensor.start != at:
-            what = "overlaps the one before it" if tensor.start < at else "leaves a gap before it"
+        if tensor.start != end:
+            what = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
             _refuse(
                 name,
                 f"invalid header: tensor {shown(tensor.name)} begins at byte {tensor.start}"
-                f" of the data and {what}: expected {at}",
+                f" of the data and {what}: expected {end}",
             )
-        at = tensor.stop
-    if at != size:
-        _refuse(name, f"the header claims {at} bytes of data, the file has {size}")
+        end = tensor.stop
+    if end != size:
+        _refuse(name, f"the header claims {end} bytes of data, the file has {size}")
 
 
 def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:

@@ -32,12 +32,12 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
     """Return the member info of all tensors, or of one, from the headers of their files."""
     weights = _weights(storage, path)
     if member is not None:
-        weights = {member: _file_of(weights, path, member)}
-    held: dict[str, list[str]] = {}
+        weights = {member: weights[safetensors.choose_name(path, member, weights)]}
+    files: dict[str, list[str]] = {}
     for name, file in weights.items():
-        held.setdefault(file, []).append(name)
+        files.setdefault(file, []).append(name)
     return [
-        entry for file, names in held.items() for entry in _entries_of(storage, path, file, names)
+        entry for file, names in files.items() for entry in _entries_of(storage, path, file, names)
     ]
 
 
@@ -49,32 +49,26 @@ def _entries_of(storage: File, path: str, file: str, names: list[str]) -> list[M
             return [
                 safetensors.entry(shard, header, tensors[name], path)
                 if name in tensors
-                else MemberInfo(
-                    f"{path}:{name}", name, None, None, shard.size, _missing(file), None
-                )
+                else MemberInfo(f"{path}:{name}", name, None, None, shard.size, _missing(file))
                 for name in names
             ]
     except NdtoolError as exc:
-        return [
-            MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message, None) for name in names
-        ]
+        return [MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message) for name in names]
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
     """Open a tensor in its file, and close the index; closing the source closes the file."""
     weights = _weights(storage, path)
-    if member is None and len(weights) == 1:
-        (member,) = weights
-    if member is None:
-        safetensors.refuse_member(path, None, list(weights.items()))
-    file = _file_of(weights, path, member)
+    member = safetensors.choose_name(path, member, weights)
+    file = weights[member]
     shard = _shard(storage, path, file)
     try:
-        header = headers.of_file(shard, _beside(path, file))
+        location = os.path.join(os.path.dirname(path), file)
+        header = headers.of_file(shard, location)
         tensor = next((one for one in header.tensors if one.name == member), None)
         if tensor is None:
             raise InputError(f"{printable(path)}: {printable(member)}: {_missing(file)}")
-        source = safetensors.opened(shard, name, header, tensor, _beside(path, file))
+        source = safetensors.opened(shard, name, header, tensor, location)
     except BaseException:
         shard.close()
         raise
@@ -94,12 +88,6 @@ def _missing(file: str) -> str:
     return f"the index maps it to {shown(file)}, which has no such tensor"
 
 
-def _file_of(weights: dict[str, str], path: str, member: str) -> str:
-    if member not in weights:
-        safetensors.refuse_member(path, member, list(weights.items()))
-    return weights[member]
-
-
 def _weights(storage: LocalFile, path: str) -> dict[str, str]:
     """Parse the index: return the file of each tensor."""
     if storage.size > headers.LONGEST:
@@ -109,7 +97,7 @@ def _weights(storage: LocalFile, path: str) -> dict[str, str]:
     except UnicodeDecodeError:
         _refuse(path, "it is not UTF-8")
     weights: dict[str, str] = {}
-    for key in text.keys("part"):
+    for key in text.keys("field"):
         if key != _MAP:
             text.pass_value()
             continue
@@ -137,28 +125,21 @@ def _refuse(path: str, text: str) -> NoReturn:
     raise InputError(f"{printable(path)}: {printable(text, 300)}: {what}") from None
 
 
-def _beside(path: str, file: str) -> str:
-    return os.path.join(os.path.dirname(path), file)
-
-
 def _shard(storage: File, path: str, file: str) -> File:
-    """Open a file of an index; InputError if a link leads out of the index's folder.
-
-    If the index itself is a link, as in Hugging Face's cache, the folder of its target is valid.
-    """
-    beside = locations.beside(storage, path, file)
-    if beside is None:
+    """Open a file of an index; InputError if a link leads out of the folder of the index."""
+    location = locations.sibling(storage, path, file)
+    if location is None:
         raise InputError(f"{printable(path)}: {printable(file)} is not in the index's folder")
-    real = os.path.realpath(beside)
+    real = os.path.realpath(location)
     folders = (os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path)))
     inside = any(os.path.commonpath([real, folder]) == folder for folder in folders)
-    if not inside and not locations.is_url(beside):
+    if not inside and not locations.is_url(location):
         raise InputError(
-            f"{printable(path)}: {printable(beside)} is a link that leads out of the folder:"
+            f"{printable(path)}: {printable(location)} is a link that leads out of the folder:"
             " expected a file in it"
         )
-    shard = locations.open_storage(beside)
+    shard = locations.open_storage(location)
     if not headers.begins(shard):
         shard.close()
-        raise InputError(f"{printable(beside)}: not a safetensors file, as the index says")
+        raise InputError(f"{printable(location)}: not a safetensors file, as the index says")
     return shard

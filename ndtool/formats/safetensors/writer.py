@@ -9,7 +9,7 @@ from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 from ndtool.publish.preserved import OldFile
-from ndtool.publish.sinks import FileSink, Frame, put_stored
+from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target, exists
 from ndtool.storage.local import File
 
@@ -37,7 +37,7 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
 def _old(target: Target) -> tuple[OldFile, Header]:
     """Return the old file and its header; OutputError if it may not be replaced."""
 
-    def understand(file: File) -> Header:
+    def parse(file: File) -> Header:
         if not headers.begins(file):
             raise InputError(f"{printable(target.path)}: not a safetensors file")
         header = headers.of_file(file, target.path)
@@ -46,11 +46,7 @@ def _old(target: Target) -> tuple[OldFile, Header]:
         return header
 
     old = OldFile(target)
-    return old, old.read(understand, _EMPTY, "a file of the new tensor")
-
-
-def _preserved(header: Header, name: str) -> list[Tensor]:
-    return [tensor for tensor in header.tensors if tensor.name != name]
+    return old, old.read(parse, _EMPTY, "a file of the new tensor")
 
 
 def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -60,32 +56,32 @@ def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 class TensorFrame(Frame):
     """The bytes of a file other than the written tensor: the header and the preserved tensors.
 
-    given: the metadata of the array, whose elements are stored in little-endian order, or packed.
+    metadata: of the array, whose elements are stored in little-endian order, or packed.
     """
 
-    def __init__(self, new: Tensor, given: ArrayMetadata, header: Header, old: OldFile) -> None:
-        self._given = given.dtype
+    def __init__(self, new: Tensor, metadata: ArrayMetadata, header: Header, old: OldFile) -> None:
+        self._dtype = metadata.dtype
         self._tensors = headers.laid_out(header.tensors, new)
         raw = headers.encode(self._tensors, header.metadata)
         self.start_of_data = len(raw)
-        preserved = _names(_preserved(header, new.name))
-        unpacked = given.nbytes - (new.stop - new.start)  # of more bytes until it is complete
+        preserved = tuple(name for name in _names(header.tensors) if name != new.name)
+        unpacked = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
         super().__init__(raw, self._tensors[-1].stop + unpacked, old=old, names=preserved)
-        self._pieces = list(_pieces(header, self._tensors, len(raw), new.name))
-        storage = next(tensor for tensor in self._tensors if tensor.name == new.name)
-        self.start = len(raw) + storage.start
-        self._stop = self.start + given.nbytes
+        self._ranges = list(_preserved_ranges(header, self._tensors, len(raw), new.name))
+        written = next(tensor for tensor in self._tensors if tensor.name == new.name)
+        self.start = len(raw) + written.start
+        self._stop = self.start + metadata.nbytes
 
     def begin(self, fd: int) -> None:
-        if self.old is not None and self._pieces:
-            self.old.copy(fd, self._pieces)
+        if self.old is not None and self._ranges:
+            self.old.copy(fd, self._ranges)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:
-        put_stored(fd, name, self.start, self._stop, self._given)
+        convert_stored(fd, name, self.start, self._stop, self._dtype)
 
 
-def _pieces(
+def _preserved_ranges(
     header: Header, tensors: list[Tensor], data: int, new: str
 ) -> Iterator[tuple[int, int, int]]:
     """Yield preserved byte ranges, merged: (start, stop, new offset); data: the header's size."""

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
-from ndtool.formats.table import ANY, Wanted
+from ndtool.formats.table import ANY, TextOptions
 from ndtool.formats.text import nested, rows, writer
 from ndtool.formats.text.numbers import NotIntegersError, Values, as_float
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
-from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.descriptors import CHUNK, reader
 from ndtool.storage.local import ByteRange, File
@@ -26,6 +25,7 @@ _JSON = {".json": nested, ".jsonl": nested}
 _BEGINNINGS = {b"[": ".json", b"{": ".jsonl"}  # of text without a known suffix
 _DESCRIBED = 32  # columns
 Read = Callable[[int], bytes]
+stored = writer.stored
 
 
 def recognises(storage: File) -> bool:
@@ -39,108 +39,105 @@ def arrays(storage: File, path: str) -> list[str]:
     return [] if suffix in _JSON else list(rows.names(_read(storage, path), suffix, path) or ())
 
 
-def entries(storage: File, path: str, member: str | None, wanted: Wanted = ANY) -> list[MemberInfo]:
+def entries(
+    storage: File, path: str, member: str | None, options: TextOptions = ANY
+) -> list[MemberInfo]:
     """Return the member info of chosen columns, or of each one with a name; reads all rows.
 
     Of many columns, those after the first ones have no metadata: each requires all rows.
     """
     if member is None and (names := arrays(storage, path)):
         rest = (
-            MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text", None)
+            MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text")
             for name in names[_DESCRIBED:]
         )
-        return [*(_entry(storage, path, name, wanted) for name in names[:_DESCRIBED]), *rest]
-    return [_entry(storage, path, member, wanted)]
+        return [*(_entry(storage, path, name, options) for name in names[:_DESCRIBED]), *rest]
+    return [_entry(storage, path, member, options)]
 
 
-def _entry(storage: File, path: str, member: str | None, wanted: Wanted) -> MemberInfo:
+def _entry(storage: File, path: str, member: str | None, options: TextOptions) -> MemberInfo:
     name = path if member is None else f"{path}:{member}"
     try:
-        metadata, _ = _parsed(lambda: _read(storage, path), path, member, wanted, path)
+        metadata, _ = _parsed(lambda: _read(storage, path), path, member, options, path)
     except InputError as exc:
         if member is None:
             raise
         reason = exc.message.removeprefix(f"{printable(path)}: ")
-        return MemberInfo(name, member, None, None, storage.size, reason, None)
-    return MemberInfo(name, member, metadata, None, storage.size, "text", None)
+        return MemberInfo(name, member, None, None, storage.size, reason)
+    return MemberInfo(name, member, metadata, None, storage.size, "text")
 
 
 def open_source(
-    storage: File, name: str, path: str, member: str | None, wanted: Wanted = ANY
+    storage: File, name: str, path: str, member: str | None, options: TextOptions = ANY
 ) -> Flat:
     """Parse the chosen columns, or all of them; closing the source closes the file."""
-    metadata, buffer = _parsed(lambda: _read(storage, path), path, member, wanted, path)
+    metadata, buffer = _parsed(lambda: _read(storage, path), path, member, options, path)
     return Flat(name, metadata, ByteRange(buffer), storage)
 
 
-def read_stream(stream: Stream, member: str | None, wanted: Wanted) -> Flat:
-    """Parse all that is left of a stream."""
+def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Flat:
+    """Parse the rest of a stream."""
     label = stream.begin()
-    if wanted.dtype is not None or wanted.integers:
-        metadata, buffer = _parsed(lambda: stream.text, "", member, wanted, label)
+    if options.dtype is not None or options.integers:
+        metadata, buffer = _parsed(lambda: stream.text, "", member, options, label)
         return Flat(stream.name, metadata, ByteRange(buffer))
-    spool = Spool(wanted.directory)  # as the type depends on all numbers, they may be read twice
-    while piece := stream.text(CHUNK):
-        spool.write(piece)
+    spool = Spool(options.directory)  # as the type depends on all numbers, they may be read twice
+    while block := stream.text(CHUNK):
+        spool.write(block)
     copy = spool.finish()
 
     def read() -> Read:
-        return reader(lambda at, n: bytes(copy[at : at + n]), 0)
+        return reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
-    metadata, buffer = _parsed(read, "", member, wanted, label)
+    metadata, buffer = _parsed(read, "", member, options, label)
     return Flat(stream.name, metadata, ByteRange(buffer))
 
 
-def stream_entry(stream: Stream, member: str | None, wanted: Wanted) -> MemberInfo:
-    """Parse all that is left of a stream, and return its member info."""
-    metadata = read_stream(stream, member, wanted).metadata
-    return MemberInfo(stream.name, member, metadata, None, metadata.nbytes, "a stream", None)
-
-
-def stored(dtype: Dtype) -> Dtype:
-    """Return the element type as stored; DtypeError if it is none of numbers."""
-    return writer.stored(dtype)
+def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:
+    """Parse the rest of a stream, and return its member info."""
+    metadata = read_stream(stream, member, options).metadata
+    return MemberInfo(stream.name, member, metadata, None, metadata.nbytes, "a stream")
 
 
 def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
-    """Return a sink for a new file of a line for each row."""
+    """Return a sink for a new file with a line for each row."""
     return writer.create(target, metadata, _suffix(target.path))
 
 
 def _parsed(
-    read: Callable[[], Read], path: str, member: str | None, wanted: Wanted, label: str
+    read: Callable[[], Read], path: str, member: str | None, options: TextOptions, label: str
 ) -> tuple[ArrayMetadata, memoryview]:
     """Return metadata and elements. read: returns a function that reads from the beginning."""
-    chosen = None if member is None else tuple(member.split(","))
+    selected = None if member is None else tuple(member.split(","))
     while True:
-        values = Values(wanted, label)
+        values = Values(options, label)
         text, suffix = read(), _suffix(path)
         if not suffix:
-            text, suffix = _guessed(text)
+            text, suffix = _detect_format(text)
         try:
-            shape = _JSON.get(suffix, rows).parse(text, suffix, chosen, values, label)
+            shape = _JSON.get(suffix, rows).parse(text, suffix, selected, values, label)
         except NotIntegersError:
-            wanted = as_float(wanted)
+            options = as_float(options)
             continue
         dtype, buffer = values.finish()
         return ArrayMetadata(dtype, shape, "C", shape, {}), buffer
 
 
-def _guessed(read: Read) -> tuple[Read, str]:
-    """Return a reader of the same text, and the suffix that its first character stands for."""
-    begin = read(1 << 10)
-    suffix = _BEGINNINGS.get(begin.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
+def _detect_format(read: Read) -> tuple[Read, str]:
+    """Return a reader of the same text, and the suffix of the format of its first character."""
+    buffer = read(1 << 10)
+    suffix = _BEGINNINGS.get(buffer.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
 
-    def again(count: int) -> bytes:
-        nonlocal begin
-        head, begin = begin[:count], begin[count:]
-        return head or read(count)
+    def read_buffered(count: int) -> bytes:
+        nonlocal buffer
+        block, buffer = buffer[:count], buffer[count:]
+        return block or read(count)
 
-    return again, suffix
+    return read_buffered, suffix
 
 
 def _read(storage: File, label: str) -> Read:
-    return reader(lambda at, n: storage.read(at, min(n, storage.size - at), label), 0)
+    return reader(lambda start, n: storage.read(start, min(n, storage.size - start), label), 0)
 
 
 def _suffix(path: str) -> str:

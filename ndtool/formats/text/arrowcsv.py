@@ -10,7 +10,7 @@ from typing import Any
 
 
 def parse(
-    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], reads: str
+    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], kind: str
 ) -> Any | None:
     """Return the numbers of some columns of a block of lines, row by row, or None.
 
@@ -27,16 +27,16 @@ def parse(
     import numpy as np
 
     names = list(map(str, range(width)))
-    chosen = [names[column] for column in selected]
-    kind = pa.float64() if reads == "d" else pa.int64()
+    selected_names = [names[column] for column in selected]
+    arrow_type = pa.float64() if kind == "d" else pa.int64()
     try:
         table = csv.read_csv(
             pa.BufferReader(block),
             csv.ReadOptions(use_threads=False, column_names=names, block_size=len(block) + 1),
             csv.ParseOptions(delimiter=delimiter.decode()),
             csv.ConvertOptions(
-                column_types=dict.fromkeys(chosen, kind),
-                include_columns=chosen,
+                column_types=dict.fromkeys(selected_names, arrow_type),
+                include_columns=selected_names,
                 null_values=[],
                 check_utf8=False,
             ),

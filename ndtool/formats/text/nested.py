@@ -25,95 +25,97 @@ class _Text(str):
     """A number as text: one that is no integer, or has many digits."""
 
 
-def _whole(text: str) -> int | _Text:
+def _integer(text: str) -> int | _Text:
     return int(text) if len(text) <= LONGEST else _Text(text)
 
 
-_decoder = json.JSONDecoder(parse_int=_whole, parse_float=_Text, parse_constant=_Text)
+_decoder = json.JSONDecoder(parse_int=_integer, parse_float=_Text, parse_constant=_Text)
 _fast = json.JSONDecoder(parse_float=_Text, parse_constant=_Text)
 
 
 def parse(
-    read: Read, suffix: str, chosen: tuple[str, ...] | None, values: Values, label: str
+    read: Read, suffix: str, selected: tuple[str, ...] | None, values: Values, label: str
 ) -> tuple[int, ...]:
-    """Parse a file; return its shape. chosen: keys of objects, None if elements are none."""
+    """Parse a file; return its shape. selected: keys of objects, None if elements are none."""
     inner: tuple[int, ...] | None = None
     count, batches = 0, _of_lines if suffix == ".jsonl" else _of_list
-    for elements, where in batches(read, label):
-        if chosen is not None:
-            elements = [_chosen(one, chosen, where(n), label) for n, one in enumerate(elements)]
+    for elements, locate in batches(read, label):
+        if selected is not None:
+            elements = [_select(one, selected, locate(n), label) for n, one in enumerate(elements)]
         if elements and inner is None:
-            inner = _shape(elements[0], where(0), label)
-        flat = _flattened(elements, inner or (), where, label)
-        _add(flat, len(flat) // (len(elements) or 1), values, where)
+            inner = _shape(elements[0], locate(0), label)
+        flat = _flattened(elements, inner or (), locate, label)
+        _add(flat, len(flat) // (len(elements) or 1), values, locate)
         count += len(elements)
     if inner is None:
-        inner = (len(chosen),) if chosen is not None and len(chosen) > 1 else ()
+        inner = (len(selected),) if selected is not None and len(selected) > 1 else ()
     return (count, *inner)
 
 
-def _chosen(element: Any, keys: tuple[str, ...], where: str, label: str) -> Any:
+def _select(element: Any, keys: tuple[str, ...], location: str, label: str) -> Any:
     if type(element) is not dict:
-        _refuse(label, f"{where}: {_kind(element)}: expected an object with {printable(keys[0])}")
+        _refuse(
+            label, f"{location}: {_describe(element)}: expected an object with {printable(keys[0])}"
+        )
     for key in keys:
         if key not in element:
-            known = ", ".join(list(element)[:10])
-            _refuse(label, f"{where}: no key {printable(repr(key))}: expected one of {known}")
-    found = [element[key] for key in keys]
-    return found[0] if len(keys) == 1 else found
+            keys_text = ", ".join(list(element)[:10])
+            _refuse(
+                label, f"{location}: no key {printable(repr(key))}: expected one of {keys_text}"
+            )
+    values = [element[key] for key in keys]
+    return values[0] if len(keys) == 1 else values
 
 
-def _shape(element: Any, where: str, label: str) -> tuple[int, ...]:
+def _shape(element: Any, location: str, label: str) -> tuple[int, ...]:
     shape: list[int] = []
     while type(element) is list:
         shape.append(len(element))
         if len(shape) >= shapes.MOST_RANK:
-            _refuse(label, f"{where}: rank above {shapes.MOST_RANK}")
+            _refuse(label, f"{location}: rank above {shapes.MOST_RANK}")
         element = element[0] if element else None
     return tuple(shape)
 
 
 def _flattened(
-    level: list[Any], shape: tuple[int, ...], where: Callable[[int], str], label: str
+    level: list[Any], shape: tuple[int, ...], locate: Callable[[int], str], label: str
 ) -> list[Any]:
     """Return the numbers of nested lists in row-major order, without recursion."""
-    each = 1
+    count = 1  # of the values in `level` for each element
     for size in shape:
-        for at, one in enumerate(level):
-            if type(one) is not list or len(one) != size:
-                found = f"a list of {len(one)}" if type(one) is list else _kind(one)
-                _refuse(
-                    label, f"{where(at // each)}: {found}: expected a list of {size}, as before"
-                )
-        level = [entry for one in level for entry in one]
-        each *= size
-    for at, one in enumerate(level):
-        if type(one) not in (int, _Text, bool):
-            hint = "name a key, as in ids.json:KEY" if type(one) is dict else ""
-            _refuse(label, f"{where(at // each)}: {_kind(one)}: expected a number", hint)
+        for i, value in enumerate(level):
+            if type(value) is not list or len(value) != size:
+                expected = f"expected a list of {size}, as before"
+                _refuse(label, f"{locate(i // count)}: {_describe(value)}: {expected}")
+        level = [entry for values in level for entry in values]
+        count *= size
+    for i, value in enumerate(level):
+        if type(value) not in (int, _Text, bool):
+            hint = "name a key, as in ids.json:KEY" if type(value) is dict else ""
+            _refuse(label, f"{locate(i // count)}: {_describe(value)}: expected a number", hint)
     return level
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Describe a value that is not as expected."""
     if type(value) is list:
         return f"a list of {len(value)}"
     return "an object" if type(value) is dict else printable(json.dumps(value), 60)
 
 
-def _add(flat: list[Any], each: int, values: Values, where: Callable[[int], str]) -> None:
+def _add(flat: list[Any], count: int, values: Values, locate: Callable[[int], str]) -> None:
     import numpy as np
 
-    if values.reads == "q" and all(type(one) is int for one in flat):
+    if values.fast_type == "q" and all(type(element) is int for element in flat):
         try:
             if values.add_array(np.array(flat, np.int64)):
                 return
         except OverflowError:
             pass
-    texts = [str(one).lower() if type(one) is bool else one for one in flat]
+    texts = [str(element).lower() if type(element) is bool else element for element in flat]
 
-    def location(at: int) -> str:
-        return where(at // each) + (f", number {at % each}" if each > 1 else "")
+    def location(i: int) -> str:
+        return locate(i // count) + (f", number {i % count}" if count > 1 else "")
 
     values.add(texts, location)
 
@@ -145,8 +147,8 @@ def _of_list(read: Read, label: str) -> Iterator[Batch]:
     text = _ListText(read, label)
     text.skip()
     if text.rest[:1] != "[":
-        found = printable(text.rest[:20]) if text.rest else "nothing"
-        text.refuse(0, f"not a list of numbers: it begins with {found}: expected [")
+        beginning = printable(text.rest[:20]) if text.rest else "nothing"
+        text.refuse(0, f"not a list of numbers: it begins with {beginning}: expected [")
     text.drop(1)
     total, more = 0, False
     while True:
@@ -154,8 +156,8 @@ def _of_list(read: Read, label: str) -> Iterator[Batch]:
         if not more and text.rest[:1] == "]":
             break
         elements, more = text.elements()
-        begin = total
-        yield elements, lambda at, begin=begin: f"element {begin + at}"  # type: ignore[misc]
+        first = total
+        yield elements, lambda at, first=first: f"element {first + at}"  # type: ignore[misc]
         total += len(elements)
         if not more:
             break
@@ -178,7 +180,7 @@ class _ListText:
         """Drop blanks, and read on if nothing else is left."""
         while True:
             self.drop(len(self.rest) - len(self.rest.lstrip(_BLANK)))
-            if self.rest or not self._more():
+            if self.rest or not self._read_more():
                 return
 
     def drop(self, count: int) -> None:
@@ -192,27 +194,27 @@ class _ListText:
     def elements(self) -> tuple[list[Any], bool]:
         """Return the next elements, and whether a comma follows; `rest` begins after that."""
         while True:
-            cut = self.rest.rfind(_CLOSING.get(self.rest[:1], ",")) + (self.rest[:1] in _CLOSING)
-            if cut > 0:
+            end = self.rest.rfind(_CLOSING.get(self.rest[:1], ",")) + (self.rest[:1] in _CLOSING)
+            if end > 0:
                 try:
-                    found: list[Any] = _fast.decode(f"[{self.rest[:cut]}]")
-                    if found:
-                        self.drop(cut + 1)
-                        return found, True
+                    values: list[Any] = _fast.decode(f"[{self.rest[:end]}]")
+                    if values:
+                        self.drop(end + 1)
+                        return values, True
                 except (ValueError, RecursionError):
                     pass
-            found, at, more = self._one_by_one()
-            if found:
+            values, at, more = self._complete_elements()
+            if values:
                 self.drop(at)
-                return found, more
+                return values, more
             if len(self.rest) > lines.LONGEST:
-                self._diagnose(f"an element of more than {lines.LONGEST} characters")
-            if not self._more():
-                self._diagnose("the list does not end")
+                self._raise_error(f"an element of more than {lines.LONGEST} characters")
+            if not self._read_more():
+                self._raise_error("the list does not end")
 
-    def _one_by_one(self) -> tuple[list[Any], int, bool]:
+    def _complete_elements(self) -> tuple[list[Any], int, bool]:
         """Return complete elements, the index after them, and whether a comma follows."""
-        found: list[Any] = []
+        values: list[Any] = []
         at, more = 0, True
         while more:
             begin = self._after_blanks(at)
@@ -224,15 +226,15 @@ class _ListText:
             if self.rest[stop : stop + 1] not in (",", "]"):
                 break
             more = self.rest[stop] == ","
-            found.append(element)
+            values.append(element)
             at = stop + more
-        return found, at, more
+        return values, at, more
 
     def _after_blanks(self, at: int) -> int:
-        found = _BLANKS.match(self.rest, at)
-        return found.end() if found else at
+        match = _BLANKS.match(self.rest, at)
+        return match.end() if match else at
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
         if self._ended:
             return False
         buffer = next(self._buffers, None)
@@ -243,8 +245,8 @@ class _ListText:
             _refuse(self._label, f"line {self._line} or later: not UTF-8")
         return True
 
-    def _diagnose(self, otherwise: str) -> NoReturn:
-        """Raise the error at the position where the next element is no JSON."""
+    def _raise_error(self, default: str) -> NoReturn:
+        """Raise the error at the position of the first character that is not JSON."""
         try:
             _, stop = _decoder.raw_decode(self.rest, 0)
             stop = self._after_blanks(stop)
@@ -255,7 +257,7 @@ class _ListText:
                 self.refuse(exc.pos, _reason(exc))
         except RecursionError:
             self.refuse(0, "nested too deeply")
-        self.refuse(0, otherwise)
+        self.refuse(0, default)
 
     def refuse(self, at: int, text: str) -> NoReturn:
         """Raise InputError with the line and column of a character."""

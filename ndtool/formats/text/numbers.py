@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ndtool.errors import DtypeError, InputError, printable, shown
-from ndtool.formats.table import Wanted
+from ndtool.formats.table import TextOptions
 from ndtool.rules import dtypes, filling
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.tempfiles import Spool
@@ -24,7 +24,7 @@ _SIGNED, _DOUBLE = dtypes.from_name("int64"), dtypes.from_name("float64")
 
 
 class NotIntegersError(Exception):
-    """A file whose type depends on its content has a number that is no integer."""
+    """A number that is no integer, in a file whose type depends on its content."""
 
 
 class _FieldError(Exception):
@@ -39,23 +39,23 @@ def is_number(field: str) -> bool:
 class Values:
     """The elements of a text file, in a buffer or, if it is large, an unnamed file.
 
-    count: the number of elements. reads: the type that a faster parser should read, "q" for
+    count: the number of elements. fast_type: the type that a faster parser should read, "q" for
     integers and "d" for floats; "" if it has none.
     """
 
-    def __init__(self, wanted: Wanted, label: str) -> None:
-        self.count, self._label, self._wanted = 0, label, wanted
-        self._dtype = wanted.dtype or _SIGNED
-        self._spool = Spool(wanted.directory)
+    def __init__(self, options: TextOptions, label: str) -> None:
+        self.count, self._label, self._options = 0, label, options
+        self._dtype = options.dtype or _SIGNED
+        self._spool = Spool(options.directory)
         self._negative = self._unsigned = False
         dtype = self._dtype
         if dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
             raise DtypeError(
                 f"{printable(label)}: a text file has numbers: they cannot be {dtype.name}"
             )
-        self._is_free = wanted.dtype is None
+        self._is_untyped = options.dtype is None
         plain = dtype.kind in "iu" or dtype.name in ("float16", "float32", "float64")
-        self.reads = ("d" if dtype.kind == "f" else "q") if plain else ""
+        self.fast_type = ("d" if dtype.kind == "f" else "q") if plain else ""
 
     def add_array(self, array: Any) -> bool:
         """Append int64, uint64 or float64 elements; False, without an effect, if one is unfit."""
@@ -64,50 +64,52 @@ class Values:
         if not array.size:
             return True
         if array.dtype.kind == "f":
-            narrow = _narrowed(array, np.dtype(self._dtype.descr))
-            if narrow is None:
+            narrowed = _narrowed(array, np.dtype(self._dtype.descr))
+            if narrowed is None:
                 return False
-            return self._put(narrow)
-        least, most = int(array.min()), int(array.max())
-        if self._is_free:
-            if (least < 0 and self._unsigned) or (most > HIGHEST and self._negative):
+            return self._put(narrowed)
+        smallest, largest = int(array.min()), int(array.max())
+        if self._is_untyped:
+            if (smallest < 0 and self._unsigned) or (largest > HIGHEST and self._negative):
                 return False
-            self._negative |= least < 0
-            self._unsigned |= most > HIGHEST
+            self._negative |= smallest < 0
+            self._unsigned |= largest > HIGHEST
             return self._put(array)
-        lowest, highest = _bounds(self._dtype)
-        return lowest <= least and most <= highest and self._put(array.astype(self._dtype.descr))
+        lowest, highest = self._range()
+        return (
+            lowest <= smallest and largest <= highest and self._put(array.astype(self._dtype.descr))
+        )
 
-    def add(self, fields: Sequence[Any], where: Callable[[int], str]) -> None:
+    def add(self, fields: Sequence[Any], locate: Callable[[int], str]) -> None:
         """Append fields, which are text or int; InputError if one is no element of the type.
 
-        where: the location of a field, by its number.
+        locate: the location of a field, by its number.
         """
         import numpy as np
 
-        one = {"q": self._integer, "d": self._float}.get(self.reads, self._element)
-        found = list[Any]()
+        convert = {"q": self._integer, "d": self._float}.get(self.fast_type, self._element)
+        elements = list[Any]()
         try:
             for field in fields:
-                found.append(one(field.strip(" \t") if isinstance(field, str) else field))
-            if self.reads == "q":
+                elements.append(convert(field.strip(" \t") if isinstance(field, str) else field))
+            if self.fast_type == "q":
                 code = "u8" if self._unsigned else "i8"
-                self._put(np.array(found, code if self._is_free else self._dtype.descr))
+                self._put(np.array(elements, code if self._is_untyped else self._dtype.descr))
                 return
-            if self.reads == "d" and self.add_array(np.array(found, np.float64)):
+            if self.fast_type == "d" and self.add_array(np.array(elements, np.float64)):
                 return
-            if self.reads == "d":
-                found = []
+            if self.fast_type == "d":
+                elements = []
                 for field in fields:
-                    found.append(self._rounded(str(field).strip(" \t")))
+                    elements.append(self._rounded(str(field).strip(" \t")))
         except _FieldError as exc:
-            raise InputError(f"{printable(self._label)}: {where(len(found))}: {exc}") from None
-        self._put(np.frombuffer(b"".join(found), np.uint8), len(found))
+            raise InputError(f"{printable(self._label)}: {locate(len(elements))}: {exc}") from None
+        self._put(np.frombuffer(b"".join(elements), np.uint8), len(elements))
 
     def finish(self) -> tuple[Dtype, memoryview]:
         """Return the element type and the bytes."""
-        found = dtypes.from_name("uint64") if self._unsigned else self._dtype
-        return found, self._spool.finish()
+        dtype = dtypes.from_name("uint64") if self._unsigned else self._dtype
+        return dtype, self._spool.finish()
 
     def _put(self, array: Any, count: int | None = None) -> bool:
         self._spool.write(memoryview(array.reshape(-1)).cast("B") if array.size else b"")
@@ -119,29 +121,29 @@ class Values:
             if len(field) > LONGEST:
                 raise _FieldError(f"a field of {len(field)} characters: valid up to {LONGEST}")
             if not _INTEGER.fullmatch(field):
-                if not self._wanted.integers and self._is_free and is_number(field):
+                if not self._options.integers and self._is_untyped and is_number(field):
                     raise NotIntegersError
-                raise _not(field, "an integer", "such as 5 or -1")
+                raise _error(field, "an integer", "such as 5 or -1")
             field = int(field)
         value: int = field
         lowest, highest = self._range()
         if not lowest <= value <= highest:
-            what = "64 bits" if self._is_free else self._dtype.name
+            what = "64 bits" if self._is_untyped else self._dtype.name
             raise _FieldError(f"{shown(value)} is beyond {what}: valid {lowest}..{highest}")
-        if self._is_free:
+        if self._is_untyped:
             self._negative |= value < 0
             self._unsigned |= value > HIGHEST
         return value
 
     def _range(self) -> tuple[int, int]:
-        if not self._is_free:
-            return _bounds(self._dtype)
+        if not self._is_untyped:
+            return dtypes.integer_range(8 * self._dtype.itemsize, self._dtype.kind == "i")
         return 0 if self._unsigned else LOWEST, HIGHEST if self._negative else UNSIGNED
 
     def _float(self, field: Any) -> float:
         text = str(field)
         if not is_number(text) or text[-1:] in ")jJeE":
-            raise _not(text, "a number", "such as 0.5, -1e3 or nan")
+            raise _error(text, "a number", "such as 0.5, -1e3 or nan")
         return float(text)
 
     def _rounded(self, text: str) -> bytes:
@@ -153,13 +155,13 @@ class Values:
             nearest = np.array(double).astype(code)
             if np.isinf(nearest) and "inf" not in text.lower():
                 raise _FieldError(f"{shown(text)} is too large for {self._dtype.name}")
-            back = float(nearest)
-            if math.isfinite(double) and back != double:
+            rounded = float(nearest)
+            if math.isfinite(double) and rounded != double:
                 from fractions import Fraction
 
-                toward = np.array(math.inf if double > back else -math.inf).astype(code)
+                toward = np.array(math.inf if double > rounded else -math.inf).astype(code)
                 other = np.nextafter(nearest, toward)
-                halfway = double - back == float(other) - double
+                halfway = double - rounded == float(other) - double
                 exact = Fraction(text) - Fraction(double) if halfway else 0
                 if exact:
                     nearest = (max if exact > 0 else min)(nearest, other)
@@ -169,22 +171,17 @@ class Values:
         """Return the bytes of an element of a type without a fast parser."""
         text = str(field)
         if not is_number(text):
-            raise _not(text, "a number", "such as 0.5, -1e3 or nan")
+            raise _error(text, "a number", "such as 0.5, -1e3 or nan")
         try:
             return filling.element(text, self._dtype)
         except DtypeError as exc:
             raise _FieldError(exc.message.removeprefix("fill is ")) from None
 
 
-def _not(field: str, what: str, example: str) -> _FieldError:
+def _error(field: str, what: str, example: str) -> _FieldError:
     if not field:
         return _FieldError(f"the field is empty: expected {what} {example}")
     return _FieldError(f"{shown(field)} is not {what}: expected one {example}")
-
-
-def _bounds(dtype: Dtype) -> tuple[int, int]:
-    bits = 8 * dtype.itemsize
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
 
 
 def _narrowed(doubles: Any, dtype: Any) -> Any:
@@ -197,15 +194,15 @@ def _narrowed(doubles: Any, dtype: Any) -> Any:
     if np.isinf(doubles).any():
         return None
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        narrow = doubles.astype(dtype)
+        narrowed = doubles.astype(dtype)
         if dtype.itemsize == 8:
-            return narrow
-        back = narrow.astype(np.float64)
-        other = np.nextafter(narrow, np.where(doubles > back, np.inf, -np.inf).astype(dtype))
-        halfway = (doubles != back) & (doubles - back == other.astype(np.float64) - doubles)
-    return None if halfway.any() or np.isinf(narrow).any() else narrow
+            return narrowed
+        rounded = narrowed.astype(np.float64)
+        other = np.nextafter(narrowed, np.where(doubles > rounded, np.inf, -np.inf).astype(dtype))
+        halfway = (doubles != rounded) & (doubles - rounded == other.astype(np.float64) - doubles)
+    return None if halfway.any() or np.isinf(narrowed).any() else narrowed
 
 
-def as_float(wanted: Wanted) -> Wanted:
-    """Return what a file is parsed to whose numbers are not all integers."""
-    return wanted._replace(dtype=_DOUBLE)
+def as_float(options: TextOptions) -> TextOptions:
+    """Return the options for a file whose numbers are not all integers."""
+    return options._replace(dtype=_DOUBLE)

@@ -25,26 +25,26 @@ def parse(
     delimiter: bytes,
     width: int,
     columns: tuple[int, ...],
-    reads: str,
+    kind: str,
     arrow: bool = False,
 ) -> Any | None:
     """Return the numbers of some columns of a block of lines, row by row, or None.
 
-    width: the number of fields in a row. reads: "q" for int64 or uint64, "d" for float64. arrow:
+    width: the number of fields in a row. kind: "q" for int64 or uint64, "d" for float64. arrow:
     whether the file is so large that the import of pyarrow pays.
     """
-    if not reads or (b"#" in block and _COMMENT.search(block)):
+    if not kind or (b"#" in block and _COMMENT.search(block)):
         return None
     selected = tuple(sorted(set(columns)))
     numbers = None
     if arrow and len(selected) < width and _is_quoted(block, delimiter):
-        numbers = arrowcsv.parse(block, delimiter, width, selected, reads)
+        numbers = arrowcsv.parse(block, delimiter, width, selected, kind)
     if numbers is None:
-        numbers = _read(block, delimiter, width, selected, reads)
+        numbers = _read(block, delimiter, width, selected, kind)
     if numbers is None and (b" " in block or b"\t" in block):  # fields may be padded with blanks
         if delimiter == b" ":
             block = _BLANKS.sub(b" ", block)
-        numbers = _read(_PADDED[delimiter].sub(rb"\1", block), delimiter, width, selected, reads)
+        numbers = _read(_PADDED[delimiter].sub(rb"\1", block), delimiter, width, selected, kind)
     if numbers is None or columns == selected:
         return numbers
     return numbers.reshape(-1, len(selected))[
@@ -53,25 +53,25 @@ def parse(
 
 
 def _read(
-    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], reads: str
+    block: bytes, delimiter: bytes, width: int, selected: tuple[int, ...], kind: str
 ) -> Any | None:
     """Return the numbers of some columns, in ascending order, or None."""
     if b"\n\n" in block or block[:1] == b"\n":
         block = _BLANK_LINES.sub(b"\n", block).lstrip(b"\n")
     if len(selected) < width or b'"' in block:
-        found = _extracted(block, delimiter, width, selected)
-        if found is None or b'""' in found:
+        values = _extracted(block, delimiter, width, selected)
+        if values is None or b'""' in values:
             return None
-        block = found.replace(b'"', b"")
-    return _numbers(block, delimiter, len(selected), reads)
+        block = values.replace(b'"', b"")
+    return _numbers(block, delimiter, len(selected), kind)
 
 
-def _numbers(block: bytes, delimiter: bytes, width: int, reads: str) -> Any | None:
+def _numbers(block: bytes, delimiter: bytes, width: int, kind: str) -> Any | None:
     """Return all numbers of a block; None if a field is empty, or has other characters."""
     import numpy as np
 
-    known = _ALPHABETS[reads] + b"\n" + (delimiter if width > 1 else b"")
-    if block.translate(None, known):
+    valid = _ALPHABETS[kind] + b"\n" + (delimiter if width > 1 else b"")
+    if block.translate(None, valid):
         return None
     if not block:
         return np.empty(0, np.int64)
@@ -85,21 +85,21 @@ def _numbers(block: bytes, delimiter: bytes, width: int, reads: str) -> Any | No
     # As no field is empty, equal counts mean one number in each field.
     if width > 1:
         block = block.replace(delimiter, b" ")
-    code = np.dtype(np.float64 if reads == "d" else np.int64 if b"-" in block else np.uint64)
+    code = np.dtype(np.float64 if kind == "d" else np.int64 if b"-" in block else np.uint64)
     with warnings.catch_warnings():
         # It stopped at other text: NumPy before 2.3 warns, and returns what it has read.
         warnings.simplefilter("error", DeprecationWarning)
         try:
-            found = np.fromstring(block, code, sep=" ")
+            values = np.fromstring(block, code, sep=" ")
         except (ValueError, DeprecationWarning):
             return None
-    if len(found) != np.count_nonzero(ends):
+    if len(values) != np.count_nonzero(ends):
         return None
-    if reads == "q":  # larger numbers become the limits
+    if kind == "q":  # larger numbers become the limits
         limits = (LOWEST, HIGHEST) if code.kind == "i" else (-1, UNSIGNED)
-        if int(found.min()) == limits[0] or int(found.max()) == limits[1]:
+        if int(values.min()) == limits[0] or int(values.max()) == limits[1]:
             return None
-    return found
+    return values
 
 
 def _is_table(ends: Any, width: int) -> bool:
@@ -121,10 +121,10 @@ def _extracted(
     flat = np.frombuffer(block, np.uint8)
     ends = (flat == _NEWLINE) | (flat == delimiter[0])
     if b'"' in block:
-        inside = _quoted(flat, ends)
-        if inside is None:
+        in_quotes = _quoted(flat, ends)
+        if in_quotes is None:
             return None
-        ends &= ~inside
+        ends &= ~in_quotes
     at = np.flatnonzero(ends)
     if not _is_table(flat[at], width):
         return None
@@ -134,14 +134,14 @@ def _extracted(
     for column in selected:
         change[starts[:, column]] += 1
         change[stops[:, column] + 1] -= 1
-    taken = flat[np.cumsum(change[:-1], dtype=np.int8).view(bool)]
-    ends = (taken == _NEWLINE) | (taken == delimiter[0])
+    selected_bytes = flat[np.cumsum(change[:-1], dtype=np.int8).view(bool)]
+    ends = (selected_bytes == _NEWLINE) | (selected_bytes == delimiter[0])
     if np.count_nonzero(ends) != stops.shape[0] * len(selected):
         return None  # a quoted field has one
     order = np.full(len(selected), delimiter[0], np.uint8)
     order[-1] = _NEWLINE
-    taken[ends] = np.tile(order, stops.shape[0])
-    return bytes(taken.tobytes())
+    selected_bytes[ends] = np.tile(order, stops.shape[0])
+    return bytes(selected_bytes.tobytes())
 
 
 def _is_quoted(block: bytes, delimiter: bytes) -> bool:
@@ -159,12 +159,12 @@ def _quoted(flat: Any, ends: Any) -> Any | None:
     import numpy as np
 
     quotes = flat == _QUOTE
-    inside = (np.cumsum(quotes, dtype=np.uint8) & 1).view(bool)
-    opens, closes = quotes & inside, quotes & ~inside
+    in_quotes = (np.cumsum(quotes, dtype=np.uint8) & 1).view(bool)
+    opens, closes = quotes & in_quotes, quotes & ~in_quotes
     before = np.concatenate(([True], ends[:-1] | quotes[:-1]))
     after = np.concatenate((ends[1:] | quotes[1:], [True]))
-    if inside[-1] or (flat[inside] == _NEWLINE).any():
+    if in_quotes[-1] or (flat[in_quotes] == _NEWLINE).any():
         return None
     if (opens & ~before).any() or (closes & ~after).any():
         return None
-    return inside
+    return in_quotes

@@ -22,7 +22,7 @@ Read = Callable[[int], bytes]
 
 
 class Table(NamedTuple):
-    """What the first row tells about all rows.
+    """The properties of all rows, inferred from the first one.
 
     names: those of the columns, if the first row is a header. first: the number of its line.
     """
@@ -38,23 +38,23 @@ class Table(NamedTuple):
 
 
 def parse(
-    read: Read, suffix: str, chosen: tuple[str, ...] | None, values: Values, label: str
+    read: Read, suffix: str, selected: tuple[str, ...] | None, values: Values, label: str
 ) -> tuple[int, ...]:
-    """Parse a file; return its shape. chosen: names or numbers of columns, None for all."""
+    """Parse a file; return its shape. selected: names or numbers of columns, None for all."""
     table, columns = None, tuple[int, ...]()
     for count, (number, block) in enumerate(lines.blocks(read, label)):
         if table is None:
-            found = first_row(number, block, suffix, label, chosen or ())
-            if found is None:
+            result = first_row(number, block, suffix, label, selected or ())
+            if result is None:
                 continue
-            table, skip = found
-            columns = _columns(table, chosen, label)
+            table, skip = result
+            columns = _columns(table, selected, label)
             number, block = number + block.count(b"\n", 0, skip), block[skip:]
         delimiter, arrow = table.delimiter.encode(), count >= LARGE
-        numbers = quick.parse(block, delimiter, table.width, columns, values.reads, arrow)
+        numbers = quick.parse(block, delimiter, table.width, columns, values.fast_type, arrow)
         if numbers is None or not values.add_array(numbers):
             _add_exactly(number, block, table, columns, values, label)
-    if table is None and chosen is not None:
+    if table is None and selected is not None:
         _refuse(label, "the file is empty: it has no columns")
     width = len(columns) or 1
     rows = values.count // width
@@ -64,13 +64,13 @@ def parse(
 def names(read: Read, suffix: str, label: str) -> tuple[str, ...] | None:
     """Return the names of the columns, None without a header; reads only the first block."""
     for number, block in lines.blocks(read, label):
-        if found := first_row(number, block, suffix, label):
-            return found[0].names
+        if result := first_row(number, block, suffix, label):
+            return result[0].names
     return None
 
 
 def first_row(
-    number: int, block: bytes, suffix: str, label: str, chosen: tuple[str, ...] = ()
+    number: int, block: bytes, suffix: str, label: str, selected: tuple[str, ...] = ()
 ) -> tuple[Table, int] | None:
     """Return the table that a block begins, and the bytes before its data; None if it is blank."""
     at = 0
@@ -79,48 +79,47 @@ def first_row(
         line = block[at : stop - 1].decode("utf-8", "surrogateescape")
         if not _is_skipped(line):
             if line[0] in "[{" or "\r" in line:
-                found = "a carriage return: lines end in a newline"
+                problem = "a carriage return: lines end in a newline"
                 if line[0] in "[{":
-                    found = f"{line[0]} at its beginning: JSON is read from .json and .jsonl files"
-                _refuse(label, f"line {number} has {found}")
-            known = DELIMITERS.get(suffix, _OTHERS)
+                    problem = (
+                        f"{line[0]} at its beginning: JSON is read from .json and .jsonl files"
+                    )
+                _refuse(label, f"line {number} has {problem}")
+            delimiters = DELIMITERS.get(suffix, _OTHERS)
             plain = re.sub('"[^"]*"', "", line)
-            delimiter = next((one for one in known if one in plain), known[0])
+            delimiter = next((one for one in delimiters if one in plain), delimiters[0])
             if suffix not in DELIMITERS and delimiter not in plain:
                 delimiter = " "
             fields = _fields(line, delimiter, number, label)
-            given = tuple(field.strip(" \t") for field in fields)
-            header = _is_header(given, chosen)
-            table = Table(delimiter, len(fields), given if header else None, number)
+            names = tuple(field.strip(" \t") for field in fields)
+            header = _is_header(names, selected)
+            table = Table(delimiter, len(fields), names if header else None, number)
             return table, stop if header else at
         at, number = stop, number + 1
     return None
 
 
-def _is_header(fields: tuple[str, ...], chosen: tuple[str, ...]) -> bool:
-    """Whether a row has names: those of chosen columns, or none that begins as a number does.
-
-    Otherwise a mistake in the first row, such as 5x, would make its numbers names.
-    """
+def _is_header(fields: tuple[str, ...], selected: tuple[str, ...]) -> bool:
+    """Whether a row has names: selected ones, or none that begins as a number (such as 5x)."""
     if not any(field and not is_number(field) for field in fields):
         return False
-    return any(name in fields for name in chosen) or not any(map(_NUMERIC.match, fields))
+    return any(name in fields for name in selected) or not any(map(_NUMERIC.match, fields))
 
 
-def _columns(table: Table, chosen: tuple[str, ...] | None, label: str) -> tuple[int, ...]:
-    if chosen is None:
+def _columns(table: Table, selected: tuple[str, ...] | None, label: str) -> tuple[int, ...]:
+    if selected is None:
         return tuple(range(table.width))
-    known = table.names or tuple(map(str, range(table.width)))
-    for name in chosen:
-        if known.count(name) != 1:
-            reason = f"names {known.count(name)} columns" if name in known else "is not a column"
-            listing = members.listed(((one, "a column") for one in known), len(known))
+    names = table.names or tuple(map(str, range(table.width)))
+    for name in selected:
+        if names.count(name) != 1:
+            reason = f"names {names.count(name)} columns" if name in names else "is not a column"
+            places = members.listed(((one, "a column") for one in names), len(names))
             numbered = "" if table.names else ": without a header, columns have numbers from 0"
             raise InputError(
                 f"{printable(label)}: {printable(repr(name))} {reason} of the file{numbered}",
-                places=listing,
+                places=places,
             )
-    return tuple(map(known.index, chosen))
+    return tuple(map(names.index, selected))
 
 
 def _add_exactly(
@@ -130,8 +129,8 @@ def _add_exactly(
     fields: list[str] = []
     numbers: list[int] = []
 
-    def where(at: int) -> str:
-        row, column = divmod(at, len(columns))
+    def locate(field: int) -> str:
+        row, column = divmod(field, len(columns))
         return f"line {numbers[row]}, column {table.column(columns[column])}"
 
     for line_number, line in _rows(number, block):
@@ -141,18 +140,18 @@ def _add_exactly(
                 has = f"line {line_number} has {counted(len(row), 'field')}"
                 _refuse(label, f"{has}: expected {table.width}, as line {table.first} has")
         except InputError:
-            values.add(fields, where)  # an earlier error is reported first
+            values.add(fields, locate)  # an earlier error is reported first
             raise
         fields += [row[column] for column in columns]
         numbers.append(line_number)
         if len(numbers) == _FEW:
-            values.add(fields, where)
+            values.add(fields, locate)
             fields, numbers = [], []
-    values.add(fields, where)
+    values.add(fields, locate)
 
 
 def _rows(number: int, block: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the lines with data, with their numbers."""
+    """Yield the lines with data, and their numbers."""
     at = 0
     while at < len(block):
         stop = block.index(b"\n", at)

@@ -1,7 +1,7 @@
 """The Zarr format, versions 2 and 3: chunked arrays, read chunk by chunk.
 
-A block is a chunk; of a shard, only the index and that chunk are read. The zarr package parses
-only metadata: ndtool reads the files, and decodes them with the codecs of `chains`.
+A block is a chunk; of a shard, only the index and that chunk are read. The zarr package parses only
+metadata: ndtool reads the files, and decodes them with the codecs of `chains`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, call
 from ndtool.formats import members
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy, location, store, writer
-from ndtool.formats.zarr.writer import ZarrSink
 from ndtool.machine import pool
-from ndtool.publish.targets import Target
 from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCallback
@@ -25,10 +23,12 @@ from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCal
 _BITS = 1 << 10  # flags per integer in a bitmap of files
 _MASK = (1 << 64) - 1
 
+check, planned, create = location.check, writer.planned, writer.ZarrSink
+
 
 def recognises(storage: Any) -> bool:
     """Whether an opened location is a folder; only Zarr stores are opened as folders."""
-    return hasattr(storage, "names")
+    return hasattr(storage, "subfolders")
 
 
 def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:
@@ -47,62 +47,37 @@ def open_source(storage: Folder, name: str, path: str, member: str | None) -> Za
     )
 
 
-def check(target: Target) -> tuple[str, ...] | None:
-    """Validate a target without creating anything; return the preserved arrays."""
-    return location.check(target)
-
-
-def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
-    """Return the metadata of a new array, with its chunks; create nothing."""
-    return writer.planned(target, metadata)
-
-
-def create(target: Target, metadata: ArrayMetadata) -> ZarrSink:
-    """Return a sink for one array of a new or existing store."""
-    return ZarrSink(target, metadata)
-
-
 def _choose(storage: Folder, path: str, member: str | None) -> str:
+    def describe(node: str) -> tuple[str, str]:
+        return node or "/", _entry(storage, path, node).label
+
     if member is not None:
         node = member.strip("/")
         if hierarchy.kind(storage, node) == "array":
             return node
-        known = hierarchy.arrays_in(storage)
-        inside = [one for one in known if one.startswith(f"{node}/")]
+        arrays = hierarchy.arrays_in(storage)
+        inside = [array for array in arrays if array.startswith(f"{node}/")]
         if inside and node:
-            raise _which(storage, path, inside, f"{printable(member)} is a group of")
+            count = f"{len(inside)} arrays" if len(inside) > 1 else "an array"
+            count = f"{printable(member)} is a group of {count}"
+            places = members.listed(map(describe, inside), len(inside))
+            raise members.unnamed(path, count, inside[0], places)
         raise InputError(
             f"{printable(path)}: {printable(member)} is not an array of the store",
-            places=_listing(storage, path, known),
+            places=members.listed(map(describe, arrays), len(arrays)),
         )
-    known = hierarchy.arrays_in(storage)
-    if not known:
-        raise InputError(f"{printable(path)}: the store has no arrays")
-    if len(known) > 1:
-        raise _which(storage, path, known, "the store has")
-    return known[0]
-
-
-def _which(storage: Folder, path: str, known: list[str], what: str) -> UsageError:
-    count = f"{len(known)} arrays" if len(known) > 1 else "an array"
-    return members.unnamed(path, f"{what} {count}", known[0], _listing(storage, path, known))
-
-
-def _listing(storage: Folder, path: str, known: list[str]) -> tuple[str, ...]:
-    lines = ((one or "/", _entry(storage, path, one).label) for one in known)
-    return members.listed(lines, len(known))
+    return members.only(path, hierarchy.arrays_in(storage), "the store has {} arrays", describe)
 
 
 def _entry(storage: Folder, path: str, node: str) -> MemberInfo:
     name = store.label(path, node)
     try:
         metadata = store.metadata_of(store.open_array(storage, path, node), name)
+    except UsageError:
+        raise
     except NdtoolError as exc:
-        if isinstance(exc, UsageError):
-            raise
-        reason = exc.message.removeprefix(f"{printable(name)}: ")
-        return MemberInfo(name, node or None, None, None, storage.size, reason, None)
-    return MemberInfo(name, node or None, metadata, None, storage.size, "in chunks", None)
+        return MemberInfo.invalid(name, node or None, storage.size, exc)
+    return MemberInfo(name, node or None, metadata, None, storage.size, "in chunks")
 
 
 class ZarrSource:
@@ -122,10 +97,10 @@ class ZarrSource:
         self._array, self._storage, self._node = array, storage, node
         self._layout = store.layout_of(array, metadata.dtype, name)
         self._files = tuple(array.shards or array.chunks)  # the shape of a file's elements
-        self._seen: dict[int, int] = {}  # bitmap of files read, _BITS per item
-        self._sum = 0
+        self._read_files: dict[int, int] = {}  # a bitmap, _BITS per item
+        self._fingerprints = 0  # the sum of the fingerprints of these files
         self._lock = RLock()
-        self._metadata = self._looked_at_metadata()
+        self._metadata = self._metadata_fingerprint()
 
     def whole(self, touched: Touched | None = None) -> None:
         return None
@@ -133,53 +108,48 @@ class ZarrSource:
     def block(self, number: int) -> memoryview:
         import numpy as np
 
+        from ndtool.arrays.assembly import bytes_of
+
         metadata = self.metadata
-        storage = grid.box(metadata.shape, metadata.grid, number)
-        sizes = grid.sizes(storage)
-        key = self._note(
-            tuple(first // step for (first, _), step in zip(storage, self._files, strict=True))
-        )
+        box = grid.box(metadata.shape, metadata.grid, number)
+        sizes = grid.sizes(box)
+        key = self._record(grid.coordinates(box, self._files))
         with store.converted_errors(self.name):
-            at = tuple(
-                first // step for (first, _), step in zip(storage, metadata.grid, strict=True)
-            )
-            raw = self._read(key, at)
+            raw = self._read(key, grid.coordinates(box, metadata.grid))
             if raw is None:
                 block = np.zeros(sizes, numpy_dtype(metadata.dtype))
                 if (fill := self._array.metadata.fill_value) is not None:
                     block[...] = fill
             else:
-                within: Any = (..., *map(slice, sizes))
-                chunk = self._layout.chain.decode(raw)[within]
+                inside: Any = (..., *map(slice, sizes))
+                block = self._layout.chain.decode(raw)[inside]
                 del raw
-                block = np.ascontiguousarray(chunk).reshape(sizes)
-        flat: Any = block.reshape(-1).view(np.uint8)
-        return memoryview(flat).toreadonly()
+        return bytes_of(block).toreadonly()
 
-    def _read(self, key: str, at: Shape) -> bytes | None:
-        """Return the bytes of the chunk at grid coordinates `at`, None if it is missing."""
-        most, sharding = self._layout.chain.most, self._layout.sharding
+    def _read(self, key: str, coordinates: Shape) -> bytes | None:
+        """Return the bytes of the chunk at grid coordinates, None if it is missing."""
+        limit, sharding = self._layout.chain.max_nbytes, self._layout.sharding
         if sharding is None:
-            return self._storage.whole(key, most)
-        index = self._storage.part(key, *sharding.index_span())
+            return self._storage.read_file(key, limit)
+        index = self._storage.read_range(key, *sharding.index_span())
         if index is None:
             return None
-        found = sharding.find(index, tuple(i % n for i, n in zip(at, sharding.per, strict=True)))
-        if found is None:
+        in_shard = tuple(i % n for i, n in zip(coordinates, sharding.per_shard, strict=True))
+        if (entry := sharding.find(index, in_shard)) is None:
             return None
-        offset, size = found
-        if size > most:
-            raise ValueError(f"{key} has a chunk of {size} bytes: at most {most} are valid")
-        raw = self._storage.part(key, offset, offset + size)
+        offset, size = entry
+        if size > limit:
+            raise ValueError(f"{key} has a chunk of {size} bytes: at most {limit} are valid")
+        raw = self._storage.read_range(key, offset, offset + size)
         if raw is None or len(raw) < size:
             raise ValueError(f"{key} is truncated")
         return raw
 
     def recheck(self) -> None:
         change = self._storage.change()
-        if not change and self._looked_at_metadata() != self._metadata:
+        if not change and self._metadata_fingerprint() != self._metadata:
             change = "changed during the run"
-        if not change and self._sum_now() != self._sum:
+        if not change and self._current_fingerprints() != self._fingerprints:
             change = "changed during the run: a chunk that was read is modified"
         if change:
             raise OutputError(f"{called(self.name)} {change}")
@@ -194,50 +164,51 @@ class ZarrSource:
     def close(self) -> None:
         self._storage.close()
 
-    def _note(self, at: tuple[int, ...]) -> str:
+    def _record(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
-        number, key = 0, self._key(at)
-        for count, i in zip(grid.blocks_along(self.metadata.shape, self._files), at, strict=True):
+        number, key = 0, self._key(coordinates)
+        counts = grid.blocks_along(self.metadata.shape, self._files)
+        for count, i in zip(counts, coordinates, strict=True):
             number = number * count + i
         with self._lock:
             page, bit = divmod(number, _BITS)
-            seen = self._seen.get(page, 0)
-            new = not seen >> bit & 1
-            self._seen[page] = seen | 1 << bit
-            if new and self._array.shards is not None:  # readers of its other chunks wait
-                self._take_note(number, key)
-        if new and self._array.shards is None:
-            self._take_note(number, key)
+            flags = self._read_files.get(page, 0)
+            is_first = not flags >> bit & 1
+            self._read_files[page] = flags | 1 << bit
+            if is_first and self._array.shards is not None:  # readers of its other chunks wait
+                self._add_fingerprint(number, key)
+        if is_first and self._array.shards is None:
+            self._add_fingerprint(number, key)
         return key
 
-    def _take_note(self, number: int, key: str) -> None:
-        most = self._layout.chain.most if self._layout.sharding is None else None
-        current = self._storage.ready(key, most)
+    def _add_fingerprint(self, number: int, key: str) -> None:
+        limit = self._layout.chain.max_nbytes if self._layout.sharding is None else None
+        fingerprint = self._storage.prefetch(key, limit)
         with self._lock:
-            self._sum = (self._sum + hash((number, *current))) & _MASK
+            self._fingerprints = (self._fingerprints + hash((number, *fingerprint))) & _MASK
 
-    def _noted(self) -> Iterator[int]:
-        for page, seen in self._seen.items():
-            yield from (page * _BITS + bit for bit in range(_BITS) if seen >> bit & 1)
+    def _recorded(self) -> Iterator[int]:
+        for page, flags in self._read_files.items():
+            yield from (page * _BITS + bit for bit in range(_BITS) if flags >> bit & 1)
 
-    def _sum_now(self) -> int:
+    def _current_fingerprints(self) -> int:
         """Return the sum of the current fingerprints of all chunk files that were read."""
         total = [0]
 
-        def look(number: int) -> None:
+        def add(number: int) -> None:
             box = grid.box(self.metadata.shape, self._files, number)
-            at = (first // step for (first, _), step in zip(box, self._files, strict=True))
-            current = self._storage.like(self._key(tuple(at)))
+            key = self._key(grid.coordinates(box, self._files))
+            fingerprint = self._storage.file_fingerprint(key)
             with self._lock:
-                total[0] = (total[0] + hash((number, *current))) & _MASK
+                total[0] = (total[0] + hash((number, *fingerprint))) & _MASK
 
-        pool.run_all(look, self._noted(), self.at_once)
+        pool.run_all(add, self._recorded(), self.at_once)
         return total[0]
 
-    def _key(self, at: tuple[int, ...]) -> str:
-        """Return the key of the chunk or shard at given grid coordinates."""
-        return f"{self._node}/{self._array.metadata.encode_chunk_key(at)}".lstrip("/")
+    def _key(self, coordinates: Shape) -> str:
+        """Return the key of the chunk or shard at grid coordinates."""
+        return f"{self._node}/{self._array.metadata.encode_chunk_key(coordinates)}".lstrip("/")
 
-    def _looked_at_metadata(self) -> tuple[tuple[Any, ...], ...]:
+    def _metadata_fingerprint(self) -> tuple[tuple[Any, ...], ...]:
         names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
-        return tuple(map(self._storage.like, names))
+        return tuple(map(self._storage.file_fingerprint, names))

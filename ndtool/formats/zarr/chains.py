@@ -1,8 +1,8 @@
 """The codec chain of a Zarr array's chunks: allowed codecs only, each with bounded output.
 
 The zarr package runs any installed codec, and trusts the sizes in the bytes of a chunk. Here the
-metadata of the array determine the maximum size of a chunk, which is enforced before and after
-each codec.
+metadata of the array determine the maximum size of a chunk, which is enforced before and after each
+codec.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OBJECTS = (
 )  # fmt: skip
 _PREFIX = "numcodecs."
 SHARDING = "sharding_indexed"
-_OWN = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # the core codecs of version 3
+_CORE = ("blosc", "bytes", "crc32c", "gzip", "transpose", "zstd")  # the core codecs of version 3
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 _ABSENT = (1 << 64) - 1  # offset and length of a chunk that its shard lacks
 _ELEMENT = 1 << 20  # maximum bytes of an element: the zarr package copies fill values
@@ -45,44 +45,44 @@ def allow(document: dict[str, Any], label: str) -> None:
 
     They are validated before the zarr package parses them.
     """
-    nbytes = _element(document.get("dtype")) + _element(document.get("data_type"))
+    nbytes = _element_nbytes(document.get("dtype")) + _element_nbytes(document.get("data_type"))
     if nbytes > _ELEMENT:
         raise InputError(
             f"{printable(label)}: elements of {number(nbytes)} bytes: at most {_ELEMENT} are valid"
         )
     if document.get("zarr_format") == 2:
-        chain = [*_list(document.get("filters"), label), document.get("compressor")]
+        chain = [*_codec_list(document.get("filters"), label), document.get("compressor")]
         _allow([codec for codec in chain if codec is not None], "id", _NUMCODECS, label)
         return
-    codecs = _list(document.get("codecs"), label)
-    allowed = (*_OWN, *(_PREFIX + name for name in _NUMCODECS))
+    codecs = _codec_list(document.get("codecs"), label)
+    allowed = (*_CORE, *(_PREFIX + name for name in _NUMCODECS))
     if [_name(codec, "name") for codec in codecs] == [SHARDING]:
         settings = codecs[0].get("configuration") if isinstance(codecs[0], dict) else None
         settings = settings if isinstance(settings, dict) else {}
-        _allow(_list(settings.get("index_codecs"), label), "name", ("bytes", "crc32c"), label)
-        codecs = _list(settings.get("codecs"), label)
+        _allow(_codec_list(settings.get("index_codecs"), label), "name", ("bytes", "crc32c"), label)
+        codecs = _codec_list(settings.get("codecs"), label)
     elif SHARDING in (_name(codec, "name") for codec in codecs):
         raise InputError(f"{printable(label)}: codec {SHARDING} with others: expected it alone")
     _allow(codecs, "name", allowed, label)
 
 
-def _element(spec: object) -> int:
+def _element_nbytes(spec: object) -> int:
     """Return the element size in bytes that a type declares, 0 if it declares none."""
-    if isinstance(spec, str) and (found := _SIZED.fullmatch(spec)):
-        _, text, raw, digits = found.groups()
+    if isinstance(spec, str) and (match := _SIZED.fullmatch(spec)):
+        _, text, raw, digits = match.groups()
         return int(digits) * (4 if text else 1) // (8 if raw else 1)
     if isinstance(spec, dict):
         length = spec.get("length_bytes")
-        return sum(map(_element, spec.values()), length if type(length) is int else 0)
+        return sum(map(_element_nbytes, spec.values()), length if type(length) is int else 0)
     if not isinstance(spec, list):
         return 0
     if len(spec) > 1 and isinstance(spec[0], str):  # a field: name, type, perhaps a shape
         sizes = spec[2] if len(spec) > 2 and isinstance(spec[2], list) else []
-        return _element(spec[1]) * prod(size for size in sizes if type(size) is int)
-    return sum(map(_element, spec))
+        return _element_nbytes(spec[1]) * prod(size for size in sizes if type(size) is int)
+    return sum(map(_element_nbytes, spec))
 
 
-def _list(value: object, label: str) -> list[Any]:
+def _codec_list(value: object, label: str) -> list[Any]:
     if value is None:
         return []  # the zarr package reports a missing list
     if not isinstance(value, list):
@@ -123,8 +123,8 @@ class Step(NamedTuple):
 class Chain:
     """The codec chain of a chunk: a permutation of its axes, then codecs of bytes, in order.
 
-    nbytes: size of a decoded chunk. most: maximum size of an encoded chunk. fixed: whether every
-    encoded chunk has that size.
+    nbytes: size of a decoded chunk. max_nbytes: maximum size of an encoded chunk. fixed: whether
+    every encoded chunk has that size.
     """
 
     def __init__(
@@ -132,54 +132,54 @@ class Chain:
     ) -> None:
         self._dtype, self._axes, self._steps = dtype, tuple(axes), tuple(steps)
         self._stored = tuple(shape[axis] for axis in axes)
-        self._back = tuple(sorted(range(len(shape)), key=self._axes.__getitem__))
+        self._inverse = tuple(sorted(range(len(shape)), key=self._axes.__getitem__))
         self.nbytes = prod(shape) * dtype.itemsize
         sizes, fixed = [self.nbytes], [True]
         for step in self._steps:
             sizes.append(step.bound(sizes[-1]))
             fixed.append(fixed[-1] and step.fixed)
         self._sizes, self._fixed = sizes, fixed
-        self.most, self.fixed = sizes[-1], fixed[-1]
+        self.max_nbytes, self.fixed = sizes[-1], fixed[-1]
 
     def decode(self, raw: bytes) -> np.ndarray[Any, Any]:
         """Decode a chunk; ValueError, or an exception of a codec's library, if it is damaged."""
         import numpy as np
 
-        part = memoryview(raw)
-        self._require(part, len(self._steps), "a chunk")
+        chunk = memoryview(raw)
+        self._require(chunk, len(self._steps), "a chunk")
         with np.errstate(all="ignore"):  # overflow in a filter is no error
             for i in range(len(self._steps) - 1, -1, -1):
                 step, size, exact = self._steps[i], self._sizes[i], self._fixed[i]
-                part = _as_bytes(step.decode(part, size, exact))
-                self._require(part, i, f"a chunk without {step.name}")
-        return np.frombuffer(part, self._dtype).reshape(self._stored).transpose(self._back)
+                chunk = _as_bytes(step.decode(chunk, size, exact))
+                self._require(chunk, i, f"a chunk without {step.name}")
+        return np.frombuffer(chunk, self._dtype).reshape(self._stored).transpose(self._inverse)
 
-    def _require(self, part: memoryview, i: int, what: str) -> None:
-        size, exact = self._sizes[i], self._fixed[i]
-        if len(part) > size or (exact and len(part) != size):
-            least = "" if exact else "at most "
-            raise ValueError(f"{what} has {len(part)} bytes: expected {least}{size}")
+    def _require(self, chunk: memoryview, codec_count: int, subject: str) -> None:
+        size, exact = self._sizes[codec_count], self._fixed[codec_count]
+        if len(chunk) > size or (exact and len(chunk) != size):
+            qualifier = "" if exact else "at most "
+            raise ValueError(f"{subject} has {len(chunk)} bytes: expected {qualifier}{size}")
 
     def encode(self, array: np.ndarray[Any, Any]) -> memoryview:
         """Encode a chunk."""
         import numpy as np
 
-        part: Any = np.ascontiguousarray(array.transpose(self._axes)).reshape(-1)
+        chunk: Any = np.ascontiguousarray(array.transpose(self._axes)).reshape(-1)
         for step in self._steps:
-            part = step.encode(part)
-        return _as_bytes(part)
+            chunk = step.encode(chunk)
+        return _as_bytes(chunk)
 
 
 class Sharding(NamedTuple):
-    """The layout of a shard. per: chunks along each axis. codecs: the codec chain of its index."""
+    """The layout of a shard. per_shard: chunks along each axis. codecs: the chain of its index."""
 
-    per: Shape
+    per_shard: Shape
     codecs: Chain
     at_start: bool
 
     def index_span(self) -> tuple[int, int | None]:
         """Return start and stop of the index in a shard, as those of a slice."""
-        return (0, self.codecs.most) if self.at_start else (-self.codecs.most, None)
+        return (0, self.codecs.max_nbytes) if self.at_start else (-self.codecs.max_nbytes, None)
 
     def find(self, index: bytes, at: Shape) -> tuple[int, int] | None:
         """Return offset and size of a chunk in its shard, None if the chunk is missing."""
@@ -190,17 +190,17 @@ class Sharding(NamedTuple):
         """Encode a shard with all its chunks."""
         import numpy as np
 
-        sizes = tuple(n // count for n, count in zip(shard.shape, self.per, strict=True))
-        shard_index = np.empty((*self.per, 2), "<u8")
-        offset = self.codecs.most if self.at_start else 0
-        parts = []
-        for at in product(*map(range, self.per)):
+        sizes = tuple(n // count for n, count in zip(shard.shape, self.per_shard, strict=True))
+        shard_index = np.empty((*self.per_shard, 2), "<u8")
+        offset = self.codecs.max_nbytes if self.at_start else 0
+        encoded = []
+        for at in product(*map(range, self.per_shard)):
             box = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, sizes, strict=True))
-            parts.append(chain.encode(shard[box]))
-            shard_index[at] = offset, len(parts[-1])
-            offset += len(parts[-1])
-        parts.insert(0 if self.at_start else len(parts), self.codecs.encode(shard_index))
-        return b"".join(parts)
+            encoded.append(chain.encode(shard[box]))
+            shard_index[at] = offset, len(encoded[-1])
+            offset += len(encoded[-1])
+        encoded.insert(0 if self.at_start else len(encoded), self.codecs.encode(shard_index))
+        return b"".join(encoded)
 
 
 class Layout(NamedTuple):
@@ -233,13 +233,13 @@ def layout(document: dict[str, Any], shape: Shape, dtype: np.dtype[Any]) -> Layo
     import numpy as np
 
     settings = codecs[0]["configuration"]
-    whole = document["chunk_grid"]["configuration"]["chunk_shape"]
-    per = tuple(n // step for n, step in zip(whole, shape, strict=True))
+    shard_shape = document["chunk_grid"]["configuration"]["chunk_shape"]
+    per_shard = tuple(n // step for n, step in zip(shard_shape, shape, strict=True))
     (chain, *_), orders = settings["index_codecs"], {"big": ">u8", "little": "<u8"}
     endian = (chain.get("configuration") or {}).get("endian", "little")
-    index = _chain(settings["index_codecs"], (*per, 2), np.dtype(orders[endian]))
+    index = _chain(settings["index_codecs"], (*per_shard, 2), np.dtype(orders[endian]))
     at_start = settings.get("index_location", "end") == "start"
-    return Layout(_chain(settings["codecs"], shape, dtype), Sharding(per, index, at_start))
+    return Layout(_chain(settings["codecs"], shape, dtype), Sharding(per_shard, index, at_start))
 
 
 def _chain(codecs: Iterable[dict[str, Any]], shape: Shape, dtype: np.dtype[Any]) -> Chain:
@@ -255,7 +255,10 @@ def _chain(codecs: Iterable[dict[str, Any]], shape: Shape, dtype: np.dtype[Any])
         elif name == "bytes":
             # Axes and byte order would apply to a filter's output, which has another type.
             if steps and (axes != sorted(axes) or settings.get("endian") == "big"):
-                raise ValueError(f"codec {steps[0].name} with transpose or big-endian bytes")
+                name = steps[0].name
+                raise ValueError(
+                    f"codec {name} is not supported with transpose or big-endian bytes"
+                )
         else:
             steps.append(_step(_as_version_2(name, settings)))
     return Chain(shape, dtype, axes, steps)
@@ -283,15 +286,15 @@ def _step(config: dict[str, Any]) -> Step:
         raise ValueError(f"codec {name} is not allowed")
     codec = numcodecs.get_codec(config)
 
-    def decode(part: memoryview, most: int, exact: bool) -> Any:
-        return codec.decode(part)
+    def decode(chunk: memoryview, max_nbytes: int, exact: bool) -> Any:
+        return codec.decode(chunk)
 
     if name in _CHECKSUMS:
         return Step(name, lambda n: n + 4, True, decode, codec.encode)
     if name == "packbits":
         return Step(name, lambda n: 1 + -(-n // 8), True, decode, codec.encode)
     if name == "bitround":  # rounding is not reversed
-        return Step(name, lambda n: n, True, lambda part, most, exact: part, codec.encode)
+        return Step(name, lambda n: n, True, lambda chunk, max_nbytes, exact: chunk, codec.encode)
     assert name == "shuffle", name
     if type(codec.elementsize) is not int:
         raise ValueError(f"codec shuffle: elementsize is {shown(codec.elementsize)}")
@@ -318,10 +321,10 @@ def _cast(name: str, config: dict[str, Any]) -> Step:
             raise ValueError(f"codec {name}: {n} bytes are no multiple of {inner}")
         return n // int(inner.itemsize) * int(outer.itemsize)
 
-    def decode(part: memoryview, most: int, exact: bool) -> Any:
+    def decode(chunk: memoryview, max_nbytes: int, exact: bool) -> Any:
         if not exact:  # after a compressor, the size may be no multiple of the type's
             raise ValueError(f"codec {name} after a compressor")
-        return codec.decode(part)
+        return codec.decode(chunk)
 
     return Step(name, bound, True, decode, codec.encode)
 

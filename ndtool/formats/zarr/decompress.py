@@ -49,13 +49,13 @@ def _lzma(config: dict[str, Any]) -> Callable[[], Any]:
     return lambda: lzma.LZMADecompressor(kind, filters=filters)
 
 
-def _streamed(make: Callable[[], Any], raw: memoryview, most: int, exact: bool) -> bytearray:
+def _streamed(make: Callable[[], Any], raw: memoryview, max_nbytes: int, exact: bool) -> bytearray:
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, at, first, streams, one = bytearray(), 0, 0, 0, make()
+    out, at, first, streams, stream = bytearray(), 0, 0, 0, make()
     while at < len(raw):
         data = raw[at : at + _PIECE]
         try:
-            out += one.decompress(data, most + 1 - len(out))
+            out += stream.decompress(data, max_nbytes + 1 - len(out))
         except MemoryError:
             raise
         except Exception:
@@ -63,38 +63,38 @@ def _streamed(make: Callable[[], Any], raw: memoryview, most: int, exact: bool) 
                 raise
             first = len(raw)  # trailing bytes
             break
-        if len(out) > most:
-            raise ValueError(f"a chunk has more than {most} bytes decompressed")
+        if len(out) > max_nbytes:
+            raise ValueError(f"a chunk has more than {max_nbytes} bytes decompressed")
         at += len(data)
-        if one.eof:
-            at -= len(one.unused_data)
+        if stream.eof:
+            at -= len(stream.unused_data)
             streams += 1
-            first, one = at, make()
+            first, stream = at, make()
     if not streams or (first < len(raw) and raw[first : first + 2] == raw[:2]):
         raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
     return out
 
 
-def _lz4(raw: memoryview, most: int, exact: bool) -> bytes:
+def _lz4(raw: memoryview, max_nbytes: int, exact: bool) -> bytes:
     import numcodecs
 
-    _require(int.from_bytes(raw[:4], "little"), most)
+    _require_size(int.from_bytes(raw[:4], "little"), max_nbytes)
     return numcodecs.LZ4().decode(raw)  # type: ignore[no-any-return]
 
 
-def _blosc(raw: memoryview, most: int, exact: bool) -> bytes:
+def _blosc(raw: memoryview, max_nbytes: int, exact: bool) -> bytes:
     import numcodecs
 
-    size, stored = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 12))
-    if len(raw) < _BLOSC_HEADER or stored != len(raw):  # numcodecs would read out of bounds
+    size, stored_nbytes = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 12))
+    if len(raw) < _BLOSC_HEADER or stored_nbytes != len(raw):  # numcodecs would read out of bounds
         raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
-    _require(size, most)
+    _require_size(size, max_nbytes)
     return numcodecs.Blosc().decode(raw)  # type: ignore[no-any-return]
 
 
-def _require(size: int, most: int) -> None:
-    if size > most:
-        raise ValueError(f"a chunk claims {size} bytes: at most {most} are valid")
+def _require_size(size: int, max_nbytes: int) -> None:
+    if size > max_nbytes:
+        raise ValueError(f"a chunk claims {size} bytes: at most {max_nbytes} are valid")
 
 
 class _Frame(NamedTuple):
@@ -109,7 +109,7 @@ class _Frame(NamedTuple):
     size: int | None
 
 
-def _zstd(raw: memoryview, most: int, exact: bool) -> bytes:
+def _zstd(raw: memoryview, max_nbytes: int, exact: bool) -> bytes:
     """Decompress zstd frames, one by one.
 
     For a frame without a content size, the library's output is unbounded. In one such frame, the
@@ -117,19 +117,20 @@ def _zstd(raw: memoryview, most: int, exact: bool) -> bytes:
     """
     import numcodecs
 
-    decode, known, unknown, parts = numcodecs.Zstd().decode, 0, 0, []
+    decode, total, unsized, decoded = numcodecs.Zstd().decode, 0, 0, []
     for frame in _zstd_frames(raw):
-        known, unknown = known + (frame.size or 0), unknown + (frame.size is None)
-    _require(known, most)
-    if unknown > 1 or (unknown and (not exact or known == most)):
+        total += frame.size or 0
+        unsized += frame.size is None
+    _require_size(total, max_nbytes)
+    if unsized > 1 or (unsized and (not exact or total == max_nbytes)):
         raise ValueError("a zstd frame has no content size")
     for frame in _zstd_frames(raw):
-        whole: Any = raw[frame.start : frame.stop]
+        encoded: Any = raw[frame.start : frame.stop]
         if frame.size is None:
-            whole = _with_size(raw, frame, most - known)
+            encoded = _with_size(raw, frame, max_nbytes - total)
         if frame.size != 0:  # the library rejects empty frames
-            parts.append(decode(whole))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+            decoded.append(decode(encoded))
+    return decoded[0] if len(decoded) == 1 else b"".join(decoded)
 
 
 def _with_size(raw: memoryview, frame: _Frame, size: int) -> bytes:
@@ -163,10 +164,10 @@ def _zstd_frames(raw: memoryview) -> Iterator[_Frame]:
         width = (single, 2, 4, 8)[flags >> 6]
         size = number(at, width) + (256 if width == 2 else 0) if width else None
         at = blocks = at + width
-        last, is_empty = False, True
-        while not last:
+        is_last, is_empty = False, True
+        while not is_last:
             head = number(at, 3)
-            last, is_empty = bool(head & 1), is_empty and not head >> 3
+            is_last, is_empty = bool(head & 1), is_empty and not head >> 3
             at += 3 + (1 if head >> 1 & 3 == _RLE else head >> 3)
             if (count := count + 1) > _ZSTD_BLOCKS:
                 raise ValueError(f"more than {_ZSTD_BLOCKS} zstd blocks")

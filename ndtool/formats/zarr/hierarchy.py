@@ -14,7 +14,7 @@ from ndtool.storage.localfolder import LONGEST, LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if absent
 
-NOTHING: Mapping[str, bytes] = {}
+NO_METADATA: Mapping[str, bytes] = {}
 _VALUES = 1 << 20  # maximum per metadata file: a value may take 100 bytes of memory
 _NUMBER = os.urandom(16).hex()  # prefix of numbers in parsed documents; see _json
 
@@ -25,8 +25,8 @@ def arrays_in(storage: Folder) -> list[str]:
     For a remote store, consolidated metadata are trusted: a listing takes a request per group, and
     HTTP servers have none.
     """
-    if not isinstance(storage, LocalFolder) and (known := _consolidated(storage)):
-        return sorted(known)
+    if not isinstance(storage, LocalFolder) and (arrays := _consolidated(storage)):
+        return sorted(arrays)
     return _listed(storage)
 
 
@@ -36,20 +36,20 @@ def unconsolidated(storage: Folder) -> set[str]:
 
 
 def _listed(storage: Folder) -> list[str]:
-    found, waiting = [], [""]
-    while waiting:
-        path = waiting.pop()
-        here = kind(storage, path)
-        if here == "array":
-            found.append(path)
-        elif here == "group":
-            if not storage.lists:
+    arrays, pending = [], [""]
+    while pending:
+        path = pending.pop()
+        node = kind(storage, path)
+        if node == "array":
+            arrays.append(path)
+        elif node == "group":
+            if not storage.can_list:
                 raise InputError(
                     f"{printable(storage.path)} is a group without consolidated metadata, and its"
-                    " server lists nothing: name the array"
+                    " server cannot list it: name the array"
                 )
-            waiting += [f"{path}/{name}" if path else name for name in storage.names(path)]
-    return sorted(found)
+            pending += [f"{path}/{name}" if path else name for name in storage.subfolders(path)]
+    return sorted(arrays)
 
 
 def is_consolidated(storage: Folder) -> bool:
@@ -58,48 +58,49 @@ def is_consolidated(storage: Folder) -> bool:
     return isinstance(new, dict) or storage.read(".zmetadata") is not None
 
 
-def consolidated(storage: Folder, new: Mapping[str, bytes] = NOTHING) -> tuple[str, bytes]:
+def consolidated(storage: Folder, new: Mapping[str, bytes] = NO_METADATA) -> tuple[str, bytes]:
     """Return the key and the content of a group's consolidated metadata, updated.
 
     new: unpublished metadata, by key. Raises OutputError if the result is too large to be read.
     """
-    nodes, waiting = {key.rpartition("/")[0] for key in new}, [""]
-    while waiting:
-        path = waiting.pop()
-        if here := kind(storage, path):
+    nodes, pending = {key.rpartition("/")[0] for key in new}, [""]
+    while pending:
+        path = pending.pop()
+        if node_kind := kind(storage, path):
             nodes.add(path)
-        if here == "group":
-            waiting += [f"{path}/{name}".lstrip("/") for name in storage.names(path)]
-    found: dict[str, Any] = {}
+        if node_kind == "group":
+            pending += [f"{path}/{name}".lstrip("/") for name in storage.subfolders(path)]
+    entries: dict[str, Any] = {}
     if storage.read("zarr.json") is None:
         old = _json(storage, ".zmetadata").get("metadata")
         for path in sorted(nodes):
             for name in (".zarray", ".zgroup", ".zattrs"):
                 key = f"{path}/{name}".lstrip("/")
                 if key in new or storage.read(key) is not None:
-                    found[key] = _json(storage, key, new)
-                    if not found[key] and isinstance(old, dict):  # damaged: the old entry
-                        found[key] = old.get(key, {})
-        return ".zmetadata", _bytes({"metadata": found, "zarr_consolidated_format": 1})
-    shell = {"kind": "inline", "must_understand": False}
+                    entries[key] = _json(storage, key, new)
+                    if not entries[key] and isinstance(old, dict):  # damaged: the old entry
+                        entries[key] = old.get(key, {})
+        return ".zmetadata", _bytes({"metadata": entries, "zarr_consolidated_format": 1})
+    inline: dict[str, Any] = {"kind": "inline", "must_understand": False}
     root = _json(storage, "zarr.json")
-    before = _inline(root)
+    old_entries = _inline(root)
     for path in sorted(filter(None, nodes)):
         node = _json(storage, f"{path}/zarr.json", new)
         if "node_type" not in node:  # of version 2, or damaged: the old entry, if any
-            node = before.get(path) or {}
+            node = old_entries.get(path) or {}
         if node.get("node_type") == "group":
-            node["consolidated_metadata"] = {**shell, "metadata": {}}
+            node["consolidated_metadata"] = {**inline, "metadata": {}}
         if node:
-            found[path] = node
-    return "zarr.json", _bytes({**root, "consolidated_metadata": {**shell, "metadata": found}})
+            entries[path] = node
+    inline["metadata"] = entries
+    return "zarr.json", _bytes({**root, "consolidated_metadata": inline})
 
 
 def _inline(root: dict[str, Any]) -> dict[str, Any]:
     """Return the consolidated metadata of a version 3 group, by path."""
     entries = root.get("consolidated_metadata")
-    found = entries.get("metadata") if isinstance(entries, dict) else None
-    return found if isinstance(found, dict) else {}
+    metadata = entries.get("metadata") if isinstance(entries, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def require_growth(storage: Folder, new: Mapping[str, bytes]) -> None:
@@ -141,30 +142,27 @@ def _consolidated(storage: Folder) -> list[str]:
     return [path.removesuffix(".zarray").rstrip("/") for path in paths if path.endswith(".zarray")]
 
 
-def _json(storage: Folder, key: str, new: Mapping[str, bytes] = NOTHING) -> dict[str, Any]:
-    """Parse metadata; {} if they are damaged, as `array_of` reports the error.
-
-    Numbers become strings with the prefix _NUMBER, which `_bytes` writes as the same digits.
-    """
+def _json(storage: Folder, key: str, new: Mapping[str, bytes] = NO_METADATA) -> dict[str, Any]:
+    """Parse metadata, {} if they are damaged; numbers become strings that `_bytes` restores."""
     try:
         raw = new[key] if key in new else metadata(storage.read, key, storage.path)
-        found = json.loads(raw or b"{}", parse_float=_number, parse_int=_number)
+        document = json.loads(raw or b"{}", parse_float=_number, parse_int=_number)
     except (ValueError, RecursionError) as exc:
         if isinstance(exc, InputError):
             raise
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def _number(text: str) -> str:
     return _NUMBER + text
 
 
-def metadata(read: Read, key: str, called: str) -> bytes | None:
+def metadata(read: Read, key: str, label: str) -> bytes | None:
     """Read metadata; InputError if they have too many values for memory."""
     raw = read(key)
     if raw and _values(raw) > _VALUES:
-        raise InputError(f"{printable(called)}: {key} has more than {_VALUES} values")
+        raise InputError(f"{printable(label)}: {key} has more than {_VALUES} values")
     return raw
 
 

@@ -46,39 +46,39 @@ class ZarrTarget(NamedTuple):
     preserved: tuple[str, ...] | None
 
 
-def site(target: Target) -> ZarrTarget:
+def resolve(target: Target) -> ZarrTarget:
     """Return the Zarr target of an output; NdtoolError if it may not be written."""
     if target.url:
         return _remote_target(target)
-    found = _local_target(target)
-    return found._replace(preserved=_preserved(target)) if found.above else found
+    local = _local_target(target)
+    return local._replace(preserved=_preserved(target)) if local.above else local
 
 
 def _local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
-    root, parts = _split(target)
+    root, names = _split(target)
     if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
-    if target.old is None and parts and not os.path.lexists(root):
-        return ZarrTarget(root, "/".join(parts), (), False, None, None)
-    if not parts or target.only:
-        return _root(target, root, parts)
-    here, above, rest = root, [], list(parts)
+    if target.old is None and names and not os.path.lexists(root):
+        return ZarrTarget(root, "/".join(names), (), False, None, None)
+    if not names or target.only:
+        return _root(target, root, names)
+    path, above, rest = root, [], list(names)
     while rest:
-        if _kind_at(here) != "group":
-            raise OutputError(f"{printable(here)} is not a group: no array can be in it")
-        above.append(here)
-        here = os.path.join(here, rest.pop(0))
-        if not os.path.lexists(here):
+        if _kind_at(path) != "group":
+            raise OutputError(f"{printable(path)} is not a group: no array can be in it")
+        above.append(path)
+        path = os.path.join(path, rest.pop(0))
+        if not os.path.lexists(path):
             break
-    old = os.path.lexists(here)
+    old = os.path.lexists(path)
     if old and not target.clobber:
         raise exists(f"{target.path}:{target.member}")
-    found = _kind_at(here) if old else ""
-    if old and found != "array":
-        what = "a group" if found == "group" else "something else"
-        raise OutputError(f"{printable(here)} is {what}: only an array is replaced")
-    return ZarrTarget(here, "/".join(rest), tuple(above), old, _version(root), None)
+    kind = _kind_at(path) if old else ""
+    if old and kind != "array":
+        kind = "a group" if kind == "group" else "neither an array nor a group"
+        raise OutputError(f"{printable(path)} is {kind}: only an array is replaced")
+    return ZarrTarget(path, "/".join(rest), tuple(above), old, _version(root), None)
 
 
 def _kind_at(path: str) -> str:
@@ -91,22 +91,22 @@ def _kind_at(path: str) -> str:
 
 def _preserved(target: Target) -> tuple[str, ...]:
     """Return the preserved arrays of a local store."""
-    root, parts = _split(target)
-    return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(parts))
+    root, names = _split(target)
+    return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(names))
 
 
-def _root(target: Target, root: str, parts: list[str]) -> ZarrTarget:
+def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
     target.require_replaceable()
-    looks = target.old is not None and not target.only
-    known = hierarchy.arrays_in(LocalFolder(root)) if looks else []
-    if known and known != [""]:
+    may_have_arrays = target.old is not None and not target.only
+    arrays = hierarchy.arrays_in(LocalFolder(root)) if may_have_arrays else []
+    if arrays and arrays != [""]:
         raise OutputError(
-            f"{printable(target.path)} is a group of {len(known)} arrays: which is to be written?",
-            places=tuple(map(printable, known[:LISTED])),
-            hint=f"name it, as {printable(target.path)}:{printable(known[0])};"
+            f"{printable(target.path)} is a group of {len(arrays)} arrays: which is to be written?",
+            places=tuple(map(printable, arrays[:LISTED])),
+            hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
-    return ZarrTarget(root, "/".join(parts), (), target.old is not None, None, None)
+    return ZarrTarget(root, "/".join(names), (), target.old is not None, None, None)
 
 
 def _remote_target(target: Target) -> ZarrTarget:
@@ -115,16 +115,16 @@ def _remote_target(target: Target) -> ZarrTarget:
     from ndtool.storage import upload
     from ndtool.storage.remotefolder import RemoteFolder
 
-    url, parts = target.path.rstrip("/"), _parts(target)
-    if claims.is_bucket(url) and not parts:
+    url, names = target.path.rstrip("/"), _member_path(target)
+    if claims.is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
-    upload.store(target.path)  # raises if it is not writable
+    upload.writer(target.path)  # raises if it is not writable
     while "//" in (parent := url.rpartition("/")[0]) and hierarchy.kind(RemoteFolder(parent), ""):
-        parts.insert(0, url.rpartition("/")[2])
+        names.insert(0, url.rpartition("/")[2])
         url = parent
-    storage, path = RemoteFolder(url), "/".join(parts)
-    groups = ["/".join(parts[:depth]) for depth in range(len(parts))]
-    store = hierarchy.kind(storage, "") if parts else ""
+    storage, path = RemoteFolder(url), "/".join(names)
+    groups = ["/".join(names[:depth]) for depth in range(len(names))]
+    store = hierarchy.kind(storage, "") if names else ""
     for group in groups if store else ():
         if hierarchy.kind(storage, group) not in ("group", ""):
             raise OutputError(
@@ -146,25 +146,25 @@ def _remote_target(target: Target) -> ZarrTarget:
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 
-def _parts(target: Target) -> list[str]:
+def _member_path(target: Target) -> list[str]:
     """Return the components of the member's path; UsageError if one is invalid."""
     member = target.member or ""
-    parts = [part for part in member.split("/") if part]
-    for part in parts:
+    names = [part for part in member.split("/") if part]
+    for part in names:
         if part in (".", "..", *ZARR_METADATA) or part.startswith("__") or "\0" in part:
             raise UsageError(f"{printable(member)}: no array of a store can be called {part!r}")
-    if target.member is not None and not parts:
+    if target.member is not None and not names:
         raise UsageError(f"{printable(target.path)}:{printable(member)}: the array has no name")
-    return parts
+    return names
 
 
 def _split(target: Target) -> tuple[str, list[str]]:
     """Return the root folder of the store, and the components of the array's path in it."""
-    root, parts = target.path.rstrip("/") or "/", _parts(target)
+    root, names = target.path.rstrip("/") or "/", _member_path(target)
     while is_store(os.path.dirname(absolute(root))):
         root, name = os.path.split(absolute(root))
-        parts.insert(0, name)
-    return root, parts
+        names.insert(0, name)
+    return root, names
 
 
 def _version(root: str) -> int:
@@ -174,7 +174,7 @@ def _version(root: str) -> int:
 def check(target: Target) -> tuple[str, ...] | None:
     """Validate a target without creating anything; return the preserved arrays."""
     zarr.library()
-    return site(target).preserved
+    return resolve(target).preserved
 
 
 def _is_unwritable(group: str) -> bool:
@@ -213,7 +213,7 @@ class NewStore(Unpublished, Protocol):
         """Wait until the bytes are stored as required before publication."""
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
-        """Return how other processes write to it, None if they cannot."""
+        """Return the location where other processes can write, None if they cannot."""
 
 
 def output(site: ZarrTarget, target: Target) -> NewStore:
@@ -221,7 +221,7 @@ def output(site: ZarrTarget, target: Target) -> NewStore:
     return _RemoteStore(site) if target.url else _LocalStore(site, target)
 
 
-def again(shared: Shared) -> tuple[Folder, Put]:
+def reopen(shared: Shared) -> tuple[Folder, Put]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
     if shared.lock is None:
         try:
@@ -303,7 +303,7 @@ class _LocalStore:
             try:
                 file.publish()
             except (NdtoolError, OSError) as exc:
-                raise _unlisted(self.path, os.path.dirname(file.path), exc) from None
+                raise _not_consolidated(self.path, os.path.dirname(file.path), exc) from None
 
     def sync_folder(self) -> None:
         self._folder.sync_folder()
@@ -335,7 +335,7 @@ class _RemoteStore:
         """Check only the size of pending: an object store does not report free space."""
         for group in self._above:
             with _named(zarr.label(self._objects.path, group)):
-                hierarchy.require_growth(self._objects.below(group), self._objects.pending)
+                hierarchy.require_growth(self._objects.subfolder(group), self._objects.pending)
 
     def sync(self) -> None:
         """Do nothing: a response means that the object is stored."""
@@ -348,14 +348,14 @@ class _RemoteStore:
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
         url = self._objects.url
-        if not locations.is_of_many(url):
+        if not locations.is_shared(url):
             return None
         return Shared(name, metadata, url, self.within, 0, *self._objects.shared())
 
     def publish(self) -> None:
         self._objects.publish()
         for group in self._above:
-            below = partial(self._objects.below, group)
+            below = partial(self._objects.subfolder, group)
             _consolidate(below, below().write, zarr.label(self.path, self.within))
 
     def sync_folder(self) -> None:
@@ -385,14 +385,14 @@ def _consolidate(group: Callable[[], Folder], put: Put, path: str) -> None:
         while hierarchy.is_consolidated(storage):
             put(*hierarchy.consolidated(storage))
             storage = group()
-            before, missing = missing, hierarchy.unconsolidated(storage)
-            if not missing or missing == before:
+            previous, missing = missing, hierarchy.unconsolidated(storage)
+            if not missing or missing == previous:
                 return
     except (NdtoolError, OSError) as exc:
-        raise _unlisted(path, storage.path, exc) from None
+        raise _not_consolidated(path, storage.path, exc) from None
 
 
-def _unlisted(path: str, group: str, exc: Exception) -> OutputError:
+def _not_consolidated(path: str, group: str, exc: Exception) -> OutputError:
     reason = exc.message if isinstance(exc, NdtoolError) else getattr(exc, "strerror", exc)
     return OutputError(
         f"{printable(path)} is written, but not in the metadata of {printable(group)}: {reason}"

@@ -40,7 +40,7 @@ T = TypeVar("T")
 LARGEST = 1 << 31  # maximum bytes of a chunk, as each thread holds one
 SHARDED = 1 << 20  # maximum chunks of a shard: its index has 16 bytes for each
 _REASON = 200  # maximum characters of the library's messages
-_LACKING = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
+_OUT_OF_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 
 
 def library() -> Any:
@@ -76,7 +76,7 @@ def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterat
         raise failure(exc, label, kind) from None
     except Exception as exc:  # invalid metadata raise exceptions of any type
         reason = words(exc, _REASON)
-        if any(lacking in str(exc) for lacking in _LACKING):
+        if any(text in str(exc) for text in _OUT_OF_MEMORY):
             raise ResourceError(f"{printable(label)}: {reason}") from None
         raise kind(f"{printable(label)}: {reason}") from None
 
@@ -84,7 +84,7 @@ def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterat
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of the zarr package in a new event loop."""
 
-    def whole() -> T:
+    def run_in_loop() -> T:
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(coroutine)
@@ -95,11 +95,11 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return whole()
+        return run_in_loop()
     from concurrent.futures import ThreadPoolExecutor  # a notebook's loop runs in this thread
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(whole).result()
+        return pool.submit(run_in_loop).result()
 
 
 @contextmanager
@@ -117,34 +117,34 @@ def label(path: str, node: str) -> str:
 
 def open_array(storage: Folder, path: str, node: str) -> Any:
     """Return the zarr package's array at a path of a store; it has metadata, and no data."""
-    called = label(path, node)
+    name = label(path, node)
     if hierarchy.kind(storage, node) == "group":
-        raise InputError(f"{printable(called)} is a group: expected an array")
-    return array_of(storage.read, called, node)
+        raise InputError(f"{printable(name)} is a group: expected an array")
+    return array_of(storage.read, name, node)
 
 
-def array_of(read: Read, called: str, node: str) -> Any:
+def array_of(read: Read, label: str, node: str) -> Any:
     """Parse the metadata at a path; return the zarr package's array."""
     zarr = library()
     new, old = (f"{node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])
-    raw, version = hierarchy.metadata(read, new, called), 3
+    raw, version = hierarchy.metadata(read, new, label), 3
     if raw is None:
-        raw, version = hierarchy.metadata(read, old, called), 2
-    with converted_errors(called), quiet():
+        raw, version = hierarchy.metadata(read, old, label), 2
+    with converted_errors(label), quiet():
         document = json.loads(raw or b"")
         if not isinstance(document, dict):
-            raise InputError(f"{printable(called)}: its metadata are no JSON object")
+            raise InputError(f"{printable(label)}: its metadata are no JSON object")
         if document.get("zarr_format") != version:
-            found = shown(document.get("zarr_format"))
-            raise InputError(f"{printable(called)}: zarr_format {found}: expected {version}")
-        chains.allow(document, called)
-        nowhere = zarr.storage.StorePath(zarr.storage.MemoryStore(), node)
-        return zarr.Array(zarr.AsyncArray(document, nowhere))
+            stored = shown(document.get("zarr_format"))
+            raise InputError(f"{printable(label)}: zarr_format {stored}: expected {version}")
+        chains.allow(document, label)
+        empty = zarr.storage.StorePath(zarr.storage.MemoryStore(), node)
+        return zarr.Array(zarr.AsyncArray(document, empty))
 
 
-def layout_of(array: Any, dtype: Dtype, called: str) -> chains.Layout:
+def layout_of(array: Any, dtype: Dtype, label: str) -> chains.Layout:
     """Return the layout of an array's files."""
-    with converted_errors(called), quiet():
+    with converted_errors(label), quiet():
         document = _plain(array.metadata.to_dict())
         chunks = tuple(map(int, array.chunks))
         return chains.layout(document, chunks, numpy_dtype(dtype))
@@ -182,9 +182,9 @@ def metadata_of(array: Any, label: str) -> ArrayMetadata:
         raise ResourceError(
             f"{printable(label)}: a shard has {count} chunks: at most {SHARDED} can be in one"
         )
-    if (held := prod(chunks) * dtype.itemsize) > LARGEST:
+    if (nbytes := prod(chunks) * dtype.itemsize) > LARGEST:
         raise ResourceError(
-            f"{printable(label)}: a chunk has {held} bytes: at most {LARGEST} are read at once"
+            f"{printable(label)}: a chunk has {nbytes} bytes: at most {LARGEST} are read at once"
         )
     return metadata
 
@@ -209,10 +209,10 @@ def _codecs(array: Any) -> list[dict[str, Any]]:
     """Return the codecs of a chunk in order of encoding; in a shard, those of its chunks."""
     document = _plain(array.metadata.to_dict())
     if document["zarr_format"] == 2:
-        found = [*(document.get("filters") or ()), document.get("compressor")]
-        return [codec for codec in found if codec is not None]
-    found = document["codecs"]
-    return list(_configured(found[0])["codecs"] if found[0]["name"] == chains.SHARDING else found)
+        codecs = [*(document.get("filters") or ()), document.get("compressor")]
+        return [codec for codec in codecs if codec is not None]
+    first, *_ = codecs = document["codecs"]
+    return list(_configured(first)["codecs"] if first["name"] == chains.SHARDING else codecs)
 
 
 def _configured(codec: dict[str, Any]) -> dict[str, Any]:
@@ -225,5 +225,5 @@ def _described(array: Any) -> Iterator[str]:
     for codec in _codecs(array):
         config = _configured(codec)
         level = config.get("level", config.get("clevel"))
-        words = (codec.get("name", codec.get("id")), config.get("cname"), level)
-        yield " ".join(str(word) for word in words if word is not None)
+        fields = (codec.get("name", codec.get("id")), config.get("cname"), level)
+        yield " ".join(str(field) for field in fields if field is not None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ndtool.arrays.sink import BlockParts, Unpublished
+from ndtool.arrays.sink import PartialBlocks, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
-from ndtool.formats.numpytypes import numpy_dtype
+from ndtool.formats.numpytypes import numpy_dtype, padded
 from ndtool.formats.zarr import location
 from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import Put, ZarrTarget
@@ -17,7 +17,7 @@ from ndtool.publish.shared import Shared
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
-from ndtool.storage.descriptors import failure
+from ndtool.storage.descriptors import os_errors
 
 
 class Chunks:
@@ -33,9 +33,9 @@ class Chunks:
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
-    def again(cls, shared: Shared) -> Chunks:
+    def reopen(cls, shared: Shared) -> Chunks:
         """Return the writer of an array that another process created."""
-        storage, put = location.again(shared)
+        storage, put = location.reopen(shared)
         array = zarr.array_of(storage.read, shared.name, shared.within)
         at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
         return cls(shared.name, shared.metadata, array, put, at_once)
@@ -43,29 +43,24 @@ class Chunks:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a complete block, from any thread."""
         if start or len(view) != self.nbytes(block):
-            raise ValueError(f"{len(view)} bytes at {start} are no block")
+            raise ValueError(f"{len(view)} bytes at offset {start} are not a block")
         self.put(block, view)
 
     def put(self, block: int, view: memoryview | bytearray) -> None:
         """Encode and write a block."""
         import numpy as np
 
-        storage = grid.box(self.metadata.shape, self.metadata.grid, block)
-        sizes = grid.sizes(storage)
-        part: Any = np.ndarray(sizes, self._dtype, view)
-        at = tuple(first // n for (first, _), n in zip(storage, self.metadata.grid, strict=True))
-        key = f"{self._array.path}/{self._array.metadata.encode_chunk_key(at)}".lstrip("/")
+        box = grid.box(self.metadata.shape, self.metadata.grid, block)
+        chunk: Any = np.ndarray(grid.sizes(box), self._dtype, view)
+        chunk_key = self._array.metadata.encode_chunk_key(grid.coordinates(box, self.metadata.grid))
+        key = f"{self._array.path}/{chunk_key}".lstrip("/")
         with zarr.converted_errors(self.name, OutputError):
-            if sizes != self.metadata.grid:  # the last chunk of an axis is padded
-                whole = np.zeros(self.metadata.grid, self._dtype)
-                whole[tuple(map(slice, sizes))] = part
-                part = whole
-            self._put(key, self._layout.encode(part))
+            self._put(key, self._layout.encode(padded(chunk, self.metadata.grid)))
 
     def nbytes(self, block: int) -> int:
         """Return the size of a block in bytes."""
-        storage = grid.box(self.metadata.shape, self.metadata.grid, block)
-        return prod(grid.sizes(storage)) * self.metadata.dtype.itemsize
+        box = grid.box(self.metadata.shape, self.metadata.grid, block)
+        return prod(grid.sizes(box)) * self.metadata.dtype.itemsize
 
     def close(self) -> None:
         """Do nothing: no file is open between writes."""
@@ -81,16 +76,14 @@ class ZarrSink:
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = target.path, metadata
-        self._site = location.site(target)
+        self._site = location.resolve(target)
         self.preserved = self._site.preserved
-        self._parts = BlockParts()
+        self._partial = PartialBlocks()
         self._is_shared = False
-        try:
+        with os_errors(self.name, OutputError):
             self._output = location.output(self._site, target)
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
         try:
-            documents, array = _made(self._output.within, metadata, target, self._site)
+            documents, array = _created(self._output.within, metadata, target, self._site)
             if metadata.layout != zarr.metadata_of(array, target.path).layout:
                 raise OutputError(f"{printable(self.name)} changed during the run")
             self._files = grid.blocks(metadata.shape, metadata.grid) if metadata.nbytes else 0
@@ -114,24 +107,22 @@ class ZarrSink:
         return None
 
     def shared(self) -> Shared | None:
-        """Return how other processes write to it, None if they cannot."""
+        """Return the location where other processes can write, None if they cannot."""
         self._is_shared = True
         return self._output.shared(self.name, self.metadata)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        whole = self._parts.put(start, view, block, self._chunks.nbytes(block))
-        if whole is not None:
-            self._chunks.put(block, whole)
-            self._parts.count(block)
+        chunk = self._partial.put(start, view, block, self._chunks.nbytes(block))
+        if chunk is not None:
+            self._chunks.put(block, chunk)
+            self._partial.count(block)
 
     def finish(self) -> Unpublished:
         if not self._is_shared:
-            self._parts.require(self._files)
-        try:
+            self._partial.require(self._files)
+        with os_errors(self.name, OutputError):
             self._output.sync()
-        except OSError as exc:
-            raise failure(exc, self.name, OutputError) from None
         return self._output
 
     def abort(self) -> None:
@@ -140,13 +131,13 @@ class ZarrSink:
 
 def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a new array, with its chunks; write nothing."""
-    _, array = _made("", metadata, target, location.site(target))
+    _, array = _created("", metadata, target, location.resolve(target))
     layout = zarr.metadata_of(array, target.path).layout
     assert layout is not None, "an array of a store has chunks"
     return metadata._replace(grid=layout.unit, layout=layout)
 
 
-def _made(
+def _created(
     within: str, metadata: ArrayMetadata, target: Target, site: ZarrTarget
 ) -> tuple[dict[str, bytes], Any]:
     """Return the metadata documents of a new array and its groups, by key, and the array."""
@@ -155,45 +146,44 @@ def _made(
     library, path, options = zarr.library(), target.path, target.encoding
     version = site.version or (options.like.version if options.like else None) or 3
     dtype = numpy_dtype(metadata.dtype)
-    creation: dict[str, Any] = {
-        "zarr_format": version,
-        "compressors": _compressor(options, version),
-    }
-    chunks, shards = _cut(metadata.shape, options, version)
+    serializer = {}
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
-        creation["serializer"] = library.codecs.BytesCodec(endian="big")
-    held: dict[str, Any] = {}
+        serializer["serializer"] = library.codecs.BytesCodec(endian="big")
+    chunks, shards = _chunks(metadata.shape, options, version)
+    store: dict[str, Any] = {}
     with zarr.converted_errors(path, UsageError), zarr.quiet():
         try:
             zarr.run(
                 library.api.asynchronous.create_array(
-                    library.storage.MemoryStore(held),
+                    library.storage.MemoryStore(store),
                     name=within or None,
                     shape=metadata.shape,
                     dtype=dtype,
                     chunks=chunks or "auto",
                     shards=shards,
                     fill_value=np.zeros((), dtype)[()],
-                    **creation,
+                    zarr_format=version,
+                    compressors=_compressor(options, version),
+                    **serializer,
                 )
             )
-            documents = {key: body.to_bytes() for key, body in held.items()}
+            documents = {key: body.to_bytes() for key, body in store.items()}
             array = zarr.array_of(documents.get, path, within)
         except (ValueError, TypeError) as exc:
             if "data type" in str(exc) or isinstance(exc, TypeError):
-                raise _no_type(metadata, version) from None
+                raise _unsupported(metadata, version) from None
             raise
         written = zarr.metadata_of(array, path)
     if written.dtype != dtypes.from_descr(metadata.dtype.descr):
-        raise _no_type(metadata, version)
+        raise _unsupported(metadata, version)
     return documents, array
 
 
-def _no_type(metadata: ArrayMetadata, version: int) -> DtypeError:
+def _unsupported(metadata: ArrayMetadata, version: int) -> DtypeError:
     return DtypeError(f"Zarr {version} cannot store elements of type {metadata.dtype.name}")
 
 
-def _cut(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None, Shape | None]:
+def _chunks(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None, Shape | None]:
     """Return chunks and shards: the requested ones, else those of data if the ranks are equal."""
     for name, sizes in (("--chunks", options.chunks), ("--shards", options.shards)):
         if sizes is not None and len(sizes) != len(shape):
@@ -209,7 +199,7 @@ def _cut(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None, S
         shards = like.shards if version == 3 else None
         if chunks and not shards:
             chunks = tuple(min(step, max(1, n)) for step, n in zip(chunks, shape, strict=True))
-    if chunks and shards and any(whole % part for whole, part in zip(shards, chunks, strict=True)):
+    if chunks and shards and any(n % step for n, step in zip(shards, chunks, strict=True)):
         raise UsageError(
             f"--shards {','.join(map(str, shards))} is not a multiple of the chunks"
             f" {','.join(map(str, chunks))}"

@@ -56,7 +56,7 @@ def run_of(
 
 def _is_remote(call: OpenCall, role: str) -> bool:
     argument = call.request.arguments.get(role)
-    if role in call.passed or argument is None:
+    if role in call.from_caller or argument is None:
         return False
     return locations.is_url(locators.parse(argument).path)
 

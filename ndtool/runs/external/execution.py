@@ -123,7 +123,7 @@ def arrays(
         if not isinstance(source, Flat):
             return GridReader(source, len(over), partitioning.at_once)
         loaded = operands.load(call, role, dry=role in unread)
-        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.given
+        byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
         return FlatReader(byte_range, over, turn)
@@ -140,7 +140,7 @@ def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to first."""
-    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.run
+    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.slice_shape
     if partitioning.gathers:
         over = plan.output[: len(plan.output) - len(run)]
     if buffer is None and sink.metadata.in_chunks:

@@ -246,7 +246,7 @@ class ObjectStore:
 
     def _span(self, key: str, start: int, stop: int) -> bytes:
         try:
-            return self._folder.span(key, start, stop)
+            return self._folder.read_unchecked(key, start, stop)
         except InputError as error:
             raise _as_output(error) from None
 
@@ -274,12 +274,12 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     from ndtool.publish import claims
 
     claims.sweep(location)
-    return claims.Claim(remote.inside(location, f"{_SPILL}-{os.urandom(6).hex()}"))
+    return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
 def require_of_many(url: str) -> None:
     """Raise UsageError if processes do not share the storage of a URL."""
-    if not locations.is_of_many(url):
+    if not locations.is_shared(url):
         raise UsageError(
             f"{printable(url)}: workers cannot share it: expected s3://, gs://, az:// or a"
             " directory that all workers see"
@@ -294,9 +294,7 @@ def abandoned(location: str) -> tuple[list[str], list[str]]:
     if locations.is_url(location):
         from ndtool.publish import claims
 
-        return (
-            claims.folders(location, f"{_SPILL}-") if locations.is_of_many(location) else ([], [])
-        )
+        return claims.folders(location, f"{_SPILL}-") if locations.is_shared(location) else ([], [])
     try:
         found, others = leftovers.folders(os.path.abspath(location), _SPILL)
     except OSError:
@@ -313,7 +311,7 @@ def reopen(inside: str) -> SpillFolder | None:
             return NewFolder(path, False, False, False, hidden)
         from ndtool.publish import claims
 
-        return claims.Claim(inside, takes_over=True)
+        return claims.Claim(inside, resumes=True)
     except (OSError, OutputError):
         return None
 

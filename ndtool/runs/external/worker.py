@@ -194,5 +194,5 @@ def _output(target: Shared) -> Any:
     if target.metadata.in_chunks:
         from ndtool.formats.zarr.writer import Chunks
 
-        return Chunks.again(target)
+        return Chunks.reopen(target)
     return SharedFile(target)
