@@ -67,8 +67,9 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     if partitioning is not None:
         return planned("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
-    input_bytes, data = _input_bytes(call)
-    read = input_bytes + (min(data, written) if gathers else data)
+    sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
+    data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
+    read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
     nbytes = _buffer_bytes(call, out, at_once if chunked else None)
     return Plan("direct", {}, read, written, 0, nbytes, reason)
 
@@ -146,13 +147,6 @@ def planned(
         partitioning.levels, partitioning, run.requests(phases),
         estimates.estimates(run, phases, call.request.prices or Prices()),
     )  # fmt: skip
-
-
-def _input_bytes(call: OpenCall) -> tuple[int, int]:
-    """Return the bytes of indices and updates, and of data."""
-    sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
-    data = sizes.pop("data")
-    return sum(sizes.values()), 0 if isinstance(call.sources["data"], Constant) else data
 
 
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
