@@ -26,7 +26,6 @@ class BlockGrid(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
         return grid.blocks(self.shape, self.step)
 
     def box(self, number: int) -> grid.Box:

@@ -74,12 +74,10 @@ class ChunkedCall:
 
     @property
     def plan(self) -> Plan:
-        """The plan of shapes."""
         return self.inference.plan
 
     @cached_property
     def axes(self) -> Axes:
-        """The axes of data."""
         return axes_of(self.plan)
 
     @property

@@ -48,5 +48,4 @@ class SharedFile:
         advise(self._fd, "DONTNEED", self._start + start, len(view))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)

@@ -43,7 +43,6 @@ class Input(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -79,7 +78,6 @@ class Inference(NamedTuple):
 
     @property
     def mode(self) -> Mode:
-        """The out-of-bounds mode."""
         return MODES[self.attributes.out_of_bounds]
 
     @property
@@ -99,7 +97,6 @@ class Inference(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the output's data."""
         return prod(self.plan.output) * self.dtype.itemsize
 
 

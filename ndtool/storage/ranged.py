@@ -201,7 +201,6 @@ class _SparseFile:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the open file."""
         assert self._fd is not None, "it is closed"
         return self._fd
 

@@ -38,7 +38,6 @@ class Field(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of its value in bytes."""
         return self.stop - self.start
 
     @property

@@ -47,7 +47,6 @@ class Rows:
         self._dtype, self._width, self._separator = dtype, width, separator
 
     def add(self, rows: memoryview, write: Write) -> None:
-        """Write a line for each row."""
         import numpy as np
 
         texts = list(_texts(np.frombuffer(rows, self._dtype.descr)))
