@@ -109,7 +109,7 @@ class Gathered:
             yield first, stop
 
     def _stored_numbers(self, numbers: Numbers) -> Numbers:
-        """Return the numbers of tuples as stored: once for all batches that share them."""
+        """Return the rows of the stored indices that have tuples; batches may share them."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
             return numbers
