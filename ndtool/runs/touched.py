@@ -99,11 +99,11 @@ class Gathered:
         for lane in range(width if fortran else 1):
             for numbers in marks.ascending():
                 for number in numbers:
-                    at = (lane * row_count + number * granule) * unit
-                    if at != stop:
+                    offset = (lane * row_count + number * granule) * unit
+                    if offset != stop:
                         if stop > first:
                             yield first, stop
-                        first = at
+                        first = offset
                     stop = (lane * row_count + min(row_count, (number + 1) * granule)) * unit
         if stop > first:
             yield first, stop

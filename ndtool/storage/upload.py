@@ -216,9 +216,9 @@ class S3Writer:
         offsets = iter(range(0, size, part))
 
         async def upload_parts() -> None:
-            for at in offsets:
-                number = at // part + 1
-                body = _exactly(fd, at, min(part, size - at), self.url)
+            for offset in offsets:
+                number = offset // part + 1
+                body = _exactly(fd, offset, min(part, size - offset), self.url)
                 response = await self._object.call(
                     "upload_part", UploadId=upload_id, PartNumber=number, Body=body
                 )

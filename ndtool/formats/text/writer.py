@@ -52,7 +52,7 @@ class Rows:
         texts = list(_texts(np.frombuffer(rows, self._dtype.descr)))
         if self._width > 1:
             starts = range(0, len(texts), self._width)
-            texts = [self._separator.join(texts[at : at + self._width]) for at in starts]
+            texts = [self._separator.join(texts[first : first + self._width]) for first in starts]
         write("\n".join([*texts, ""]).encode())
 
     def finish(self, write: Write) -> None:
