@@ -198,8 +198,10 @@ class FileSink:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
         if start < 0 or start + len(view) > self.metadata.nbytes:
             raise ValueError(f"{len(view)} bytes at {start} are not within {self.metadata.nbytes}")
-        with os_errors(self.name, OutputError):
+        try:  # `os_errors` would take longer than a small write
             write_at(self._file.descriptor, self._frame.start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
 
     def shared(self) -> Shared | None:
         """Return the location where other processes can write, None if they cannot."""
