@@ -272,7 +272,7 @@ def batches(
 
 
 def _joined(call: ChunkedCall, splits: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
-    """Return the tuples of several pieces, one after the other."""
+    """Concatenate the tuples of several splits."""
     sizes = [len(splits[i].order) for i in group]
     numbers = np.empty(0, np.int64)
     if numbered:

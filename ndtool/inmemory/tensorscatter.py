@@ -121,5 +121,5 @@ def _require_bounds(lowering: Lowering, write_indices: Array) -> None:
         count=int(bad.sum()), total=len(write_indices), lowest=0, length=length,
     )  # fmt: skip
     error.name("write_indices", "past")
-    error.hint = ""  # what other operators do with negative indices
+    error.hint = ""  # the hint about negative indices is for other operators
     raise error

@@ -146,7 +146,7 @@ def validate(call: OpenCall) -> Validated:
 
 
 def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
-    """Bind indices for kernels, with what happens to each of them."""
+    """Bind indices and their handling for kernels."""
     filling = bind.filling_for(inferred.plan, inferred.filling) if handling.skips else None
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 

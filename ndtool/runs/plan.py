@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """How a run is executed, and upper bounds of what it takes.
+    """The execution of a run, and upper bounds of its costs.
 
     way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
     most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
@@ -302,7 +302,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     scattered = rows.tuples * (1 - local_fraction)
     random_reads = scattered * max(1 - allowed / size, 0.25)
     if memory.holds(span, allowed):
-        random_reads = min(random_reads, span / PAGE)  # the page cache keeps what was read
+        random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep = tuning.RANDOM, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0

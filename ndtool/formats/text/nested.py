@@ -177,7 +177,7 @@ class _ListText:
         self._ended = False
 
     def skip(self) -> None:
-        """Drop blanks, and read on if nothing else is left."""
+        """Drop blanks; read the next buffer if nothing remains."""
         while True:
             self.drop(len(self.rest) - len(self.rest.lstrip(_BLANK)))
             if self.rest or not self._read_more():
