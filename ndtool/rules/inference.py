@@ -73,7 +73,7 @@ class Inference(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to each index."""
+        """How indices are handled."""
         return handling_of(self.attributes, self.row, self.inputs["indices"].dtype)
 
     @property

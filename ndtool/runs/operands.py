@@ -83,7 +83,7 @@ class Validated(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to indices; mode "error" if all are valid, to detect that one changes."""
+        """How indices are handled; mode "error" if all are valid, to detect that one changes."""
         handling = self.call.inference.handling
         return handling if self.outside else handling._replace(mode="error")
 
