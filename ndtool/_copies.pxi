@@ -17,11 +17,11 @@ def pack(
 
 def copy_strips(
     Layout layout, const uint8_t[::1] data, Py_ssize_t origin, uint8_t[::1] out, int64_t strip,
-    int64_t stop, KernelOptions how,
+    int64_t stop, KernelOptions options,
 ) -> None:
     """Copy strips [strip, stop) of an array with a large last stride to row-major order."""
     cdef Strips c
-    cdef int64_t part
+    cdef int64_t task
     layout._bind(data.shape[0], origin)
     if out.shape[0] < layout.nbytes or stop > layout.strips:
         raise ValueError("the output buffer is shorter than its shape")
@@ -31,16 +31,18 @@ def copy_strips(
     c.to = &out[0]
     c.first = strip
     with nogil:
-        for part in prange(stop - strip, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_strip(&c, part)
+        for task in prange(
+            stop - strip, num_threads=startable(options.threads), schedule="dynamic"
+        ):
+            copy_strip(&c, task)
 
 
 def spread(
-    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions how
+    const uint8_t[::1] rows, int64_t count, uint8_t[::1] out, int64_t pitch, KernelOptions options
 ) -> None:
     """Copy `count` contiguous rows to out, with a row stride of `pitch` bytes."""
     cdef Spread c
-    cdef int64_t part
+    cdef int64_t task
     c.rows = count
     c.width = rows.shape[0] // max(1, count)
     c.pitch = pitch
@@ -48,26 +50,26 @@ def spread(
         raise ValueError("the output buffer is shorter than its shape")
     c.source = &rows[0]
     c.to = &out[0]
-    c.parts = work_items(how.threads)
+    c.tasks = task_count(options.threads)
     with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            spread_part(&c, part)
+        for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+            spread_task(&c, task)
 
 
-def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how) -> None:
+def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> None:
     """Copy all of data to the start of out."""
     cdef Copy c
-    cdef int64_t part
+    cdef int64_t task
     if out.shape[0] < data.shape[0]:
         raise ValueError("the output buffer is shorter than its shape")
     c.source = &data[0]
     c.to = &out[0]
     c.nbytes = data.shape[0]
-    c.parts = work_items(how.threads)
-    c.streamed = how.streamed
+    c.tasks = task_count(options.threads)
+    c.streamed = options.streamed
     with nogil:
-        for part in prange(c.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            copy_part(&c, part)
+        for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+            copy_task(&c, task)
 
 
 def swap(uint8_t[::1] buffer, int unit) -> None:
@@ -80,6 +82,6 @@ def swap(uint8_t[::1] buffer, int unit) -> None:
         swap_units(at, n, unit)
 
 
-def within_page(const uint8_t[::1] buffer) -> int:
+def page_offset(const uint8_t[::1] buffer) -> int:
     """Return the buffer's byte offset within its page."""
     return <size_t> &buffer[0] % _pages.PAGE

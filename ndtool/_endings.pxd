@@ -32,7 +32,7 @@ cdef extern from * nogil:
         int before = ND_RUNNING, dies = nd_endings[number].status == ND_DIES, slot, fd;
         (void)context;
         if (number == SIGBUS && info && info->si_code != BUS_ADRERR) {
-            signal(number, SIG_DFL); /* not a page lost by a mapped file: dump core */
+            signal(number, SIG_DFL); /* no lost page of a mapped file but a bug: dump core */
             raise(number);
             return;
         }

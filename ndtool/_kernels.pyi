@@ -30,7 +30,7 @@ class Addressing:
 @final
 class Layout:
     strips: int
-    def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], item: int) -> Layout: ...
+    def __new__(cls, sizes: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Layout: ...
 
 @final
 class Grid:
@@ -42,9 +42,9 @@ class Grid:
         data_strides: tuple[int, ...],
         along: tuple[int, int, int, int],
         across: tuple[int, int, int],
-        item: int,
+        itemsize: int,
         negatives: bool,
-        within: tuple[int, int, int] | None = None,
+        band: tuple[int, int, int] | None = None,
     ) -> Grid: ...
 
 @final
@@ -101,7 +101,7 @@ class UpdateSpec:
         name: str,
         counts: UpdateCounts | None = None,
         neutral: Any = None,
-        marks: bool = False,
+        first_pass: bool = False,
     ) -> UpdateSpec: ...
     def window(self, nbytes: int) -> int: ...
 
@@ -115,11 +115,11 @@ class KernelOptions:
 
 @final
 class RadixPartitions:
-    parts: int
+    partitions: int
     def __new__(
         cls, rows: int, width: int, shift: int, scratch: Any, ends: Any
     ) -> RadixPartitions: ...
-    def byte_range(self, part: int, stop: int) -> slice[int, int, None]: ...
+    def byte_range(self, first: int, stop: int) -> slice[int, int, None]: ...
 
 def check(a: Addressing, indices: Indices, first: int, count: int, threads: int) -> int: ...
 def sample_locality(a: Addressing, indices: Indices, count: int) -> float: ...
@@ -141,55 +141,55 @@ def gather(
     data: Any,
     origin: int,
     indices: Indices,
-    piece: WorkItem,
+    item: WorkItem,
     out: Any,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def scatter(
     a: Addressing,
     indices: Indices,
-    piece: WorkItem,
-    change: UpdateSpec,
+    item: WorkItem,
+    spec: UpdateSpec,
     out: Any,
     by_batches: bool,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def scatter_copies(
     a: Addressing,
     indices: Indices,
     first: int,
     count: int,
-    change: UpdateSpec,
+    spec: UpdateSpec,
     size: int,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
-def scatter_lines(
+def scatter_batches(
     a: Addressing,
     indices: Indices,
     first: int,
     count: int,
-    change: UpdateSpec,
+    spec: UpdateSpec,
     data: Any,
     out: Any,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def partition(
     a: Addressing,
     indices: Indices,
     first: int,
     count: int,
-    change: UpdateSpec,
+    spec: UpdateSpec,
     into: RadixPartitions,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def apply_partitions(
-    parts: RadixPartitions,
-    change: UpdateSpec,
+    partitions: RadixPartitions,
+    spec: UpdateSpec,
     data: Any,
     out: Any,
-    part: int,
+    first: int,
     stop: int,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> None: ...
 def gather_strided(
     a: Addressing,
@@ -197,13 +197,13 @@ def gather_strided(
     data: Any,
     origin: int,
     indices: Indices,
-    piece: WorkItem,
+    item: WorkItem,
     out: Any,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def pack(layout: Layout, data: Any, origin: int, out: Any, first: int, count: int) -> None: ...
 def copy_strips(
-    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, how: KernelOptions
+    layout: Layout, data: Any, origin: int, out: Any, strip: int, stop: int, options: KernelOptions
 ) -> None: ...
 def gather_units(
     g: Grid,
@@ -213,30 +213,35 @@ def gather_units(
     unit: int,
     stop: int,
     out: Any,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
 def divide_means(
-    counts: UpdateCounts, out: Any, width: int, name: str, include_self: bool, how: KernelOptions
+    counts: UpdateCounts,
+    out: Any,
+    width: int,
+    name: str,
+    include_self: bool,
+    options: KernelOptions,
 ) -> None: ...
 def scatter_units(
     g: Grid,
     indices: Indices,
-    change: UpdateSpec,
+    spec: UpdateSpec,
     data: Any,
     out: Any,
     unit: int,
     stop: int,
-    how: KernelOptions,
+    options: KernelOptions,
 ) -> int: ...
-def spread(rows: Any, count: int, out: Any, pitch: int, how: KernelOptions) -> None: ...
-def within_page(buffer: Any) -> int: ...
-def will_need(a: Addressing, data: Any, origin: int, indices: Indices, piece: WorkItem) -> int: ...
-def copy(data: Any, out: Any, how: KernelOptions) -> None: ...
+def spread(rows: Any, count: int, out: Any, pitch: int, options: KernelOptions) -> None: ...
+def page_offset(buffer: Any) -> int: ...
+def will_need(a: Addressing, data: Any, origin: int, indices: Indices, item: WorkItem) -> int: ...
+def copy(data: Any, out: Any, options: KernelOptions) -> None: ...
 def swap(buffer: Any, unit: int) -> None: ...
 
 @final
 class Boxes:
-    parts: int
+    partitions: int
     row_bytes: int
     def __new__(cls, sizes: tuple[int, ...], steps: tuple[int, ...]) -> Boxes: ...
 
@@ -244,11 +249,11 @@ def partition_ids(
     a: Addressing,
     indices: Indices,
     origin: int,
-    piece: WorkItem,
+    item: WorkItem,
     boxes: Boxes,
     ids: Any,
     local: Any,
-    starts: Any,
+    offsets: Any,
 ) -> int: ...
 def permute(ids: Any, offsets: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
 
@@ -258,7 +263,7 @@ class AdmissionLock:
     def __exit__(self, *failure: object) -> None: ...
 
 def end(number: int) -> None: ...
-def end_on(number: int, status: int, fd: int, words: bytes) -> None: ...
+def end_on(number: int, status: int, fd: int, message: bytes) -> None: ...
 def remember(folder: int, name: bytes) -> int: ...
 def forget(slot: int) -> None: ...
 def settle(settled: bool) -> None: ...
@@ -270,7 +275,7 @@ class SmallCall:
         addressing: Addressing,
         grid: Grid | None,
         indices: Indices,
-        change: UpdateSpec | None,
+        spec: UpdateSpec | None,
         shape: tuple[int, ...],
         tuples: int,
         width: int,
@@ -282,5 +287,5 @@ class BoundCalls:
         cls, array: type, empty: Any, bind: Any, otherwise: Any, tuning: Any
     ) -> BoundCalls: ...
     def call(
-        self, how: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
+        self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /
     ) -> NDArray[Any]: ...

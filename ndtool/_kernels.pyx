@@ -2,10 +2,11 @@
 # cython: freethreading_compatible=True, auto_pickle=False
 """Compiled kernels: gather and scatter loops over raw bytes, bounds-checked and parallel.
 
-Read `gather` and `scatter` first. Each function validates its buffers' sizes once, fills a struct
-with the call's arguments, and lets an OpenMP team execute its parts, each by a function of loops/,
-which neither allocates nor raises. Classes of arguments are in _operands.pxi. A non-zero result
-means that an index is out of bounds: nothing of its block was moved, and `find` locates it.
+Read `gather` and `scatter` first. Each function checks the sizes of its buffers once, fills a
+struct with the call's arguments, and divides the work into tasks, which the threads of a parallel
+loop execute. The code of a task is in loops/: it neither allocates nor raises. Classes of arguments
+are in _operands.pxi. A non-zero result means that an index is out of bounds: no slice of its block
+was copied, and `find` locates it.
 """
 
 import os
@@ -33,10 +34,10 @@ from ndtool.loops.arithmetic cimport (
 )
 from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
-from ndtool.loops.checks cimport Check, Found, check_part, check_range, found_in, locality
-from ndtool.loops.counts cimport Counts, Means, means_part
+from ndtool.loops.checks cimport Check, Found, check_task, check_range, found_in, locality
+from ndtool.loops.counts cimport Counts, Means, means_task
 from ndtool.loops.duplicates cimport OUTSIDE, Duplicate, RowBits, first_duplicate
-from ndtool.loops.gathers cimport Gather, GatherStrided, gather_part, gather_strided_part
+from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
     BYTES, CLIP, REDIRECT, REFUSE, SPECIAL, SWAPPED, UNSIGNED, VALIDATED, WRAP,
 )
@@ -46,17 +47,17 @@ from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatte
 from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
 )
-from ndtool.loops.rowindices cimport Ravel, gather_by_row_part, ravel_part, skips_offsets
+from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, skips_offsets
 from ndtool.loops.scatters cimport (
-    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, MARK, NAN, BatchWindows, Scatter,
-    Updates, scatter_part, window_bytes, windows_part,
+    BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
+    Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
 from ndtool.loops.views cimport (
-    Copy, Spread, Strips, View, copy_part, copy_strip, copy_view, spread_part, strips_of,
+    Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, strips_of,
 )
 
-# Constants of the loops that Python callers need.
+# Constants of the loops that Python code needs, too.
 BAD = _BAD
 BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
@@ -79,8 +80,8 @@ _OPS = {
 prepare(os.fsencode(__file__))
 
 
-cdef inline int64_t work_items(int threads) noexcept nogil:
-    """Return into how many parts to divide work: several per thread, to balance the load."""
+cdef inline int64_t task_count(int threads) noexcept nogil:
+    """Return the number of tasks of a parallel loop: several per thread, to balance the load."""
     return 16 * threads if threads > 1 else 1
 
 
@@ -91,13 +92,13 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
     """Return non-zero if any of `count` index tuples is out of bounds."""
     cdef Check c
     cdef uint64_t bad = 0
-    cdef int64_t part
+    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     c.count = count
-    c.parts = work_items(threads)
+    c.tasks = task_count(threads)
     with nogil:
-        for part in prange(c.parts, num_threads=startable(threads), schedule="dynamic"):
-            bad |= check_part(&c, part)
+        for task in prange(c.tasks, num_threads=startable(threads), schedule="dynamic"):
+            bad |= check_task(&c, task)
     return bad != 0
 
 
@@ -118,7 +119,7 @@ def linearize_rows(
     """
     cdef Ravel c
     cdef uint64_t bad = 0
-    cdef int64_t part
+    cdef int64_t task
     a._bind(&c.walk, indices, first, count)
     if indices.skips:
         raise ValueError("every tuple must select a row")
@@ -131,10 +132,10 @@ def linearize_rows(
     c.to = &out[0]
     c.bytes_each = itemsize
     c.count = count
-    c.parts = work_items(threads)
+    c.tasks = task_count(threads)
     with nogil:
-        for part in prange(c.parts, num_threads=startable(threads), schedule="dynamic"):
-            bad |= ravel_part(&c, part)
+        for task in prange(c.tasks, num_threads=startable(threads), schedule="dynamic"):
+            bad |= ravel_task(&c, task)
     return bad != 0
 
 
@@ -175,96 +176,96 @@ def find_duplicate(
 
 
 def gather(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem piece,
-    uint8_t[::1] out, KernelOptions how,
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem item,
+    uint8_t[::1] out, KernelOptions options,
 ) -> int:
     """Gather a work item of the slices into out; `origin`: byte offset of data[0, ..., 0]."""
     cdef Gather g
     cdef uint64_t bad = 0
-    cdef int64_t part
-    cdef int threads = how.threads
-    a._bind(&g.walk, indices, piece.first, piece.tuples)
-    a._check_span(data.shape[0], origin, 0, piece.column + piece.width)
-    if out.shape[0] < piece.tuples * piece.width:
+    cdef int64_t task
+    cdef int threads = options.threads
+    a._bind(&g.walk, indices, item.first, item.tuples)
+    a._check_span(data.shape[0], origin, 0, item.column + item.width)
+    if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
-    g.source = &data[0] + origin + piece.column
-    g.walk.redirect = indices._filling(piece.width) - g.source    # source + redirect: the filling
+    g.source = &data[0] + origin + item.column
+    g.walk.redirect = indices._filling(item.width) - g.source    # source + redirect: the filling
     g.to = &out[0]
-    g.count = piece.tuples
-    g.width = piece.width
+    g.count = item.tuples
+    g.width = item.width
     g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # a few long slices
-    g.parts = threads if g.by_columns else work_items(threads)
-    g.streamed = how.streamed
+    g.tasks = threads if g.by_columns else task_count(threads)
+    g.streamed = options.streamed
     g.local = (
         g.width <= _blocks.LINE and g.count >= CACHED // 8 and locality(&g.walk, g.count) == 1
     )
     with nogil:
         if skips_offsets(&g):
-            for part in prange(g.parts, num_threads=startable(threads), schedule="dynamic"):
-                bad |= gather_by_row_part(&g, part)
+            for task in prange(g.tasks, num_threads=startable(threads), schedule="dynamic"):
+                bad |= gather_by_row_task(&g, task)
         else:
-            for part in prange(g.parts, num_threads=startable(threads), schedule="dynamic"):
-                bad |= gather_part(&g, part)
+            for task in prange(g.tasks, num_threads=startable(threads), schedule="dynamic"):
+                bad |= gather_task(&g, task)
     return bad != 0
 
 
 def scatter(
-    Addressing a, Indices indices, WorkItem piece, UpdateSpec change, uint8_t[::1] out,
-    bint by_batches, KernelOptions how,
+    Addressing a, Indices indices, WorkItem item, UpdateSpec spec, uint8_t[::1] out,
+    bint by_batches, KernelOptions options,
 ) -> int:
     """Apply a work item of the updates, in order.
 
     Threads divide the work by batches (their destinations must be disjoint), by slices of the
-    output or, for a few long slices, by columns. Returns BAD if an index is out of bounds, and
-    another bit if updates of a spec that marks have a NaN.
+    output or, for a few long slices, by columns. The bits of the result: BAD if an index is out of
+    bounds, NAN if a first pass finds a NaN in an update.
     """
     cdef Scatter s
     cdef uint64_t bad = 0
-    cdef int64_t part
-    cdef int threads = how.threads
+    cdef int64_t task
+    cdef int threads = options.threads
     cdef bint full_lines, owned
     cdef int64_t per = a.nd.per_batch
-    a._bind(&s.walk, indices, piece.first, piece.tuples)
-    a._check_span(out.shape[0], 0, 0, piece.column + piece.width)
-    change._bind(&s.updates, piece.first, piece.tuples, out, 0, True)
-    if piece.column + piece.width > change.pitch:
+    a._bind(&s.walk, indices, item.first, item.tuples)
+    a._check_span(out.shape[0], 0, 0, item.column + item.width)
+    spec._bind(&s.updates, item.first, item.tuples, out, 0, True)
+    if item.column + item.width > spec.pitch:
         raise ValueError("an update is shorter than a slice")
-    if change.counts is not None and (piece.column or piece.width != change.pitch):
+    if spec.counts is not None and (item.column or item.width != spec.pitch):
         raise ValueError("complete slices are counted")
-    if change.op == MARK and piece.width != change.pitch:
-        raise ValueError("complete slices are marked")
+    if spec.op == FIRST_PASS and item.width != spec.pitch:
+        raise ValueError("a first pass is over complete slices")
     if s.updates.counts.per_window:
         raise ValueError("there is no window")
-    if piece.width <= _blocks.LINE:
+    if item.width <= _blocks.LINE:
         if s.updates.counts.has_totals:
             raise ValueError("short slices have no totals")
-    elif change.op == MARK and not s.updates.counts.has_totals:
-        raise ValueError("long slices are not marked")
-    if by_batches and (piece.first % per or piece.tuples % per):
+    elif spec.op == FIRST_PASS and not s.updates.counts.has_totals:
+        raise ValueError("long slices get no neutral elements")
+    if by_batches and (item.first % per or item.tuples % per):
         raise ValueError("a work item has complete batches")
-    s.updates.first += piece.column
-    s.to = &out[0] + piece.column
-    s.count = piece.tuples
-    s.width = piece.width
-    full_lines = (s.width | change.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
-    s.streamed = how.streamed and (full_lines or s.width >= 4 * _blocks.LINE)
+    s.updates.first += item.column
+    s.to = &out[0] + item.column
+    s.count = item.tuples
+    s.width = item.width
+    full_lines = (s.width | spec.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
+    s.streamed = options.streamed and (full_lines or s.width >= 4 * _blocks.LINE)
     if threads == 1:
-        s.sharing = BY_COLUMNS
+        s.division = BY_COLUMNS
     elif by_batches:
-        s.sharing = BY_BATCHES
+        s.division = BY_BATCHES
     else:
-        owned = s.count >= 16 * threads or change.counts is not None
-        s.sharing = BY_SLICES if owned and s.width > _blocks.LINE else BY_COLUMNS
-    s.parts = work_items(threads) if s.sharing == BY_BATCHES else threads
+        owned = s.count >= 16 * threads or spec.counts is not None
+        s.division = BY_SLICES if owned and s.width > _blocks.LINE else BY_COLUMNS
+    s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     with nogil:
-        for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
-            bad |= scatter_part(&s, part)
+        for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
+            bad |= scatter_task(&s, task)
     return bad & (_BAD | NAN)
 
 
 def scatter_copies(
-    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec change, Py_ssize_t size,
-    KernelOptions how,
+    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec, Py_ssize_t size,
+    KernelOptions options,
 ) -> int:
     """Apply updates to copies of the output, one per thread, each of `size` bytes of scratch.
 
@@ -272,30 +273,30 @@ def scatter_copies(
     """
     cdef Scatter s
     cdef uint64_t bad = 0
-    cdef int64_t part
+    cdef int64_t task
     a._bind(&s.walk, indices, first, count)
-    a._check_span(size, 0, 0, change.pitch)
-    if change.counts is not None:
+    a._check_span(size, 0, 0, spec.pitch)
+    if spec.counts is not None:
         raise ValueError("updates of copies are not counted")
-    change._bind(&s.updates, first, count)
-    s.to = how._buffers(size)
+    spec._bind(&s.updates, first, count)
+    s.to = options._buffers(size)
     if s.to == NULL:
         raise ValueError("the scratch buffer is too short")
     s.count = count
-    s.width = change.pitch
+    s.width = spec.pitch
     s.copy = size
     s.streamed = False
-    s.sharing = BY_COPIES
-    s.parts = how.threads
+    s.division = BY_COPIES
+    s.tasks = options.threads
     with nogil:
-        for part in prange(s.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            bad |= scatter_part(&s, part)
+        for task in prange(s.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+            bad |= scatter_task(&s, task)
     return bad != 0
 
 
-def scatter_lines(
-    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec change,
-    const uint8_t[::1] data, uint8_t[::1] out, KernelOptions how,
+def scatter_batches(
+    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec,
+    const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options,
 ) -> int:
     """Apply the updates of whole batches, each in a window: a copy of the bytes it addresses.
 
@@ -303,167 +304,170 @@ def scatter_lines(
     """
     cdef BatchWindows s
     cdef uint64_t bad = 0
-    cdef int64_t part
-    cdef int threads = how.threads
+    cdef int64_t task
+    cdef int threads = options.threads
     a._bind(&s.walk, indices, first, count)
-    a._check_span(out.shape[0], 0, 0, change.pitch)
-    change._bind(&s.updates, first, count, out)
-    s.span = a.nd.span + change.pitch
+    a._check_span(out.shape[0], 0, 0, spec.pitch)
+    spec._bind(&s.updates, first, count, out)
+    s.span = a.nd.span + spec.pitch
     if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
     if first % a.nd.per_batch or count % a.nd.per_batch:
         raise ValueError("a work item has complete batches")
-    s.scratch = change.window(s.span)
-    s.windows = how._buffers(s.scratch)
+    s.scratch = spec.window(s.span)
+    s.windows = options._buffers(s.scratch)
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
     s.data = &data[0]
     s.to = &out[0]
     s.batches = count // a.nd.per_batch
-    s.parts = work_items(threads)
-    s.streamed = how.streamed
+    s.tasks = task_count(threads)
+    s.streamed = options.streamed
     with nogil:
-        for part in prange(s.parts, num_threads=startable(threads), schedule="dynamic"):
-            bad |= windows_part(&s, part, threadid())
+        for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
+            bad |= windows_task(&s, task, threadid())
     return bad != 0
 
 
 def partition(
-    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec change,
-    RadixPartitions into, KernelOptions how
+    Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec,
+    RadixPartitions into, KernelOptions options
 ) -> int:
     """Radix-partition tuples [first, first + count) by their row; `a` addresses rows, not bytes.
 
-    The scratch of `into` receives the partitioned groups; behind them is a buffer per thread.
+    The scratch of `into` receives the partitioned groups. A buffer for each thread follows them.
     """
     cdef Partition p
     cdef Updates updates
     cdef uint64_t bad = 0
-    cdef int64_t part
+    cdef int64_t task
     cdef Py_ssize_t width = into.sorted.width
     cdef int64_t groups = (count + _radix.GROUP - 1) // _radix.GROUP
     a._bind(&p.walk, indices, first, count)
-    change._bind(&updates, first, count)
-    if change.pitch != width:
+    spec._bind(&updates, first, count)
+    if spec.pitch != width:
         raise ValueError("an update is shorter than a slice")
     if into.ends.shape[0] < groups * into.sorted.partitions or (
-        into.scratch.shape[0] < groups * region_bytes(width) + how.threads * thread_bytes(width)
+        into.scratch.shape[0] < groups * region_bytes(width) + options.threads * thread_bytes(width)
     ):
         raise ValueError("the scratch buffer is too short")
     if a.lowest < 0 or a.highest >= into.rows:
         raise ValueError("more rows than the partitions hold")
-    p.walk.redirect = into.parts << into.sorted.shift    # a row of the last partition
+    p.walk.redirect = into.partitions << into.sorted.shift    # its partition follows all others
     into.first, into.count = first, count
     into.sorted.groups = groups
     p.into = &into.sorted
     p.updates = updates.first
     p.count = count
-    p.streamed = how.streamed
+    p.streamed = options.streamed
     with nogil:
-        for part in prange(groups, num_threads=startable(how.threads), schedule="dynamic"):
-            bad |= partition_group(&p, part, threadid())
+        for task in prange(groups, num_threads=startable(options.threads), schedule="dynamic"):
+            bad |= partition_group(&p, task, threadid())
     return bad != 0
 
 
 def apply_partitions(
-    RadixPartitions parts, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
-    int64_t part, int64_t stop, KernelOptions how,
+    RadixPartitions partitions, UpdateSpec spec, const uint8_t[::1] data, uint8_t[::1] out,
+    int64_t first, int64_t stop, KernelOptions options,
 ) -> None:
-    """Apply partitions [part, stop) to out, which begins at the first row of the first partition.
+    """Apply partitions [first, stop) to out, which begins at the first row of the first partition.
 
     With data (the same rows), each partition is copied to its thread's scratch, updated in cache,
     and written once. Without (None), out is updated in place.
     """
     cdef Apply a
-    cdef int64_t at
-    cdef Py_ssize_t width = parts.sorted.width
-    change._bind(&a.updates, parts.first, parts.count, out, (part << parts.sorted.shift) * width)
-    if change.pitch != width or not 0 <= part <= stop <= parts.parts:
+    cdef int64_t task
+    cdef Py_ssize_t width = partitions.sorted.width
+    cdef int shift = partitions.sorted.shift
+    spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
+    if spec.pitch != width or not 0 <= first <= stop <= partitions.partitions:
         raise ValueError("the partitions have another shape")
-    a.length = (min(parts.rows, stop << parts.sorted.shift) - (part << parts.sorted.shift)) * width
+    a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
-    a.sorted = &parts.sorted
+    a.sorted = &partitions.sorted
     a.data = NULL
     if data is not None:
         a.data = &data[0]
-    a.scratch = change.window(width << parts.sorted.shift)
-    a.windows = how._buffers(a.scratch)
+    a.scratch = spec.window(width << shift)
+    a.windows = options._buffers(a.scratch)
     if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
         raise ValueError("the scratch buffer is too short")
     a.to = &out[0]
-    a.first = part
-    a.streamed = how.streamed
+    a.first = first
+    a.streamed = options.streamed
     with nogil:
-        for at in prange(stop - part, num_threads=startable(how.threads), schedule="dynamic"):
-            apply_partition(&a, at, threadid())
+        for task in prange(
+            stop - first, num_threads=startable(options.threads), schedule="dynamic"
+        ):
+            apply_partition(&a, task, threadid())
 
 
 def gather_strided(
     Addressing a, Layout run, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
-    WorkItem piece, uint8_t[::1] out, KernelOptions how,
+    WorkItem item, uint8_t[::1] out, KernelOptions options,
 ) -> int:
     """Gather slices that are not contiguous; a work item has whole elements."""
     cdef GatherStrided g
     cdef uint64_t bad = 0
-    cdef int64_t part
-    a._bind(&g.walk, indices, piece.first, piece.tuples)
+    cdef int64_t task
+    a._bind(&g.walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, run.lowest, run.highest + run.view.itemsize)
-    if out.shape[0] < piece.tuples * piece.width:
+    if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
-    if piece.column % run.view.itemsize or piece.width % run.view.itemsize or (
-        piece.column + piece.width > run.nbytes
+    if item.column % run.view.itemsize or item.width % run.view.itemsize or (
+        item.column + item.width > run.nbytes
     ):
         raise ValueError("a work item is within its slices")
     g.view = &run.view
-    g.filling = indices._filling(piece.width)
+    g.filling = indices._filling(item.width)
     g.source = &data[0] + origin
     g.to = &out[0]
-    g.count = piece.tuples
-    g.parts = work_items(how.threads)
-    g.element = piece.column // run.view.itemsize
-    g.elements = piece.width // run.view.itemsize
+    g.count = item.tuples
+    g.tasks = task_count(options.threads)
+    g.element = item.column // run.view.itemsize
+    g.elements = item.width // run.view.itemsize
     with nogil:
-        for part in prange(g.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            bad |= gather_strided_part(&g, part)
+        for task in prange(g.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+            bad |= gather_strided_task(&g, task)
     return bad != 0
 
 
 def gather_units(
     Grid g, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, int64_t unit,
-    int64_t stop, uint8_t[::1] out, KernelOptions how,
+    int64_t stop, uint8_t[::1] out, KernelOptions options,
 ) -> int:
     """Gather units [unit, stop) of a grid; with scratch, from packed copies of data's tiles."""
     cdef Units c
     cdef uint64_t bad = 0
-    cdef int64_t part
+    cdef int64_t task
     g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
     if g.p.pitch and (out.shape[0] < g._output_bytes(g.p.length) or g.p.band < g.p.size):
         raise ValueError("the output buffer is shorter than its shape")
-    g._bind(&c, indices, unit, stop, g._packed_bytes(), how)
+    g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
     c.filling = indices._filling(g.p.itemsize)
     c.data = &data[0] + origin
     c.to = &out[0]
     with nogil:
-        for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
-            bad |= gather_unit(&c, part, threadid())
+        for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
+            bad |= gather_unit(&c, task, threadid())
     return bad != 0
 
 
 def scatter_units(
-    Grid g, Indices indices, UpdateSpec change, const uint8_t[::1] data, uint8_t[::1] out,
-    int64_t unit, int64_t stop, KernelOptions how,
+    Grid g, Indices indices, UpdateSpec spec, const uint8_t[::1] data, uint8_t[::1] out,
+    int64_t unit, int64_t stop, KernelOptions options,
 ) -> int:
     """Apply updates in units [unit, stop); with scratch, in packed tiles; see `scatter`."""
     cdef Units c
     cdef uint64_t bad = 0
-    cdef int64_t part
-    g._check_span(data.shape[0], 0, change.updates.shape[0])
-    g._bind(&c, indices, unit, stop, change.window(g._packed_bytes()), how)
-    change._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
-    if change.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
+    cdef int64_t task
+    g._check_span(data.shape[0], 0, spec.updates.shape[0])
+    g._bind(&c, indices, unit, stop, spec.window(g._packed_bytes()), options)
+    spec._bind(&c.updates, 0, 1, out, 0, c.buffers == NULL)
+    if spec.counts is not None and c.updates.counts.per_window != (c.buffers != NULL):
         raise ValueError("packed tiles, and only they, have their own counts")
-    if change.pitch != g.p.itemsize:
+    if spec.pitch != g.p.itemsize:
         raise ValueError("an update is shorter than a slice")
     if c.updates.counts.has_totals:
         raise ValueError("short slices have no totals")
@@ -477,18 +481,18 @@ def scatter_units(
     c.data = &data[0]
     c.to = &out[0]
     with nogil:
-        for part in prange(stop - unit, num_threads=startable(how.threads), schedule="dynamic"):
-            bad |= scatter_unit(&c, part, threadid())
+        for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
+            bad |= scatter_unit(&c, task, threadid())
     return bad & (_BAD | NAN)
 
 
 def divide_means(
     UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
-    KernelOptions how,
+    KernelOptions options,
 ) -> None:
     """Divide sums by the numbers of their summands, in slices of `width` bytes."""
     cdef Means m
-    cdef int64_t part
+    cdef int64_t task
     if counts.bytes_each == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
@@ -496,14 +500,14 @@ def divide_means(
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
-    m.parts = work_items(how.threads)
+    m.tasks = task_count(options.threads)
     with nogil:
-        for part in prange(m.parts, num_threads=startable(how.threads), schedule="dynamic"):
-            means_part(&m, part)
+        for task in prange(m.tasks, num_threads=startable(options.threads), schedule="dynamic"):
+            means_task(&m, task)
 
 
 def will_need(
-    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem piece
+    Addressing a, const uint8_t[::1] data, Py_ssize_t origin, Indices indices, WorkItem item
 ) -> int:
     """Prefetch the pages that the same call of gather would read, by madvise(MADV_WILLNEED).
 
@@ -511,37 +515,37 @@ def will_need(
     """
     cdef Walk walk
     cdef int64_t calls
-    a._bind(&walk, indices, piece.first, piece.tuples)
-    a._check_span(data.shape[0], origin, 0, piece.column + piece.width)
+    a._bind(&walk, indices, item.first, item.tuples)
+    a._check_span(data.shape[0], origin, 0, item.column + item.width)
     walk.redirect = 0    # filled slices read no data: any offset is valid
-    cdef const uint8_t* source = &data[0] + origin + piece.column
-    cdef int64_t count = piece.tuples
-    cdef Py_ssize_t width = piece.width
+    cdef const uint8_t* source = &data[0] + origin + item.column
+    cdef int64_t count = item.tuples
+    cdef Py_ssize_t width = item.width
     with nogil:
         calls = will_need_range(&walk, source, count, width)
     return calls
 
 
 def partition_ids(
-    Addressing a, Indices indices, int64_t origin, WorkItem piece, Boxes boxes,
-    uint8_t[::1] ids, uint8_t[::1] local, int64_t[::1] starts,
+    Addressing a, Indices indices, int64_t origin, WorkItem item, Boxes boxes,
+    uint8_t[::1] ids, uint8_t[::1] local, int64_t[::1] offsets,
 ) -> int:
     """Write the partition ID of each tuple of a work item, and its row index in that partition.
 
-    `a` addresses rows. origin: the tuple at which indices begin. starts: zeros, one more than there
-    are partitions; becomes the partition offsets. Tuples out of bounds that are dropped or filled
-    form an additional, last partition. IDs have two bytes beyond MAX_BYTE_IDS of them, else one;
-    row indices have boxes.row_bytes.
+    `a` addresses rows. origin: the tuple at which indices begin. offsets: zeros, one more than the
+    number of partitions; receives the partition offsets. Tuples out of bounds that are dropped or
+    filled form an additional, last partition. IDs have two bytes if there are more than
+    MAX_BYTE_IDS partitions, else one; row indices have boxes.row_bytes.
     """
     cdef Walk walk
     cdef uint64_t bad
-    cdef int64_t first = piece.first, count = piece.tuples
+    cdef int64_t first = item.first, count = item.tuples
     cdef int64_t partitions = boxes.partitioning.partitions + (1 if indices.skips else 0)
     if not 0 <= origin <= first:
         raise ValueError("the indices begin after the tuples")
     a._bind(&walk, indices, first - origin, count)
     walk.first = first
-    if a.lowest < 0 or a.highest >= boxes.rows or starts.shape[0] != partitions + 1:
+    if a.lowest < 0 or a.highest >= boxes.rows or offsets.shape[0] != partitions + 1:
         raise ValueError("more rows than the partitions hold")
     if ids.shape[0] < count * (1 + (partitions > BYTE_IDS)):
         raise ValueError("the buffer of partition IDs is too short")
@@ -549,7 +553,7 @@ def partition_ids(
         raise ValueError("the scratch buffer is too short")
     with nogil:
         bad = assign_partitions(
-            &walk, count, &boxes.partitioning, partitions, &ids[0], &local[0], &starts[0]
+            &walk, count, &boxes.partitioning, partitions, &ids[0], &local[0], &offsets[0]
         )
     return bad != 0
 

@@ -1,15 +1,16 @@
-# Arguments of the kernels besides buffers: which tuples (Addressing, Indices, WorkItem), which
-# updates (UpdateSpec, RadixPartitions), which elements (Layout, Grid, Boxes), and kernel options
-# (KernelOptions).
+# The kernels' arguments other than buffers: index tuples (Addressing, Indices, WorkItem), updates
+# (UpdateSpec, UpdateCounts, RadixPartitions), the elements of an array (Layout, Grid, Boxes), and
+# KernelOptions.
 
 
 @cython.final
 cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
-    out_of_bounds: the out-of-bounds mode. filling: for "fill", the elements that replace a slice,
-    as many as a work item has of one. below: if not 0, the indices are validated: all are in
-    0..below-1, in private memory, so that no loop checks them again.
+    out_of_bounds: the out-of-bounds mode. filling: for mode "fill", the fill value, repeated for as
+    much of a slice as a work item has. below: if not 0, the indices are validated: all of them are
+    in 0..below-1, and no other process can write to their memory, so no loop checks them again.
+    pad: an index equal to it selects nothing. negatives: whether negative indices are valid.
     """
 
     cdef const uint8_t[::1] bytes, filling
@@ -53,7 +54,7 @@ cdef class Indices:
         return self.pads or self.mode == REDIRECT
 
     cdef const uint8_t* _filling(self, Py_ssize_t nbytes) except? NULL:
-        """Return the bytes that replace a slice of a skipped tuple, NULL if none is skipped."""
+        """Return the fill value for tuples that select nothing; NULL if all tuples select."""
         if self.mode != REDIRECT and not self.pads:
             return NULL
         if self.filling is None or self.filling.shape[0] < nbytes:
@@ -105,10 +106,10 @@ cdef class WorkItem:
 cdef class UpdateCounts:
     """The number of updates of each slice of an output.
 
-    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window, which
-    receives all its updates at once, has its own. copies_first: whether the first update of a
-    slice replaces its current value. has_totals: whether a pass that marks has put totals into the
-    upper halves of counts of 8 bytes.
+    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window (a part
+    of the output that receives all its updates at once) has counts of its own. copies_first:
+    whether the first update of a slice replaces its current value. has_totals: whether the upper
+    halves of counts of 8 bytes are the counts after all updates, from a first pass over them.
     """
 
     cdef uint8_t[::1] counts
@@ -161,9 +162,10 @@ cdef class UpdateSpec:
     """An update spec: the updates and their reduction ("none" copies them).
 
     name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
-    the updates of each slice, for reductions that need them. neutral: a slice of the reduction's
-    neutral element, with which to replace current values that do not take part. marks: whether to
-    do only that.
+    the updates of each slice, for reductions that need them. neutral: the reduction's neutral
+    element, repeated for a slice; it replaces current values that the result does not include.
+    first_pass: a first pass over the tuples, which writes neutral elements or counts totals, and
+    applies no update.
     """
 
     cdef const uint8_t[::1] updates
@@ -174,7 +176,7 @@ cdef class UpdateSpec:
 
     def __cinit__(
         self, const uint8_t[::1] updates, Py_ssize_t pitch, str reduction, str name,
-        UpdateCounts counts=None, const uint8_t[::1] neutral=None, bint marks=False,
+        UpdateCounts counts=None, const uint8_t[::1] neutral=None, bint first_pass=False,
     ):
         self.updates = updates
         self.pitch = pitch
@@ -184,14 +186,14 @@ cdef class UpdateSpec:
         self.means = self.code if reduction == "mean" else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
-        if marks:
-            self.op = MARK
+        if first_pass:
+            self.op = FIRST_PASS
         self.neutral = neutral
         if neutral is not None and neutral.shape[0] < pitch:
             raise ValueError("the neutral elements are shorter than a slice")
-        if marks and (counts is None or not counts.has_totals) == (neutral is None):
-            raise ValueError("neutral elements are marked, or totals")
-        if neutral is not None and not marks and (counts is None or counts.counts is not None):
+        if first_pass and (counts is None or not counts.has_totals) == (neutral is None):
+            raise ValueError("a first pass writes neutral elements or counts totals")
+        if neutral is not None and not first_pass and (counts is None or counts.counts is not None):
             raise ValueError("neutral elements are for windows")
 
     def window(self, Py_ssize_t nbytes) -> int:
@@ -202,14 +204,14 @@ cdef class UpdateSpec:
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
-        int64_t before=0, bint marks=False,
+        int64_t before=0, bint first_pass=False,
     ) except -1:
         """Bind updates [first, first + count), to be applied to `out`, from byte `before` on.
 
-        Without `out`, they are only permuted. marks: whether a spec that marks is valid.
+        Without `out`, they are only permuted. first_pass: whether this may be a first pass.
         """
-        if self.op == MARK and not marks:
-            raise ValueError("windows are marked with their updates")
+        if self.op == FIRST_PASS and not first_pass:
+            raise ValueError("windows have no separate first pass")
         if self.updates.shape[0] < (first + count) * self.pitch:
             raise ValueError("the updates buffer is shorter than its shape")
         u.first = &self.updates[0] + first * self.pitch
@@ -349,7 +351,7 @@ cdef class RadixPartitions:
 
     cdef Sorted sorted
     cdef int64_t rows, first, count
-    cdef readonly int64_t parts
+    cdef readonly int64_t partitions
     cdef uint8_t[::1] scratch
     cdef uint32_t[::1] ends
 
@@ -359,18 +361,18 @@ cdef class RadixPartitions:
         if not 0 <= shift <= 32 or width < 1 or rows < 1:
             raise ValueError("rows are numbered by 32 bits within their partition")
         self.rows = rows
-        self.parts = ((rows - 1) >> shift) + 1
+        self.partitions = ((rows - 1) >> shift) + 1
         self.scratch, self.ends = scratch, ends
         self.sorted.width = width
         self.sorted.shift = shift
-        self.sorted.partitions = self.parts + 1
+        self.sorted.partitions = self.partitions + 1
         self.sorted.regions = &scratch[0]
         self.sorted.ends = &ends[0]
 
-    def byte_range(self, int64_t part, int64_t stop) -> slice:
-        """Return the byte range of partitions [part, stop) in the output."""
+    def byte_range(self, int64_t first, int64_t stop) -> slice:
+        """Return the byte range of partitions [first, stop) in the output."""
         cdef int64_t end = min(self.rows, stop << self.sorted.shift)
-        return slice((part << self.sorted.shift) * self.sorted.width, end * self.sorted.width)
+        return slice((first << self.sorted.shift) * self.sorted.width, end * self.sorted.width)
 
 
 @cython.final
@@ -378,16 +380,16 @@ cdef class Layout:
     """An array's shape, byte strides and itemsize."""
 
     cdef View view
-    cdef readonly int64_t strips     # see copy_strips; 0 for an array of one axis
+    cdef readonly int64_t strips     # number of strips for copy_strips; 0 if there is one axis
     cdef int closest
     cdef int64_t lowest, highest
     cdef Py_ssize_t nbytes
 
-    def __cinit__(self, tuple sizes, tuple strides, Py_ssize_t item):
+    def __cinit__(self, tuple sizes, tuple strides, Py_ssize_t itemsize):
         cdef int d
         self.view.rank = len(sizes)
-        self.view.itemsize = item
-        self.nbytes = item
+        self.view.itemsize = itemsize
+        self.nbytes = itemsize
         if not 1 <= self.view.rank <= _blocks.MOST_RANK:
             raise ValueError("a layout has 1 to 64 axes")
         for d in range(self.view.rank):
@@ -414,7 +416,7 @@ cdef class Grid:
     sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
     along: the indexed axis (length of indices, stride in elements, size of data, stride in bytes).
     across: the last axis (columns, bytes per column, columns of a unit).
-    within: (first row, rows, bytes per output row). Data has one panel; a scatter updates only
+    band: (first row, rows, bytes per output row). Data has one panel; a scatter updates only
     this band of its rows, in packed tiles. The output's rows have this stride.
     """
 
@@ -424,20 +426,20 @@ cdef class Grid:
 
     def __cinit__(
         self, tuple sizes, tuple index_strides, tuple data_strides, tuple along, tuple across,
-        Py_ssize_t item, bint negatives, tuple within=None,
+        Py_ssize_t itemsize, bint negatives, tuple band=None,
     ):
         cdef int d
         self.p.rank = len(sizes)
         if self.p.rank > _blocks.MOST_RANK:
             raise ValueError("more axes than an array can have")
-        self.p.itemsize = item
+        self.p.itemsize = itemsize
         self.p.length, self.p.index_step, self.p.size, self.p.step = along
         self.p.columns, self.p.column_stride, self.p.tile = across
         self.p.wrap = self.p.size if negatives else 0
-        self.p.low, self.p.band, self.p.pitch = within or (0, self.p.size, 0)
-        if within is not None and (
+        self.p.low, self.p.band, self.p.pitch = band or (0, self.p.size, 0)
+        if band is not None and (
             self.p.rank or self.p.low < 0 or self.p.band < 1
-            or self.p.low + self.p.band > self.p.size or self.p.pitch < self.p.columns * item
+            or self.p.low + self.p.band > self.p.size or self.p.pitch < self.p.columns * itemsize
         ):
             raise ValueError("a band is some rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
@@ -465,7 +467,7 @@ cdef class Grid:
 
     cdef int _bind(
         self, Units* c, Indices indices, int64_t unit, int64_t stop, Py_ssize_t scratch,
-        KernelOptions how,
+        KernelOptions options,
     ) except -1:
         """Bind units [unit, stop) to their indices and `scratch` bytes per thread."""
         if (
@@ -481,15 +483,15 @@ cdef class Grid:
         c.mode = indices.mode
         c.pads, c.pad = indices.pads, indices.pad_bits
         c.first = unit
-        c.buffers = how._buffers(scratch)
+        c.buffers = options._buffers(scratch)
         c.scratch = scratch
-        c.streamed = how.streamed
+        c.streamed = options.streamed
         return 0
 
     cdef int _check_span(
         self, Py_ssize_t data_bytes, Py_ssize_t origin, Py_ssize_t element_bytes
     ) except -1:
-        """Raise if units may access more than buffers of data's and of the indices' shape."""
+        """Raise if units may access bytes beyond a buffer of the shape of data or of indices."""
         if origin + self.lowest < 0 or origin + self.highest + self.p.itemsize > data_bytes:
             raise ValueError("the data buffer is shorter than its shape")
         if element_bytes <= self.last_index * self.p.itemsize:
@@ -510,7 +512,7 @@ cdef class Boxes:
 
     def __cinit__(self, tuple sizes, tuple steps):
         cdef int d
-        cdef object held = 1, parts = 1, rows = 1
+        cdef object partition_rows = 1, partitions = 1, rows = 1
         if not 0 < len(sizes) == len(steps) <= _blocks.MOST_RANK:
             raise ValueError("a box has a step along each axis")
         self.partitioning.rank = len(sizes)
@@ -518,19 +520,23 @@ cdef class Boxes:
             if not 0 < step <= size:
                 raise ValueError("a box is within the rows")
             self.partitioning.sizes[d], self.partitioning.steps[d] = size, step
-            held, parts, rows = held * step, parts * -(-size // step), rows * size
-        if parts > 65536 or rows > PY_SSIZE_T_MAX:
+            partition_rows *= step
+            partitions *= -(-size // step)
+            rows *= size
+        if partitions > 65536 or rows > PY_SSIZE_T_MAX:
             raise ValueError("more rows than the partitions hold")
-        self.partitioning.partitions, self.partitioning.held, self.rows = parts, held, rows
-        power = len(sizes) == 1 and held & (held - 1) == 0
-        self.partitioning.shift = held.bit_length() - 1 if power else -1
+        self.partitioning.partitions = partitions
+        self.partitioning.partition_rows = partition_rows
+        self.rows = rows
+        power = len(sizes) == 1 and partition_rows & (partition_rows - 1) == 0
+        self.partitioning.shift = partition_rows.bit_length() - 1 if power else -1
 
     @property
-    def parts(self) -> int:
+    def partitions(self) -> int:
         """The number of partitions."""
         return self.partitioning.partitions
 
     @property
     def row_bytes(self) -> int:
         """The bytes of a row's index in its partition."""
-        return 8 if self.partitioning.held > <int64_t> 1 << 32 else 4
+        return 8 if self.partitioning.partition_rows > <int64_t> 1 << 32 else 4

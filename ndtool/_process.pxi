@@ -16,9 +16,9 @@ cdef class AdmissionLock:
         unlock_admission(self.file)
 
 
-def end_on(int number, int status, int fd, bytes words) -> None:
+def end_on(int number, int status, int fd, bytes message) -> None:
     """Install a handler that ends the process, unless the signal is ignored; see endings.py."""
-    nd_end_on(number, status, fd, words, len(words))
+    nd_end_on(number, status, fd, message, len(message))
 
 
 def end(int number) -> None:

@@ -12,18 +12,18 @@ cdef enum:
 
 @cython.final
 cdef class SmallCall:
-    """An operator bound to shapes and types, as BoundCalls caches it: one loop on one thread.
+    """An operator bound to shapes and element types, to be executed on one thread.
 
-    addressing: of the tuples; if there is a grid, as `check` needs it. grid: of an elements
-    operator along an axis that is not the last. indices: their type and mode. change: None for a
-    gather. shape: of the output; with its type, what numpy.empty takes. width: slice size. means:
-    the type of sums to divide. views: of data, indices, updates, output.
+    addressing: of the tuples; with a grid, only for the bounds check. grid: None unless the
+    operator gathers or scatters elements along an axis that is not the last. indices: their type
+    and out-of-bounds mode, without a buffer. spec: None for a gather. shape: of the output. width:
+    bytes of a slice. Methods get `views`: the buffers of data, indices, updates and output.
     """
 
     cdef Addressing addressing
     cdef Grid grid
     cdef Indices indices
-    cdef UpdateSpec change
+    cdef UpdateSpec spec
     cdef tuple shape, shape_and_type
     cdef int64_t tuples
     cdef Py_ssize_t width
@@ -31,13 +31,13 @@ cdef class SmallCall:
     cdef int means
 
     def __cinit__(
-        self, Addressing addressing, Grid grid, Indices indices, UpdateSpec change, tuple shape,
+        self, Addressing addressing, Grid grid, Indices indices, UpdateSpec spec, tuple shape,
         int64_t tuples, Py_ssize_t width,
     ):
-        self.addressing, self.grid, self.indices, self.change = addressing, grid, indices, change
+        self.addressing, self.grid, self.indices, self.spec = addressing, grid, indices, spec
         self.shape, self.tuples, self.width = shape, tuples, width
-        self.filling = indices._filling(width) if change is None else NULL
-        self.means = 0 if change is None else change.means
+        self.filling = indices._filling(width) if spec is None else NULL
+        self.means = 0 if spec is None else spec.means
 
     cdef void _walk(self, Walk* walk, const uint8_t* index) noexcept:
         walk.nd = &self.addressing.nd
@@ -64,17 +64,17 @@ cdef class SmallCall:
         c.buffers = NULL
         c.first = 0
         c.streamed = False
-        if self.change is not None:
+        if self.spec is not None:
             c.updates = Updates(
-                <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
+                <const uint8_t*> views[2].buf, self.width, self.spec.code, self.spec.op, counts,
                 self.means, NULL, NULL,
             )
         for unit in range(self.grid.units):
-            bad |= gather_unit(&c, unit, 0) if self.change is None else scatter_unit(&c, unit, 0)
+            bad |= gather_unit(&c, unit, 0) if self.spec is None else scatter_unit(&c, unit, 0)
         return bad
 
     cdef uint64_t gather(self, Py_buffer* views) noexcept:
-        """Gather from views[0] to views[3]; non-zero if an index is out of bounds."""
+        """Gather from data (views[0]) to the output (views[3]); non-zero if out of bounds."""
         cdef Gather g
         if self.grid is not None:
             return self._units(
@@ -86,21 +86,21 @@ cdef class SmallCall:
         g.walk.redirect = self.filling - g.source
         g.to = <uint8_t*> views[3].buf
         g.count, g.width = self.tuples, self.width
-        g.parts = 1
+        g.tasks = 1
         g.by_columns = g.streamed = g.local = False
-        return gather_part(&g, 0)
+        return gather_task(&g, 0)
 
     cdef uint64_t scatter(self, Py_buffer* views) noexcept:
-        """Copy views[0] to views[3] unless they alias, and apply the updates in views[2]."""
+        """Copy data (views[0]) to the output (views[3]), unless it is data, and apply updates."""
         cdef Counts counts = Counts(NULL, 0, NULL, 0, 0, 0, False, False, False)
         cdef uint64_t bad
         cdef Means m
-        cdef UpdateCounts how = self.change.counts
-        if how is not None:
-            counts.data = <uint8_t*> calloc(views[3].len // self.width, how.bytes_each)
+        cdef UpdateCounts counter = self.spec.counts
+        if counter is not None:
+            counts.data = <uint8_t*> calloc(views[3].len // self.width, counter.bytes_each)
             if counts.data == NULL:
                 return 1
-            how._describe(&counts, <const uint8_t*> views[3].buf, self.width)
+            counter._describe(&counts, <const uint8_t*> views[3].buf, self.width)
             counts.slices = views[3].len // self.width
         if views[3].buf != views[0].buf:
             memcpy(views[3].buf, views[0].buf, views[0].len)
@@ -110,24 +110,24 @@ cdef class SmallCall:
                 counts, <uint8_t*> views[3].buf, views[3].len // self.width, 1, self.means,
                 not counts.copies_first,
             )
-            means_part(&m, 0)
+            means_task(&m, 0)
         free(counts.data)
         return bad
 
     cdef uint64_t _apply(self, Py_buffer* views, Counts counts) noexcept:
-        """Apply the updates in views[2] to views[3]."""
+        """Apply the updates (views[2]) to the output (views[3])."""
         cdef Scatter s
         if self.grid is not None:
             return self._units(<const uint8_t*> views[3].buf, views, counts)
         self._walk(&s.walk, <const uint8_t*> views[1].buf)
         s.updates = Updates(
-            <const uint8_t*> views[2].buf, self.width, self.change.code, self.change.op, counts,
+            <const uint8_t*> views[2].buf, self.width, self.spec.code, self.spec.op, counts,
             self.means, NULL, NULL,
         )
         s.to = <uint8_t*> views[3].buf
         s.count, s.width = self.tuples, self.width
-        s.sharing, s.parts, s.streamed = BY_COLUMNS, 1, False
-        return scatter_part(&s, 0)
+        s.division, s.tasks, s.streamed = BY_COLUMNS, 1, False
+        return scatter_task(&s, 0)
 
     cdef bint refuses(self, Py_buffer* views) noexcept:
         """Return whether an index is out of bounds in mode "error"."""
@@ -139,9 +139,9 @@ cdef class SmallCall:
 
 
 cdef inline int append_shape(object array, Py_buffer* view, int64_t* sizes, int n) noexcept:
-    """Take the buffer of an array, append its shape to sizes; return their new length.
+    """Get the buffer of an array and append its shape to `sizes`, of length n; return the new one.
 
-    Zero if it is not C-contiguous, has no buffer or too many axes.
+    Returns 0 if the array is not C-contiguous, has no buffer, or has too many axes.
     """
     cdef int d
     if try_buffer(array, view, PyBUF_ND):
@@ -164,9 +164,9 @@ cdef inline bint overlap(const Py_buffer* a, const Py_buffer* b) noexcept:
 cdef class BoundCalls:
     """The entry point of small calls on plain arrays, where dispatch would cost more than the work.
 
-    It caches what `bind` returns for a kind of call (arguments, shapes, types): a SmallCall, or
-    None. Everything unusual, and every failure, goes to `otherwise`, the general path, which raises
-    the errors. array, empty: numpy.ndarray and numpy.empty. tuning: has SMALL, a limit in bytes.
+    array, empty: numpy.ndarray and numpy.empty. bind: returns a SmallCall for the arguments, shapes
+    and element types of a call, or None; BoundCalls caches these. otherwise: the general path,
+    which takes all other calls and raises all errors. tuning: has SMALL, a limit in bytes.
     """
 
     cdef object array, empty, bind, fallback, tuning
@@ -179,9 +179,9 @@ cdef class BoundCalls:
 
     @cython.binding(False)    # with positional arguments alone, the cheapest call of any interface
     def call(
-        self, tuple how, object data, object indices, object updates, object out, /
+        self, tuple arguments, object data, object indices, object updates, object out, /
     ) -> object:
-        """Call an operator. how: its name and all arguments but arrays. updates, out: or None."""
+        """Call an operator; arguments: its name and all arguments that are not arrays."""
         cdef Py_buffer views[4]
         cdef object result = None
         cdef int at
@@ -189,19 +189,20 @@ cdef class BoundCalls:
             (updates is None or type(updates) is self.array)
             and (out is None or type(out) is self.array)
         ):
-            return self.fallback(how, data, indices, updates, out)
+            return self.fallback(arguments, data, indices, updates, out)
         memset(views, 0, sizeof(views))
         try:
-            result = self._small(how, data, indices, updates, out, views)
+            result = self._small(arguments, data, indices, updates, out, views)
         except (ValueError, BufferError, MemoryError):    # such as outputs that are read-only
             pass
         finally:
             for at in range(4):
                 PyBuffer_Release(&views[at])
-        return self.fallback(how, data, indices, updates, out) if result is None else result
+        return self.fallback(arguments, data, indices, updates, out) if result is None else result
 
     cdef object _small(
-        self, tuple how, object data, object indices, object updates, object out, Py_buffer* views
+        self, tuple arguments, object data, object indices, object updates, object out,
+        Py_buffer* views,
     ):
         """Return the result, or None if the general path must be taken."""
         cdef int64_t sizes[1 + 3 * (1 + MAX_AXES)]
@@ -211,9 +212,9 @@ cdef class BoundCalls:
         cdef SmallCall bound
         cdef bint done
         sizes[0] = 0
-        for d in range(PyTuple_Size(how)):
-            # of these types, none equals one of another but True and 1
-            entry = <object> PyTuple_GetItem(how, d)
+        for d in range(PyTuple_Size(arguments)):
+            # the key must differ where an argument does: of these types, only True equals 1
+            entry = <object> PyTuple_GetItem(arguments, d)
             if type(entry) is bool:
                 sizes[0] = 2 * sizes[0] + (2 if entry is True else 1)
             elif type(entry) is not int and type(entry) is not str and entry is not None:
@@ -233,15 +234,15 @@ cdef class BoundCalls:
         new_dtype = None if updates is None else updates.dtype
         shapes = PyBytes_FromStringAndSize(<char*> sizes, n * sizeof(int64_t))
         key = PyTuple_Pack(
-            5, <PyObject*> how, <PyObject*> dtype, <PyObject*> index_dtype, <PyObject*> new_dtype,
-            <PyObject*> shapes,
+            5, <PyObject*> arguments, <PyObject*> dtype, <PyObject*> index_dtype,
+            <PyObject*> new_dtype, <PyObject*> shapes,
         )
         entry = self.bound.get(key, self)
         if entry is self:
-            entry = self.bind(how, data, indices, updates)
+            entry = self.bind(arguments, data, indices, updates)
             if entry is not None:    # complete before other threads see it
                 bound = entry
-                bound.shape_and_type = bound.shape, dtype
+                bound.shape_and_type = bound.shape, dtype    # the arguments of numpy.empty
             if len(self.bound) >= MAX_BOUND:
                 self.bound.clear()
             self.bound[key] = entry
@@ -259,9 +260,9 @@ cdef class BoundCalls:
         PyObject_GetBuffer(result, &views[3], PyBUF_ND | PyBUF_WRITABLE)
         if out is not None and not self._fits(bound, dtype, out, out is data, views):
             return None
-        if bound.change is None:
+        if bound.spec is None:
             done = not bound.gather(views)
-        elif bound.change.op and not are_aligned(views):
+        elif bound.spec.op and not are_aligned(views):
             return None
         else:
             done = not bound.scatter(views)
@@ -279,7 +280,7 @@ cdef class BoundCalls:
                 return False
         if overlap(&views[3], &views[1]) or overlap(&views[3], &views[2]):
             return False
-        if overlap(&views[3], &views[0]) and not (in_place and bound.change is not None):
+        if overlap(&views[3], &views[0]) and not (in_place and bound.spec is not None):
             return False
         return not bound.refuses(views)
 

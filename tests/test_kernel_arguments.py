@@ -65,7 +65,7 @@ def windowed(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
 
 
-def marks(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+def first_pass(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
 
 
@@ -75,7 +75,7 @@ def totals(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.Updat
 
 
 HALF = _kernels.WorkItem(0, 2, 0, 4)
-LONG = {"piece": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
+LONG = {"item": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
 def how(scratch_bytes: int = 0) -> _kernels.KernelOptions:
@@ -100,33 +100,33 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
-        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
-        "out": buffer(16), "how": how(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": piece(),
+        "out": buffer(16), "options": how(),
     },
     "scatter": {
-        "a": addressing(), "indices": indices(), "piece": piece(), "change": change(),
-        "out": buffer(32), "by_batches": True, "how": how(),
+        "a": addressing(), "indices": indices(), "item": piece(), "spec": change(),
+        "out": buffer(32), "by_batches": True, "options": how(),
     },
     "scatter_copies": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
-        "size": 32, "how": how(32),
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": change(),
+        "size": 32, "options": how(32),
     },
-    "scatter_lines": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "change": change(),
-        "data": buffer(32), "out": buffer(32), "how": how(32),
+    "scatter_batches": {
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": change(),
+        "data": buffer(32), "out": buffer(32), "options": how(32),
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
-        "change": change(), "into": parts(), "how": how(),
+        "spec": change(), "into": parts(), "options": how(),
     },
     "apply_partitions": {
-        "parts": sorted_parts(), "change": change(), "data": buffer(32), "out": buffer(32),
-        "part": 0, "stop": 2, "how": how(16),
+        "partitions": sorted_parts(), "spec": change(), "data": buffer(32), "out": buffer(32),
+        "first": 0, "stop": 2, "options": how(16),
     },
     "gather_strided": {
         "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
-        "data": buffer(120), "origin": 0, "indices": indices(), "piece": piece(width=16),
-        "out": buffer(32), "how": how(),
+        "data": buffer(120), "origin": 0, "indices": indices(), "item": piece(width=16),
+        "out": buffer(32), "options": how(),
     },
     "pack": {
         "layout": _kernels.Layout((4,), (8,), 8), "data": buffer(32), "origin": 0, "out": buffer(32),
@@ -134,26 +134,26 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "copy_strips": {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
-        "out": buffer(32), "strip": 0, "stop": 1, "how": how(),
+        "out": buffer(32), "strip": 0, "stop": 1, "options": how(),
     },
     "gather_units": {
         "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
-        "out": buffer(48), "how": how(96),
+        "out": buffer(48), "options": how(96),
     },
     "scatter_units": {
-        "g": grid(), "indices": indices(48), "change": change(48), "data": buffer(96),
-        "out": buffer(96), "unit": 0, "stop": 1, "how": how(96),
+        "g": grid(), "indices": indices(48), "spec": change(48), "data": buffer(96),
+        "out": buffer(96), "unit": 0, "stop": 1, "options": how(96),
     },
-    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "how": how()},
+    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "options": how()},
     "will_need": {
-        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "piece": piece(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": piece(),
     },
-    "copy": {"data": buffer(32), "out": buffer(32), "how": how()},
+    "copy": {"data": buffer(32), "out": buffer(32), "options": how()},
     "swap": {"buffer": buffer(36), "unit": 12},
 }  # fmt: skip
 
 DATA = "the data buffer is shorter than its shape"
-MARKED = "windows are marked with their updates"
+SEPARATE = "windows have no separate first pass"
 TILES = "packed tiles, and only they, have their own counts"
 INDEX = "the indices buffer is shorter than its shape"
 OUT = "the output buffer is shorter than its shape"
@@ -191,84 +191,86 @@ WRONG = [
     ("gather", {"data": buffer(31)}, DATA),
     ("gather", {"origin": -1}, DATA),
     ("gather", {"origin": 1}, DATA),
-    ("gather", {"piece": piece(width=9)}, DATA),
-    ("gather", {"piece": piece(column=1)}, DATA),
-    ("gather", {"piece": piece(first=1)}, INDEX),
+    ("gather", {"item": piece(width=9)}, DATA),
+    ("gather", {"item": piece(column=1)}, DATA),
+    ("gather", {"item": piece(first=1)}, INDEX),
     ("gather", {"indices": indices(15)}, INDEX),
     ("gather", {"out": buffer(15)}, OUT),
     ("gather", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
     ("gather", {"indices": indices(rule="drop")}, FILLING),
     ("scatter", {"out": buffer(31)}, DATA),
     ("scatter", {"indices": indices(15)}, INDEX),
-    ("scatter", {"change": change(15)}, UPDATES),
-    ("scatter", {"change": change(16, 7)}, SHORT),
-    ("scatter", {"piece": piece(first=1, tuples=1)}, BATCHES),
-    ("scatter", {"piece": piece(tuples=1)}, BATCHES),
-    ("scatter_lines", {"out": buffer(31)}, DATA),
-    ("scatter_lines", {"indices": indices(15)}, INDEX),
-    ("scatter_lines", {"change": change(15)}, UPDATES),
-    ("scatter_lines", {"data": buffer(31)}, DATA),
-    ("scatter_lines", {"how": how(31)}, SCRATCH),
-    ("scatter_lines", {"how": how()}, SCRATCH),
-    ("scatter_lines", {"first": 1, "count": 1}, BATCHES),
-    ("scatter_lines", {"count": 1}, BATCHES),
+    ("scatter", {"spec": change(15)}, UPDATES),
+    ("scatter", {"spec": change(16, 7)}, SHORT),
+    ("scatter", {"item": piece(first=1, tuples=1)}, BATCHES),
+    ("scatter", {"item": piece(tuples=1)}, BATCHES),
+    ("scatter_batches", {"out": buffer(31)}, DATA),
+    ("scatter_batches", {"indices": indices(15)}, INDEX),
+    ("scatter_batches", {"spec": change(15)}, UPDATES),
+    ("scatter_batches", {"data": buffer(31)}, DATA),
+    ("scatter_batches", {"options": how(31)}, SCRATCH),
+    ("scatter_batches", {"options": how()}, SCRATCH),
+    ("scatter_batches", {"first": 1, "count": 1}, BATCHES),
+    ("scatter_batches", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
     ("partition", {"into": parts(REGION + ROOM - 1)}, SCRATCH),
     ("partition", {"into": parts(ends=2)}, SCRATCH),
     ("partition", {"into": parts(rows=3)}, ROWS),
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
-    ("partition", {"change": change(15)}, UPDATES),
-    ("partition", {"change": change(18, 9)}, SHORT),
-    ("scatter", {"change": counted(31)}, "the counts are fewer than the slices"),
+    ("partition", {"spec": change(15)}, UPDATES),
+    ("partition", {"spec": change(18, 9)}, SHORT),
+    ("scatter", {"spec": counted(31)}, "the counts are fewer than the slices"),
     (
         "scatter",
-        {"piece": _kernels.WorkItem(0, 2, 0, 4), "change": counted()},
+        {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted()},
         "complete slices are counted",
     ),
-    ("scatter", {"change": windowed()}, "there is no window"),
-    ("scatter", {"change": totals()}, "short slices have no totals"),
+    ("scatter", {"spec": windowed()}, "there is no window"),
+    ("scatter", {"spec": totals()}, "short slices have no totals"),
     (
         "scatter",
         LONG
-        | {
-            "change": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)
-        },
-        "long slices are not marked",
+        | {"spec": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)},
+        "long slices get no neutral elements",
     ),
-    ("scatter", LONG | {"piece": HALF, "change": marks(72, 144)}, "complete slices are marked"),
-    ("scatter", {"piece": HALF, "change": marks()}, "complete slices are marked"),
-    ("scatter_units", {"change": marks(4, 48), "how": how()}, SHORT),
-    ("scatter_units", {"change": totals(nbytes=48), "how": how()}, "the counts are fewer.*"),
-    ("scatter_units", {"change": totals(8, 48, 96), "how": how()}, "short slices have no totals"),
-    ("scatter_lines", {"change": marks(), "how": how(128)}, MARKED),
-    ("scatter_lines", {"change": windowed(), "how": how(127)}, SCRATCH),
-    ("apply_partitions", {"change": marks(), "how": how(128)}, MARKED),
-    ("apply_partitions", {"change": windowed(), "how": how(127)}, SCRATCH),
-    ("apply_partitions", {"change": windowed(), "data": None, "how": how()}, SCRATCH),
-    ("scatter_units", {"change": windowed(nbytes=48), "how": how(255)}, SCRATCH),
-    ("scatter_units", {"change": windowed(nbytes=48), "how": how()}, TILES),
-    ("scatter_units", {"change": counted(96, 8, 8, 48)}, TILES),
-    ("scatter_units", {"change": marks(nbytes=48)}, MARKED),
-    ("scatter_copies", {"change": counted()}, "updates of copies are not counted"),
+    (
+        "scatter",
+        LONG | {"item": HALF, "spec": first_pass(72, 144)},
+        "a first pass is over complete slices",
+    ),
+    ("scatter", {"item": HALF, "spec": first_pass()}, "a first pass is over complete slices"),
+    ("scatter_units", {"spec": first_pass(4, 48), "options": how()}, SHORT),
+    ("scatter_units", {"spec": totals(nbytes=48), "options": how()}, "the counts are fewer.*"),
+    ("scatter_units", {"spec": totals(8, 48, 96), "options": how()}, "short slices have no totals"),
+    ("scatter_batches", {"spec": first_pass(), "options": how(128)}, SEPARATE),
+    ("scatter_batches", {"spec": windowed(), "options": how(127)}, SCRATCH),
+    ("apply_partitions", {"spec": first_pass(), "options": how(128)}, SEPARATE),
+    ("apply_partitions", {"spec": windowed(), "options": how(127)}, SCRATCH),
+    ("apply_partitions", {"spec": windowed(), "data": None, "options": how()}, SCRATCH),
+    ("scatter_units", {"spec": windowed(nbytes=48), "options": how(255)}, SCRATCH),
+    ("scatter_units", {"spec": windowed(nbytes=48), "options": how()}, TILES),
+    ("scatter_units", {"spec": counted(96, 8, 8, 48)}, TILES),
+    ("scatter_units", {"spec": first_pass(nbytes=48)}, SEPARATE),
+    ("scatter_copies", {"spec": counted()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
-    ("scatter_copies", {"change": change(15)}, UPDATES),
+    ("scatter_copies", {"spec": change(15)}, UPDATES),
     ("scatter_copies", {"size": 31}, DATA),
-    ("scatter_copies", {"how": how(31)}, SCRATCH),
-    ("scatter_copies", {"how": how()}, SCRATCH),
+    ("scatter_copies", {"options": how(31)}, SCRATCH),
+    ("scatter_copies", {"options": how()}, SCRATCH),
     ("apply_partitions", {"out": buffer(31)}, OUT),
     ("apply_partitions", {"data": buffer(31)}, OUT),
-    ("apply_partitions", {"how": how(15)}, SCRATCH),
-    ("apply_partitions", {"how": how()}, SCRATCH),
-    ("apply_partitions", {"change": change(15)}, UPDATES),
-    ("apply_partitions", {"change": change(14, 7)}, OTHERS),
+    ("apply_partitions", {"options": how(15)}, SCRATCH),
+    ("apply_partitions", {"options": how()}, SCRATCH),
+    ("apply_partitions", {"spec": change(15)}, UPDATES),
+    ("apply_partitions", {"spec": change(14, 7)}, OTHERS),
     ("apply_partitions", {"stop": 3}, OTHERS),
-    ("apply_partitions", {"part": -1}, OTHERS),
+    ("apply_partitions", {"first": -1}, OTHERS),
     ("gather_strided", {"data": buffer(119)}, DATA),
     ("gather_strided", {"indices": indices(15)}, INDEX),
     ("gather_strided", {"out": buffer(31)}, OUT),
-    ("gather_strided", {"piece": piece(width=12)}, WITHIN),
-    ("gather_strided", {"piece": piece(column=4)}, WITHIN),
-    ("gather_strided", {"piece": piece(column=16)}, WITHIN),
+    ("gather_strided", {"item": piece(width=12)}, WITHIN),
+    ("gather_strided", {"item": piece(column=4)}, WITHIN),
+    ("gather_strided", {"item": piece(column=16)}, WITHIN),
     ("gather_strided", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
     ("pack", {"data": buffer(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
@@ -283,18 +285,18 @@ WRONG = [
     ("gather_units", {"stop": 2}, INDEX),
     ("gather_units", {"unit": -1}, INDEX),
     ("gather_units", {"out": buffer(40)}, UNIT),
-    ("gather_units", {"how": how(95)}, SCRATCH),
+    ("gather_units", {"options": how(95)}, SCRATCH),
     ("gather_units", {"indices": indices(48, rule="drop")}, FILLING),
     ("scatter_units", {"out": buffer(95)}, DATA),
     ("scatter_units", {"data": buffer(95)}, DATA),
     ("scatter_units", {"indices": indices(40)}, INDEX),
-    ("scatter_units", {"change": change(40)}, UNIT),
-    ("scatter_units", {"how": how(95)}, SCRATCH),
+    ("scatter_units", {"spec": change(40)}, UNIT),
+    ("scatter_units", {"options": how(95)}, SCRATCH),
     ("gather_units", {"g": grid(within=(0, 4, 30)), "out": buffer(53)}, OUT),
     ("gather_units", {"g": grid(within=(0, 3, 24))}, OUT),
     ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how()}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "how": how(71)}, SCRATCH),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "options": how()}, BAND),
+    ("scatter_units", {"g": grid(within=(1, 2, 24)), "options": how(71)}, SCRATCH),
     ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": buffer(95)}, DATA),
     ("spread", {"out": buffer(39)}, OUT),
     ("spread", {"pitch": 15}, OUT),
@@ -431,8 +433,8 @@ def test_neutral_elements_and_totals_are_complete() -> None:
     for reason, counts, neutral, marking in (
         ("the neutral elements are shorter than a slice", own, buffer(7), False),
         ("neutral elements are for windows", None, buffer(8), False),
-        ("neutral elements are marked, or totals", None, None, True),
-        ("neutral elements are marked, or totals", own, None, True),
+        ("a first pass writes neutral elements or counts totals", None, None, True),
+        ("a first pass writes neutral elements or counts totals", own, None, True),
     ):
         with pytest.raises(ValueError, match=reason):
             _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, marking)

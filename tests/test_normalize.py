@@ -168,13 +168,13 @@ def test_rows_that_are_many_are_not_gathered_an_element_at_a_time(
     temporary: pytest.MonkeyPatch,
 ) -> None:
     save(data=np.asarray(np.arange(4000.0).reshape(40, 100), order="F"), indices=[[3], [-1]] * 20)
-    piece = gathers.gather_piece
+    piece = gathers.gather_item
 
-    def gather_piece(runs: Any, *arguments: Any) -> bool:
+    def gather_item(runs: Any, *arguments: Any) -> bool:
         assert runs.layout is None
         return piece(runs, *arguments)
 
-    temporary.setattr(gathers, "gather_piece", gather_piece)
+    temporary.setattr(gathers, "gather_item", gather_item)
     got = run("gather_nd", Attributes(), 1, "data.npy", "indices.npy")
     assert got[:2, 0].tolist() == [300, 3900]
 

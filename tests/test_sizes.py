@@ -300,15 +300,15 @@ def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None
         (60, [24, 24, 12] * 10),
     ],
 )
-def test_outputs_are_made_in_pieces_of_whole_elements(width: int, expected: list[int]) -> None:
+def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: list[int]) -> None:
     runs = bind.Runs(None, None, width, 4, 10, 1, 10)
-    pieces = list(gathers.pieces(runs, 27))
+    pieces = list(gathers.work_items(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
     positions = [piece.byte_range(runs.width) for piece in pieces]
     assert [location.start for location in positions[1:]] == [
         location.stop for location in positions[:-1]
     ]
-    assert gathers.whole_elements(40, 27) == 40
+    assert gathers.complete_elements(40, 27) == 40
 
 
 def test_the_largest_output_that_can_be_counted() -> None:

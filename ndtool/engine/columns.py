@@ -24,8 +24,8 @@ from ndtool.machine.threads import team
 class Block(NamedTuple):
     """Some columns of a band of a panel's rows.
 
-    first_index: its position for these columns. data: the offset of the first element
-    of data. first, rows: the band. panels: the bound columns.
+    first_index: the position of the columns' first index. data: the byte offset of their first
+    element. first, rows: the band. panels: the plan of these columns alone.
     """
 
     first_index: int
@@ -59,25 +59,25 @@ def suit(p: Panels, rows: int) -> bool:
 
 def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
     """Yield the blocks of an output's panels of `rows` rows each, in at most `bands` bands."""
-    band, limit = _cut(p, rows, bands)
-    edges = _edges(p, limit, _kernels.within_page(out))
+    band, limit = _block_shape(p, rows, bands)
+    edges = _edges(p, limit, _kernels.page_offset(out))
     for panel in range(prod(p.sizes)):
         at = layouts.unravel(panel, p.sizes)
         first_index = sum(map(int.__mul__, at, p.index_strides))
         data = sum(map(int.__mul__, at, p.data_strides))
         for column, stop in pairwise(edges):
-            part = p._replace(sizes=(), index_strides=(), data_strides=(), columns=stop - column)
+            panels = p._replace(sizes=(), index_strides=(), data_strides=(), columns=stop - column)
             for first in range(0, rows, band):
                 yield Block(
                     first_index + column,
                     data + column * p.column_stride,
                     first,
                     min(band, rows - first),
-                    part,
+                    panels,
                 )
 
 
-def _cut(p: Panels, rows: int, bands: int) -> tuple[int, int]:
+def _block_shape(p: Panels, rows: int, bands: int) -> tuple[int, int]:
     """Return the rows of a band and the bytes of a row in a group: complete pages if possible."""
     width = p.columns * p.itemsize
     band = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.BLOCK)))
@@ -101,8 +101,8 @@ def _edges(p: Panels, width: int, skew: int) -> list[int]:
 
 def spread(block: Block, buffer: Buffer, out: Buffer, pitch: int, threads: int) -> None:
     """Copy the rows of a block to out, `pitch` bytes from row to row."""
-    how = KernelOptions(team(threads, 2 * block.nbytes))
-    _kernels.spread(buffer[: block.nbytes], block.rows, out, pitch, how)
+    options = KernelOptions(team(threads, 2 * block.nbytes))
+    _kernels.spread(buffer[: block.nbytes], block.rows, out, pitch, options)
 
 
 def allocate(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
@@ -113,5 +113,5 @@ def allocate(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
     """
     if isinstance(out, memoryview) and isinstance(out.obj, mmap.mmap):
         scratch.advise(out.obj, "MADV_RANDOM")
-    band, limit = _cut(p, rows, bands)
+    band, limit = _block_shape(p, rows, bands)
     return memoryview(scratch.take(band * min(limit + p.itemsize, p.columns * p.itemsize)))

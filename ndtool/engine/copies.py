@@ -86,8 +86,8 @@ def write_normalized(
         buffers.give(buffer)
 
     buffers = BufferPool(min(size, max(tuning.TURNED, item)))
-    pieces = boxes(sizes or (1,), steps or (item,), item, tuning.TURNED)
-    run_all(move, pieces, team(threads, 2 * size))
+    divided = boxes(sizes or (1,), steps or (item,), item, tuning.TURNED)
+    run_all(move, divided, team(threads, 2 * size))
 
 
 def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
@@ -141,11 +141,11 @@ def _copy_strips(
     progress: ProgressCallback,
 ) -> None:
     """Copy in strips, so that complete cache lines are read and written."""
-    how = KernelOptions(team(threads, 2 * size))
+    options = KernelOptions(team(threads, 2 * size))
     step = -(-layout.strips * tuning.PIECE // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
-        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, how)
+        _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, options)
         progress(stop / layout.strips)
 
 

@@ -1,7 +1,7 @@
 """Counts of the updates of each slice of an output.
 
-A mean is the sum of its summands in order, divided once by their number. If current values are left
-out, the first update of a slice is copied, the next ones are reduced.
+A mean is the sum of its summands in order, divided once by their number. If current values are not
+included, the first update of a slice is copied and the next ones are reduced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 
 class Combining(NamedTuple):
-    """How updates are combined: the reduction, its current values, and duplicates of "none"."""
+    """How updates are combined with the current values and with each other.
+
+    include_self: whether the current value takes part in the reduction. duplicates: for reduction
+    "none", which of several updates to the same slice is the result: "last", "first" or "error".
+    """
 
     reduction: str
     include_self: bool = True
@@ -99,14 +103,14 @@ class Combining(NamedTuple):
     ) -> None:
         """Divide the sums of a mean by their counts; other reductions are complete."""
         if counts is not None and self.divides:
-            how = KernelOptions(team(threads, len(out)))
-            _kernels.divide_means(counts, out, width, dtype.name, self.include_self, how)
+            options = KernelOptions(team(threads, len(out)))
+            _kernels.divide_means(counts, out, width, dtype.name, self.include_self, options)
 
 
 def _zeros(size: int, most: bool) -> mmap.mmap:
-    """Return zeroed memory, of which only what is touched is allocated.
+    """Return zeroed memory, whose pages the system allocates when they are first accessed.
 
-    most: whether most of it will be.
+    most: whether most of them will be accessed.
     """
     try:
         buffer = mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))

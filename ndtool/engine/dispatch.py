@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Gathering(NamedTuple):
-    """How a gather is executed.
+    """The kernel that a gather is executed by.
 
     slices: set if each tuple selects a slice of data. panels: set for elements along an axis that
     is not the last. packs: whether copying data to row-major order first is faster, because their

@@ -1,4 +1,4 @@
-"""The check for duplicates: index tuples that select what an earlier tuple selects.
+"""The check for duplicates: index tuples that select the same slice as an earlier tuple.
 
 A bit per row of data shows which rows earlier tuples select. If memory has fewer bits than data
 rows, each pass over the indices checks as many rows as there are bits.

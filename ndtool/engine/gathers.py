@@ -15,23 +15,23 @@ from ndtool.machine.threads import team
 ProgressCallback = Callable[[float], object]  # progress callback: takes the completed fraction
 
 
-def silent(run_all: float) -> None:
+def silent(completed: float) -> None:
     """Ignore progress."""
 
 
-def whole_elements(itemsize: int, limit: int) -> int:
+def complete_elements(itemsize: int, limit: int) -> int:
     """Round `limit` bytes down to complete elements, at least one."""
     return max(1, limit // itemsize) * itemsize
 
 
-def pieces(runs: Runs, limit: int) -> Iterator[WorkItem]:
+def work_items(runs: Runs, limit: int) -> Iterator[WorkItem]:
     """Yield work items of about `limit` bytes of output, in row-major order."""
     step = max(1, limit // runs.width)
-    window = whole_elements(runs.itemsize, limit)
+    width = complete_elements(runs.itemsize, limit)
     for first in range(0, runs.tuples, step):
-        for column in range(0, runs.width, window):
-            width = min(window, runs.width - column)
-            yield WorkItem(first, min(step, runs.tuples - first), column, width)
+        for column in range(0, runs.width, width):
+            n = min(step, runs.tuples - first)
+            yield WorkItem(first, n, column, min(width, runs.width - column))
 
 
 def gather(
@@ -46,18 +46,18 @@ def gather(
     size = runs.tuples * runs.width
     streamed = size >= tuning.STREAMED
     if size <= tuning.PIECE:
-        whole = WorkItem(0, runs.tuples, 0, runs.width)
-        return gather_piece(runs, data, indices, whole, out, threads, streamed)
-    for piece in pieces(runs, tuning.PIECE):
-        byte_range = piece.byte_range(runs.width)
-        if not gather_piece(runs, data, indices, piece, out[byte_range], threads, streamed):
+        item = WorkItem(0, runs.tuples, 0, runs.width)
+        return gather_item(runs, data, indices, item, out, threads, streamed)
+    for item in work_items(runs, tuning.PIECE):
+        byte_range = item.byte_range(runs.width)
+        if not gather_item(runs, data, indices, item, out[byte_range], threads, streamed):
             return False
         progress(byte_range.stop / size)
     return True
 
 
 def fill(out: Buffer, filling: bytes | None) -> bool:
-    """Fill out with the fill value, as every index is out of bounds; False if there is none."""
+    """Write the fill value to all of `out`, as no index is valid; False if there is none."""
     if filling is None:
         return False
     step = len(filling)
@@ -67,35 +67,35 @@ def fill(out: Buffer, filling: bytes | None) -> bool:
     return True
 
 
-def gather_piece(
+def gather_item(
     runs: Runs,
     data: Operand,
     indices: Indices,
-    piece: WorkItem,
+    item: WorkItem,
     out: Buffer,
     threads: int,
     streamed: bool = False,
 ) -> bool:
     """Gather one work item to the start of out; return False if an index is out of bounds."""
-    work = piece.tuples * (piece.width + runs.entries * indices.itemsize)
-    how, addressing = KernelOptions(team(threads, work), streamed), runs.addressing
+    work = item.tuples * (item.width + runs.entries * indices.itemsize)
+    options, addressing = KernelOptions(team(threads, work), streamed), runs.addressing
     buffer, origin, _ = data
     if runs.layout is None:
-        return not _kernels.gather(addressing, buffer, origin, indices, piece, out, how)
+        return not _kernels.gather(addressing, buffer, origin, indices, item, out, options)
     return not _kernels.gather_strided(
-        addressing, runs.layout, buffer, origin, indices, piece, out, how
+        addressing, runs.layout, buffer, origin, indices, item, out, options
     )
 
 
 def needs_all(runs: Runs, nbytes: int) -> bool:
-    """Whether a gather reads about every page of data, so that sequential reading is faster."""
+    """Whether a gather reads about every page of data, so that reading data in order is faster."""
     return runs.tuples * max(runs.width, PAGE) >= nbytes
 
 
-def will_need(runs: Runs, data: Operand, indices: Indices, piece: WorkItem) -> None:
+def will_need(runs: Runs, data: Operand, indices: Indices, item: WorkItem) -> None:
     """Prefetch (madvise) the pages of a mapped file that a work item reads."""
     if runs.layout is None:
-        _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, piece)
+        _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, item)
 
 
 def gather_panels(
@@ -125,10 +125,12 @@ def gather_units(
     step = max(threads, tuning.PIECE // max(1, units.work))
     threads = team(threads, total * units.work)
     buffers = memoryview(bytearray(threads * units.scratch)) if units.packs else None
-    how = KernelOptions(threads, len(out) >= tuning.STREAMED, buffers)
+    options = KernelOptions(threads, len(out) >= tuning.STREAMED, buffers)
     for first in range(0, total, step):
         stop = min(total, first + step)
-        if _kernels.gather_units(grid, data.buffer, data.origin, indices, first, stop, out, how):
+        if _kernels.gather_units(
+            grid, data.buffer, data.origin, indices, first, stop, out, options
+        ):
             return False
         progress(stop / total)
     return True
@@ -145,8 +147,8 @@ def gather_columns(
     """Gather panels in blocks of columns, each written to a mapped file in complete pages."""
     buffer, done, pitch = columns.allocate(p, p.length, p.length, out), 0, p.columns * p.itemsize
     for block in columns.blocks(p, p.length, out, p.length):
-        part = block.panels._replace(length=block.rows)
-        units = bind_units(part, (0, p.size, block.width))
+        panels = block.panels._replace(length=block.rows)
+        units = bind_units(panels, (0, p.size, block.width))
         first = block.first_index + block.first * p.index_step
         source = data._replace(origin=data.origin + block.data)
         to = buffer[: block.nbytes]

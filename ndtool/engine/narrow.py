@@ -1,7 +1,7 @@
 """Narrowed indices: validated tuples stored as linear row indices of two or four bytes.
 
-A separate check reads all indices one more time. For large indices it stores them narrowed, and
-the kernels read the smaller copy.
+Validation before the output changes reads all indices an additional time. If they are large, it
+stores them narrowed, so that the kernels read the smaller copy.
 """
 
 from collections.abc import Iterator
@@ -30,11 +30,11 @@ class Checked(NamedTuple):
 def checked(
     plan: Plan, indices: Indices, negatives: bool, threads: int, flat: bool = True
 ) -> Iterator[Checked]:
-    """Validate all indices; yield the plan and indices to execute, narrowed if that pays.
+    """Validate all indices; yield the plan and indices to execute, narrowed if that is faster.
 
     flat: whether data are in row-major order. Raises BoundsError for an index out of bounds.
     """
-    itemsize = _bytes_of_a_number(plan, indices)
+    itemsize = _row_index_bytes(plan, indices)
     lenient = indices.out_of_bounds != "error" or indices.skips
     if lenient or not itemsize or (len(_sizes(plan)) > 1 and not flat):
         check.check(plan, indices, negatives, threads)
@@ -43,23 +43,23 @@ def checked(
     sizes, tuples = _sizes(plan), prod(plan.positions)
     addressing = Addressing(sizes, layouts.contiguous(sizes, 1), tuples, (), (), negatives)
     buffer = scratch.take(tuples * itemsize)
-    numbers = memoryview(buffer)
+    rows_buffer = memoryview(buffer)
     pitch = len(sizes) * indices.itemsize
     step = max(1, tuning.PIECE // pitch)
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
-        to = numbers[first * itemsize : (first + n) * itemsize]
+        to = rows_buffer[first * itemsize : (first + n) * itemsize]
         if _kernels.linearize_rows(
             addressing, indices, first, n, to, itemsize, team(threads, n * pitch)
         ):
             raise check.refusal(plan, indices, negatives)
-    of_rows = Indices(numbers, itemsize, itemsize == 2, False, below=prod(sizes))
+    of_rows = Indices(rows_buffer, itemsize, itemsize == 2, False, below=prod(sizes))
     yield Checked(_by_row(plan), of_rows, False)
-    scratch.keep(buffer)
+    scratch.give(buffer)
 
 
-def _bytes_of_a_number(plan: Plan, indices: Indices) -> int:
-    """Return the bytes of a narrowed index; 0 if narrowing does not pay."""
+def _row_index_bytes(plan: Plan, indices: Indices) -> int:
+    """Return the bytes of a narrowed index; 0 if narrowing would be slower."""
     sizes, tuples = _sizes(plan), prod(plan.positions)
     rows, entry = prod(sizes), len(sizes) * indices.itemsize
     itemsize = 2 if rows <= 1 << 16 else 4

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-Group = tuple[int, int]  # the fewest bytes that hold complete elements, and how many these are
+Group = tuple[int, int]  # the fewest bytes that contain complete elements, and their number
 
 
 def _group(bits: int) -> Group:
     return (3, 4) if bits == 6 else (1, 8 // bits)
 
 
-def unpacked(pieces: Iterable[bytes], bits: int) -> Iterator[bytes]:
+def unpacked(blocks: Iterable[bytes], bits: int) -> Iterator[bytes]:
     """Unpack elements to a byte each; the last bytes may be padding."""
     group, rest = _group(bits)[0], b""
-    for piece in pieces:
-        rest += piece
+    for block in blocks:
+        rest += block
         whole = len(rest) // group * group
         yield unpack(rest[:whole], bits)
         rest = rest[whole:]

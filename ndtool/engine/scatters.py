@@ -1,10 +1,10 @@
 """Scatter algorithms, and the choice among them.
 
-Results equal those of the sequential loop: a thread owns a partition of the output, and applies
-its updates in row-major order of the indices. The algorithms: by destination (a radix partition of
-the tuples, so that each partition of the output fits the cache), by copies (of a small output,
-reduced at the end), by lines (batches have disjoint outputs), in order (each thread owns some of
-the long slices), by units (along an axis that is not the last).
+Results equal those of the sequential loop: each slice of the output is updated by one thread, in
+row-major order of the indices. The algorithms: by destination (a radix partition of the tuples, so
+that each partition of the output fits in cache), by copies (each thread reduces into a copy of a
+small output), by batches (no two of which update the same slice), in order (each thread owns some
+of the long slices), by units (elements along an axis that is not the last).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ndtool._kernels import BAD, LINE, Addressing, Indices, KernelOptions, Updat
 from ndtool.engine import check, columns, layouts, narrow, tuning
 from ndtool.engine.bind import Buffer, Panels, Runs, bind_panels, bind_runs, bind_units
 from ndtool.engine.destinations import by_destination
-from ndtool.engine.gathers import whole_elements
+from ndtool.engine.gathers import complete_elements
 from ndtool.engine.updates import Scatter, copy, counting
 from ndtool.machine.threads import team
 from ndtool.rules.modes import MODES
@@ -42,22 +42,27 @@ def scatter(s: Scatter) -> bool:
             return _by_panels(work)
     rows = len(s.out) // runs.width
     size = plan.data[plan.axis] if isinstance(plan, ElementsPlan) else prod(plan.sizes)
-    line = size * runs.width  # the part of the output that one batch updates
-    one_line = runs.per_batch == runs.tuples
+    batch_bytes = size * runs.width  # the range of the output that one batch updates
+    one_batch = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
     wide = runs.width >= tuning.WIDE and s.write is None
-    if one_line and threads > 1 and _is_worth_copies(s, threads):
+    if one_batch and threads > 1 and _is_worth_copies(s, threads):
         return _by_copies(s, runs, threads)
-    many = runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
-    far = len(s.out) > (tuning.SORTED if threads > 1 else 2 * tuning.SORTED) * tuning.CACHED
-    if many and far and not wide and (one_line or line > tuning.CACHED):
+    is_worth_sorting = (
+        runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
+    )
+    exceeds_cache = len(s.out) > (1 if threads > 1 else 2) * tuning.SORTED * tuning.CACHED
+    # on one thread, prefetched updates in order are faster, unless windows help more
+    gains = threads > 1 or s.combining.is_counted or s.write is not None
+    spans_cache = one_batch or batch_bytes > tuning.CACHED
+    if gains and is_worth_sorting and exceeds_cache and spans_cache and not wide:
         local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
         if local < tuning.LOCAL_SHARE:
             return by_destination(s, runs, rows)
     with _guarded(s) as work:
-        lines = runs.tuples // runs.per_batch
-        if not one_line and (runs.width < tuning.WIDE or lines >= threads):
-            return _by_lines(work, line)
+        batches = runs.tuples // runs.per_batch
+        if not one_batch and (runs.width < tuning.WIDE or batches >= threads):
+            return _by_batches(work, batch_bytes)
         copy(work)
         return _in_order(work)
 
@@ -80,23 +85,23 @@ def _runs(s: Scatter) -> Runs | None:
 
 
 def _in_order(s: Scatter) -> bool:
-    """Scatter in order: each thread reads all tuples and updates its share of the slices."""
+    """Scatter in order: each thread reads all tuples and updates the slices that it owns."""
     runs = _runs(s)
     assert runs is not None
     threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
-    how = KernelOptions(threads, s.reduction == "none" and s.streamed)
+    options = KernelOptions(threads, s.reduction == "none" and s.streamed)
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
-    whole = s.combining.is_counted
-    window = runs.width if whole else whole_elements(runs.itemsize, tuning.PIECE)
+    complete = s.combining.is_counted
+    step_bytes = runs.width if complete else complete_elements(runs.itemsize, tuning.PIECE)
 
-    def apply(change: UpdateSpec) -> int:
+    def apply(spec: UpdateSpec) -> int:
         found = 0
         for first in range(0, runs.tuples, step):
             n = min(step, runs.tuples - first)
-            for column in range(0, runs.width, window):
-                piece = WorkItem(first, n, column, min(window, runs.width - column))
+            for column in range(0, runs.width, step_bytes):
+                item = WorkItem(first, n, column, min(step_bytes, runs.width - column))
                 found |= _kernels.scatter(
-                    runs.addressing, s.indices, piece, change, s.out, False, how
+                    runs.addressing, s.indices, item, spec, s.out, False, options
                 )
             if found & BAD:
                 return found
@@ -114,69 +119,71 @@ def _is_worth_copies(s: Scatter, threads: int) -> bool:
 
 def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
     """Scatter by copies: each thread reduces into neutral elements; then data take them."""
-    size, change, addressing = len(s.out), s.change(runs.width), runs.addressing
+    size, spec, addressing = len(s.out), s.update_spec(runs.width), runs.addressing
     copies = memoryview(bytearray(threads * size))
-    how = KernelOptions(threads, False, copies)
-    untouched = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
-    copies[:size] = untouched
+    options = KernelOptions(threads, False, copies)
+    neutral = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
+    copies[:size] = neutral
     step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
     for first in range(0, runs.tuples, step):
         n = min(step, runs.tuples - first)
-        copies[size:] = untouched * (threads - 1)
-        if _kernels.scatter_copies(addressing, s.indices, first, n, change, size, how):
+        copies[size:] = neutral * (threads - 1)
+        if _kernels.scatter_copies(addressing, s.indices, first, n, spec, size, options):
             return False
-        _put_together(s, copies[size:], copies[:size])
+        _combine_copies(s, copies[size:], copies[:size])
         s.progress((first + n) / runs.tuples)
     copy(s)
-    _put_together(s, copies[:size], s.out)
+    _combine_copies(s, copies[:size], s.out)
     return True
 
 
-def _put_together(s: Scatter, copies: Buffer, out: Buffer) -> None:
+def _combine_copies(s: Scatter, copies: Buffer, out: Buffer) -> None:
     """Reduce copies of out into it, in order: each copy is an update of the complete output."""
-    whole, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
-    change = UpdateSpec(copies, len(out), s.reduction, s.dtype.name)
-    nowhere = Indices(copies, s.indices.itemsize, False, False)  # tuples of no components
+    complete, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
+    spec = UpdateSpec(copies, len(out), s.reduction, s.dtype.name)
+    no_indices = Indices(copies, s.indices.itemsize, False, False)  # tuples of no components
     _kernels.scatter(
-        whole, nowhere, WorkItem(0, n, 0, len(out)), change, out, False, KernelOptions(1)
+        complete, no_indices, WorkItem(0, n, 0, len(out)), spec, out, False, KernelOptions(1)
     )
 
 
-def _by_lines(s: Scatter, line: int) -> bool:
-    """Scatter by lines along the last axis: a thread updates a line in cache, writes it once."""
+def _by_batches(s: Scatter, batch_bytes: int) -> bool:
+    """Scatter by batches: if they are contiguous, each is updated in cache and written once."""
     runs = _runs(s)
     assert runs is not None
-    lines, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
-    scattered = lines * line != len(s.out) or runs.entries != 1
-    if scattered or per < tuning.LONG or line > tuning.CACHED:
+    batches, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
+    scattered = batches * batch_bytes != len(s.out) or runs.entries != 1
+    if scattered or per < tuning.LONG or batch_bytes > tuning.CACHED:
         copy(s)
         data = None
     elif data is None and s.combining.is_counted:
         data = s.out  # counts of a window are in cache
-    moved = line + per * (runs.width + runs.entries * s.indices.itemsize)
-    threads = min(team(s.threads, lines * moved), lines)
+    moved = batch_bytes + per * (runs.width + runs.entries * s.indices.itemsize)
+    threads = min(team(s.threads, batches * moved), batches)
     step = max(threads, tuning.PIECE // moved)
     windowed = s.windowed(runs.width)
-    windows = None if data is None else memoryview(bytearray(threads * windowed.window(line)))
-    how = KernelOptions(threads, data is not None and s.streamed, windows)
+    windows = (
+        None if data is None else memoryview(bytearray(threads * windowed.window(batch_bytes)))
+    )
+    options = KernelOptions(threads, data is not None and s.streamed, windows)
 
-    def apply(change: UpdateSpec) -> int:
+    def apply(spec: UpdateSpec) -> int:
         found = 0
-        for first in range(0, lines, step):
-            n = min(step, lines - first)
+        for first in range(0, batches, step):
+            n = min(step, batches - first)
             at, count = first * per, n * per
             if data is None:
-                piece = WorkItem(at, count, 0, runs.width)
+                item = WorkItem(at, count, 0, runs.width)
                 found |= _kernels.scatter(
-                    runs.addressing, s.indices, piece, change, s.out, True, how
+                    runs.addressing, s.indices, item, spec, s.out, True, options
                 )
             else:
-                found |= _kernels.scatter_lines(
-                    runs.addressing, s.indices, at, count, change, data, s.out, how
+                found |= _kernels.scatter_batches(
+                    runs.addressing, s.indices, at, count, spec, data, s.out, options
                 )
             if found & BAD:
                 return found
-            s.progress((first + n) / lines)
+            s.progress((first + n) / batches)
         return found
 
     return counting(s, runs.width, apply) if data is None else not apply(windowed)
@@ -206,14 +213,14 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         work = units.work + 2 * units.scratch
         threads = team(s.threads, units.grid.units * work)
         indices, first_update = s.indices.since(block.first_index), block.first_index * itemsize
-        change = s._replace(updates=s.updates[first_update:]).windowed(itemsize)
-        tiles = memoryview(bytearray(threads * change.window(units.scratch)))
-        how = KernelOptions(threads, s.streamed, tiles)
+        spec = s._replace(updates=s.updates[first_update:]).windowed(itemsize)
+        tiles = memoryview(bytearray(threads * spec.window(units.scratch)))
+        options = KernelOptions(threads, s.streamed, tiles)
         source, step = data[block.data :], max(threads, tuning.PIECE // work)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
             grid = units.grid
-            if _kernels.scatter_units(grid, indices, change, source, buffer, first, stop, how):
+            if _kernels.scatter_units(grid, indices, spec, source, buffer, first, stop, options):
                 return False
         at = block.data + block.first * panels.step
         columns.spread(block, buffer, s.out[at:], panels.step, s.threads)
@@ -237,15 +244,15 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     threads = team(s.threads, total * work)
     windowed = s.windowed(itemsize)
     tiles = memoryview(bytearray(threads * windowed.window(buffer))) if buffer else None
-    how = KernelOptions(threads, s.streamed, tiles)
+    options = KernelOptions(threads, s.streamed, tiles)
     step = max(threads, tuning.PIECE // work)
 
-    def apply(change: UpdateSpec) -> int:
+    def apply(spec: UpdateSpec) -> int:
         found = 0
         for first in range(0, total, step):
             stop = min(total, first + step)
             found |= _kernels.scatter_units(
-                grid, s.indices, change, source, s.out, first, stop, how
+                grid, s.indices, spec, source, s.out, first, stop, options
             )
             if found & BAD:
                 return found

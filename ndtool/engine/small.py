@@ -47,12 +47,12 @@ def bind_small(
         assert isinstance(plan, ElementsPlan)
         addressing, tuples, _ = bind.bind_check(plan, negatives)
         grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
-    change = None
+    spec = None
     if new is not None:
         each = combining.bytes_each(tuples, width)
         if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL:
             return None
         counts = combining.counts(bytearray(), tuples, width)
-        change = UpdateSpec(b"", width, reduction, dtype.name, counts)
+        spec = UpdateSpec(b"", width, reduction, dtype.name, counts)
     indices = bind.bind_indices(b"", index, handling, filling)
-    return SmallCall(addressing, grid, indices, change, plan.output, tuples, width)
+    return SmallCall(addressing, grid, indices, spec, plan.output, tuples, width)

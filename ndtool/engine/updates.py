@@ -1,4 +1,4 @@
-"""One scatter, bound to buffers, and what its algorithms have in common."""
+"""A scatter bound to buffers; copies of data and passes over updates, for all its algorithms."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Scatter(NamedTuple):
     data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
     contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
     writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    are still to be validated before out changes.
+    must be validated before out changes.
     """
 
     plan: Plan
@@ -43,21 +43,21 @@ class Scatter(NamedTuple):
         """The name of the reduction."""
         return self.combining.reduction
 
-    def change(
+    def update_spec(
         self,
         pitch: int,
         counts: UpdateCounts | None = None,
         neutral: bytes | None = None,
-        marks: bool = False,
+        first_pass: bool = False,
     ) -> UpdateSpec:
         """Bind the updates, each of `pitch` bytes, to the reduction."""
         name = self.dtype.name
-        return UpdateSpec(self.updates, pitch, self.reduction, name, counts, neutral, marks)
+        return UpdateSpec(self.updates, pitch, self.reduction, name, counts, neutral, first_pass)
 
     def windowed(self, pitch: int) -> UpdateSpec:
         """Bind the updates to the reduction, where each window has counts of its own."""
         counts = self.combining.counts(None, len(self.updates) // pitch, pitch)
-        return self.change(pitch, counts, self.combining.neutral(self.dtype, pitch))
+        return self.update_spec(pitch, counts, self.combining.neutral(self.dtype, pitch))
 
     @property
     def streamed(self) -> bool:
@@ -76,31 +76,31 @@ def copy(s: Scatter) -> None:
         return
     for begin in range(0, size, tuning.PIECE):
         end = min(size, begin + tuning.PIECE)
-        how = KernelOptions(team(s.threads, end - begin), s.streamed)
-        _kernels.copy(data[begin:end], s.out[begin:end], how)
+        options = KernelOptions(team(s.threads, end - begin), s.streamed)
+        _kernels.copy(data[begin:end], s.out[begin:end], options)
 
 
 def counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> bool:
-    """Apply all updates to out, with counts of all its slices; False if out of bounds.
+    """Apply all updates to out, with counts of all its slices; False if an index is out of bounds.
 
-    apply: applies an update spec, as `_kernels.scatter` does, and returns what that does. A first
-    pass puts neutral elements in the place of current values, which are then not counted, unless
-    updates have a NaN or are so many that soon no slice is without. Of long slices it computes
-    totals, so that each is divided while it is in cache.
+    apply: applies an update spec, and returns the result of `_kernels.scatter`. Without current
+    values, a first pass replaces those of slices with updates by neutral elements, so that counts
+    are not needed; not if an update is a NaN, or if all slices have updates soon. For means of long
+    slices, it counts their updates, so that each slice is divided while it is in cache.
     """
     combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
     neutral = combining.neutral(s.dtype, width) if width <= LINE else None
     if neutral is not None and tuples < tuning.REPEATED * slices:
-        found = apply(s.change(width, None, neutral, marks=True))
+        found = apply(s.update_spec(width, None, neutral, first_pass=True))
         if found & BAD:
             return False
         if not found:
             combining = combining._replace(include_self=True)
     counts = combining.new_counts(tuples, slices, width)
     if combining.has_totals(tuples, width):
-        totals = s.change(width, counts, marks=True)
-        return not apply(totals) and not apply(s.change(width, counts))
-    if apply(s.change(width, counts)):
+        totals = s.update_spec(width, counts, first_pass=True)
+        return not apply(totals) and not apply(s.update_spec(width, counts))
+    if apply(s.update_spec(width, counts)):
         return False
     s.combining.divide(counts, s.out, width, s.dtype, s.threads)
     return True

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Arithmetic on one element type at a time: what `out op update` yields, to the bit.
-# Results are those of NumPy's ufunc.at on x86, element by element, on every processor.
+# Arithmetic: the result of `out op update` for each element type, to the bit that of NumPy's
+# ufunc.at on x86, on every processor.
 #
 # Of two NaN operands, an x86 add or mul returns the first, but compilers may swap operands. The
 # functions below choose explicitly, so that scalar and vectorized loops agree. A NaN that comes
@@ -141,30 +141,30 @@ cdef inline float float_of(uint32_t bits) noexcept nogil:
 
 cdef inline float half_to_float(half h) noexcept nogil:
     cdef uint32_t sign = <uint32_t> (h.bits & 0x8000) << 16
-    cdef uint32_t rest = h.bits & 0x7FFF
-    if rest >= 0x7C00:
-        return float_of(sign | 0x7F800000 | (rest & 0x3FF) << 13)
-    if rest >= 0x0400:
-        return float_of(sign | (rest << 13) + 0x38000000)
-    return float_of(sign | bits_of(<float> rest * <float> 5.9604644775390625e-08))
+    cdef uint32_t magnitude = h.bits & 0x7FFF
+    if magnitude >= 0x7C00:
+        return float_of(sign | 0x7F800000 | (magnitude & 0x3FF) << 13)
+    if magnitude >= 0x0400:
+        return float_of(sign | (magnitude << 13) + 0x38000000)
+    return float_of(sign | bits_of(<float> magnitude * <float> 5.9604644775390625e-08))
 
 
 cdef inline half float_to_half(float value) noexcept nogil:
     """Round to nearest even; a NaN keeps the upper bits of its payload."""
     cdef uint32_t bits = bits_of(value)
-    cdef uint32_t rest = bits & 0x7FFFFFFF
+    cdef uint32_t magnitude = bits & 0x7FFFFFFF
     cdef uint32_t sign = bits >> 16 & 0x8000
     cdef half h
-    if rest > 0x7F800000:
-        rest = 0x7C00 | (rest >> 13 & 0x3FF)
-        h.bits = <uint16_t> (sign | rest + (rest == 0x7C00))
-    elif rest >= 0x477FF000:
+    if magnitude > 0x7F800000:
+        magnitude = 0x7C00 | (magnitude >> 13 & 0x3FF)
+        h.bits = <uint16_t> (sign | magnitude + (magnitude == 0x7C00))
+    elif magnitude >= 0x477FF000:
         h.bits = <uint16_t> (sign | 0x7C00)
-    elif rest >= 0x38800000:
-        h.bits = <uint16_t> (sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13)
+    elif magnitude >= 0x38800000:
+        h.bits = <uint16_t> (sign | (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13)
     else:
         # 0.5 has the ulp of the smallest subnormal half: the addition does the rounding
-        h.bits = <uint16_t> (sign | bits_of(float_of(rest) + <float> 0.5) - 0x3F000000)
+        h.bits = <uint16_t> (sign | bits_of(float_of(magnitude) + <float> 0.5) - 0x3F000000)
     return h
 
 
@@ -225,9 +225,9 @@ cdef inline real select(real a, real b, bint first) noexcept nogil:
 
 
 cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
-    """Return whether the max or min of two half floats is the first, as it is if that is NaN."""
+    """Return whether the max or min of two 16-bit floats is a, which it is if a is a NaN."""
     cdef float fa = 0, fb = 0
-    if number is half:  # ties: the first; bfloat16: the second, as ml_dtypes does
+    if number is half:    # of equal values the first; of bfloat16 the second, as in ml_dtypes
         fa, fb = half_to_float(a), half_to_float(b)
         return ((fa >= fb) if op == MAX else (fa <= fb)) | (fa != fa)
     if number is bfloat16:
@@ -237,7 +237,7 @@ cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
 
 
 cdef inline number combined(int op, number a, number b) noexcept nogil:
-    """Return `a op b`, in a form that vectorizes; op is a compile-time constant."""
+    """Return `a op b`, in a form that compilers vectorize; op is a compile-time constant."""
     cdef number r
     cdef float fa, fb
     if number is boolean:
@@ -310,10 +310,10 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
 
 
 cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
-    """Return `a op b` in a form for loops where each result depends on the previous one."""
+    """Return `a op b` with the lowest latency, for loops where a result needs the one before."""
     cdef number r
     if number is float or number is double:
-        if op == MAX or op == MIN:  # maxss or minss, then a predictable branch
+        if op == MAX or op == MIN:    # maxss or minss, then a predictable branch
             r = (a if a > b else b) if op == MAX else (a if a < b else b)
             return a if a != a else r
     if one_instruction:

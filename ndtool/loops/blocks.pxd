@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Blocks: up to BLOCK index tuples become bounds-checked byte offsets, private copies on the stack.
-# If indices change concurrently, values are wrong, but no access is out of bounds.
+# Blocks: conversion of up to BLOCK index tuples to byte offsets on the stack, with bounds checks.
+# If another process changes the indices meanwhile, no access is out of bounds: offsets are copies.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -32,7 +32,7 @@ cdef enum:
     SHORT = 128          # tuples of a block of short slices, for evenly spaced prefetches
     MOST_RANK = 64       # axes
     LINE = 64            # bytes of a cache line
-    FEW = 16             # fewer tuples of one batch do not pay for a vectorized call
+    FEW = 16             # tuples of a batch, from which batches are converted one by one
     CACHED = 524288      # bytes that stay in a core's cache during a loop
 
 cdef extern from *:
@@ -43,15 +43,15 @@ cdef extern from *:
 
 
 cdef struct Nd:
-    # maps index tuples to byte offsets: one component per axis, in batches of `per_batch` tuples
+    # the indexed axes of data (a component of a tuple each) and its batch axes
     int k                         # components of a tuple
     int64_t sizes[MOST_RANK]
     int64_t wraps[MOST_RANK]      # the size if negative indices count from the end, else 0
     int64_t strides[MOST_RANK]    # bytes
     int64_t lowest, span          # the range of a batch's offsets: the least one, its length
-    bint in_cache                 # the range stays in cache and is reused: no prefetches
+    bint in_cache                 # a batch's slices fit in the cache and are reused: no prefetches
     int64_t repeats               # consecutive batches that share their tuples, stored once; or 1
-    bint one_group                # all batches share them
+    bint one_group                # all batches share the same tuples
     int64_t per_batch             # tuples of a batch
     int batch_rank
     int64_t batch_sizes[MOST_RANK]
@@ -67,12 +67,12 @@ cdef struct Cursor:
 
 
 cdef struct Walk:
-    # a range of index tuples, and how they become byte offsets
+    # a range of index tuples to convert to byte offsets
     const Nd* nd
     const uint8_t* index          # the first tuple
     int kind                      # the index type: see indices.pxd
     Py_ssize_t tuple_bytes        # bytes of a tuple
-    int64_t first                 # the number of the first tuple, which determines its batch
+    int64_t first                 # the first tuple's position among all; it determines the batch
     int mode                      # the out-of-bounds mode
     int64_t redirect              # the offset of tuples that select nothing
     bint pads                     # tuples with an index that is `pad` select nothing
@@ -175,7 +175,10 @@ cdef inline uint64_t offsets_by_mode(
 cdef inline uint64_t resolve(
     const Walk* walk, const uint8_t* stored, Py_ssize_t n, int64_t base, int64_t* offsets
 ) noexcept nogil:
-    """Turn n tuples into offsets, exactly, one by one; non-zero if out of bounds is an error."""
+    """Convert n tuples to offsets one by one; non-zero if one is out of bounds in mode "error".
+
+    For blocks that the vectorized loops cannot convert: with padding, or with such an index.
+    """
     cdef const Nd* nd = walk.nd
     cdef int64_t entries[ENTRIES]
     cdef const int64_t* index
@@ -217,7 +220,7 @@ cdef inline int64_t stored_batch(const Nd* nd, int64_t batch) noexcept nogil:
 cdef inline const int64_t* broadcast_indices(
     const Cursor* at, const Walk* walk, Py_ssize_t n, int64_t* entries
 ) noexcept nogil:
-    """Return n indices from the cursor on, of tuples that several batches share."""
+    """Return the indices of n tuples from the cursor on, if several batches share stored tuples."""
     cdef int64_t per_batch = walk.nd.per_batch, first = per_batch - at.remaining, take
     cdef int64_t batch = at.batch, stored = stored_batch(walk.nd, batch)
     cdef Py_ssize_t done = 0
@@ -244,12 +247,8 @@ cdef inline void row_offsets "ndtool_row_offsets"(
 ) noexcept nogil:
     """offsets[i] = rows[i] * stride + base, of validated row indices."""
     cdef Py_ssize_t i
-    if bytes_each == 2:
-        for i in range(n):
-            offsets[i] = <int64_t> (row_at(rows, i, 2) * stride + base)
-    else:
-        for i in range(n):
-            offsets[i] = <int64_t> (row_at(rows, i, 4) * stride + base)
+    for i in range(n):
+        offsets[i] = <int64_t> (row_at(rows, i, bytes_each) * stride + base)
 
 
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
@@ -265,7 +264,7 @@ cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept no
 cdef inline void next_row_offsets(
     Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Do what `next_offsets` does, for validated row indices."""
+    """Convert validated row indices as `next_offsets` does, without another check."""
     cdef const Nd* nd = walk.nd
     cdef Py_ssize_t done = 0, take
     while done < n:
@@ -283,7 +282,7 @@ cdef inline void next_row_offsets(
 cdef inline uint64_t next_offsets(
     Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Turn tuples [t, t + n) of a walk into byte offsets; non-zero if one is out of bounds.
+    """Convert tuples [t, t + n) of a walk to byte offsets; non-zero if one is out of bounds.
 
     n <= block_size(nd). The cursor must be at tuple t, and is moved to t + n.
     """
@@ -322,7 +321,7 @@ cdef inline uint64_t next_offsets(
                     base_stride, offsets + done,
                 )
             elif offsets_by_mode(walk, index + done, take, at.base, base_stride, offsets + done):
-                one_per_batch = False    # too far out of bounds to wrap by SIMD
+                one_per_batch = False    # too large to wrap in floating point
                 continue
             at.coordinates[last] += take - 1
             at.batch += take - 1
@@ -330,8 +329,6 @@ cdef inline uint64_t next_offsets(
             at.remaining += take - 1
         elif special:
             bad = 1
-        elif take < FEW:
-            bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
         elif walk.mode != REFUSE and 1 <= nd.k <= 2:
             bad = offsets_by_mode(walk, index + done * nd.k, take, at.base, 0, offsets + done)
         elif nd.k == 1:
@@ -362,7 +359,7 @@ cdef inline uint64_t next_offsets(
 cdef inline uint64_t offsets_from(
     Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
-    """Do what `next_offsets` does, and prefetch the indices that follow."""
+    """Prefetch indices some distance ahead, then call `next_offsets`."""
     prefetch_lines(walk.index + t * walk.tuple_bytes + AHEAD, n * walk.tuple_bytes)
     return next_offsets(at, walk, t, n, offsets)
 
@@ -377,6 +374,6 @@ cdef inline void prefetch_next_batch(
         prefetch_lines(source + <int64_t> (share * done), <int64_t> (share * take))
 
 
-cdef inline Py_ssize_t column_of(int64_t part, int64_t parts, Py_ssize_t width) noexcept nogil:
-    """Return the first column of a part, at a cache line: no two parts share one."""
-    return width if part == parts else width * part // parts // LINE * LINE
+cdef inline Py_ssize_t column_of(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:
+    """Return the first column of a task, at a cache line: no two tasks write to one line."""
+    return width if task == tasks else width * task // tasks // LINE * LINE

@@ -1,7 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Boxes: the partition of a large array that each tuple addresses, and rows permuted by partition.
-# A partition is a box in a grid of rows, or 2^shift consecutive rows. Its ID has one byte or two,
-# and the index of a row in it four bytes or eight.
+# Boxes: the partition of a large array that a tuple selects from, and rows permuted by partition.
+# A partition is a box of the array's rows, or 2^shift consecutive ones, with an ID of 1 or 2 bytes.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -15,11 +14,11 @@ cdef enum:
 
 
 cdef struct Partitioning:
-    # linear row indices over `sizes`, partitioned into boxes of `steps`, smaller at the ends
+    # rows of an array of shape `sizes`, partitioned into boxes of shape `steps` or less
     int rank
     int shift    # log2 of a partition's consecutive rows, -1 for boxes
     int64_t partitions
-    int64_t held    # rows of a partition
+    int64_t partition_rows    # rows of a partition
     int64_t sizes[MOST_RANK]
     int64_t steps[MOST_RANK]
 
@@ -57,7 +56,7 @@ cdef inline uint64_t assign_partitions(
     cdef int64_t offsets[BLOCK]
     cdef int64_t t = 0, take, i, partition, row
     cdef int shift = p.shift
-    cdef bint wide = partitions > BYTE_IDS, long_rows = p.held > <int64_t> 1 << 32
+    cdef bint wide = partitions > BYTE_IDS, long_rows = p.partition_rows > <int64_t> 1 << 32
     cdef Cursor at
     seek(&at, walk, 0)
     while t < count:

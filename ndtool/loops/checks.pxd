@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Checks: the bounds check of a range of tuples on its own, the search for the first bad index, and
-# a sample of how spatially local tuples are.
+# Checks: the bounds check of index tuples without a gather or scatter, the search for the first one
+# out of bounds, and a sample of how many tuples are spatially local.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -26,18 +26,18 @@ cdef enum:
     LANES = 8            # indices in a SIMD vector
     SAMPLES = 64         # positions in a walk where tuples are sampled
     SAMPLE = 16          # tuples of a sample
-    RANGE = 4096         # tuples to scan one by one if any of them is out of bounds
+    RANGE = 4096         # tuples to search one by one if the check of all of them fails
     LOCAL = 4096         # bytes: slices no further apart are spatially local
 
 
 cdef struct Check:
     Walk walk
-    int64_t count, parts
+    int64_t count, tasks
 
 
-cdef inline uint64_t check_part(const Check* c, int64_t part) noexcept nogil:
+cdef inline uint64_t check_task(const Check* c, int64_t task) noexcept nogil:
     return check_range(
-        &c.walk, c.count * part // c.parts, c.count * (part + 1) // c.parts
+        &c.walk, c.count * task // c.tasks, c.count * (task + 1) // c.tasks
     )
 
 
@@ -111,7 +111,7 @@ cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
 ) noexcept nogil:
     cdef Py_ssize_t i, j, at
     cdef uint64_t bad = 0
-    cdef uint64_t seen[LANES]    # reduced after the loop
+    cdef uint64_t seen[LANES]    # a flag for each lane, combined after the loop
     for j in range(LANES):
         seen[j] = 0
     for i in range(n // LANES):

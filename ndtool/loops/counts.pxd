@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Counts: how many updates each slice of the output has received. mean divides by them; without
-# current values, an update is copied where the count is zero. A thread owns a slice and its count.
+# Counts of the updates of each slice of an output. A mean divides by them; without current values,
+# the first update of a slice (its count is 0) is copied. The thread that owns a slice counts.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -26,7 +26,7 @@ cdef enum:
     UNROLLED = 16        # tuples
 
 ctypedef fused counter:
-    uint8_t     # a flag: only whether there were updates
+    uint8_t     # a flag: whether the slice has updates
     uint32_t
     uint64_t
 
@@ -41,7 +41,7 @@ cdef struct Counts:
     bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
     int shift                 # log2 of the width, -1 if it is no power of two
     bint copies_first         # whether the first update replaces the current value
-    bint per_window           # data are a thread's scratch, zeroed for each window
+    bint per_window           # counts are in a thread's scratch, zeroed for each window
 
 
 cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
@@ -69,7 +69,7 @@ cdef inline bint counted(counter* count) noexcept nogil:
 
 
 cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
-    """Count an update of the slice at `at`; return whether it is to be copied."""
+    """Count an update of the slice at `at`; return whether it replaces the current value."""
     cdef int64_t n = slice_number(c, at)
     cdef bint first
     if c.bytes_each == 1:
@@ -81,21 +81,21 @@ cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
     return first and c.copies_first
 
 
-cdef struct Turn:
-    # one of the updates of a slice
+cdef struct Occurrence:
+    # an update of a slice whose total is known: whether it is the first or the last one
     bint first, last
     uint64_t total
 
 
-cdef inline Turn next_turn(const Counts* c, const uint8_t* at) noexcept nogil:
-    """Count an update of the slice at `at`, of whose updates the total is known."""
+cdef inline Occurrence next_occurrence(const Counts* c, const uint8_t* at) noexcept nogil:
+    """Count an update of the slice at `at`, whose count of 8 bytes has a total."""
     cdef uint64_t* count = <uint64_t*> c.data + slice_number(c, at)
-    cdef Turn turn
-    turn.first = <uint32_t> count[0] == 0
+    cdef Occurrence occurrence
+    occurrence.first = <uint32_t> count[0] == 0
     count[0] += 1
-    turn.total = count[0] >> 32
-    turn.last = <uint32_t> count[0] == turn.total
-    return turn
+    occurrence.total = count[0] >> 32
+    occurrence.last = <uint32_t> count[0] == occurrence.total
+    return occurrence
 
 
 cdef inline void add_totals(
@@ -159,7 +159,7 @@ cdef inline void count_group(
         at = row_at(rows, i, bytes_each)
         if bytes_each != 2:    # not validated
             read_once(at)
-            if at >= size:    # it changed meanwhile
+            if at >= size:    # another process changed it after the reduction
                 return
         counts[at] += 1
 
@@ -172,16 +172,12 @@ cdef inline void count_rows(
     cdef int64_t first = slice_number(c, to)
     if c.bytes_each == 8:
         count_rows_of(<uint64_t*> c.data + first, rows, bytes_each, n, size)
-    elif bytes_each == 2:
-        count_rows_of(<uint32_t*> c.data + first, rows, 2, n, size)
-    elif bytes_each == 4:
-        count_rows_of(<uint32_t*> c.data + first, rows, 4, n, size)
     else:
-        count_rows_of(<uint32_t*> c.data + first, rows, 8, n, size)
+        count_rows_of(<uint32_t*> c.data + first, rows, bytes_each, n, size)
 
 
 cdef struct Divided:
-    # the two lists of a block's updates: those to copy, then those to reduce
+    # the lengths of two lists of a block's updates: those to copy, and those to reduce
     Py_ssize_t copied, reduced
 
 
@@ -207,7 +203,7 @@ cdef inline Divided divide(
     const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n, int64_t* copies,
     int64_t* reductions,
 ) noexcept nogil:
-    """Count n updates, and list the numbers of those to copy and of those to reduce."""
+    """Count n updates, and list which ones to copy and which ones to reduce."""
     if c.bytes_each == 1:
         return divide_typed(c, c.data, to, offsets, n, copies, reductions)
     if c.bytes_each == 4:
@@ -216,10 +212,10 @@ cdef inline Divided divide(
 
 
 cdef struct Means:
-    # sums of the type `code`, of slices of `width` bytes, to be divided by their counts
+    # sums of the arithmetic type `code`, to divide by the counts of their slices
     Counts counts
     uint8_t* to
-    int64_t slices, parts
+    int64_t slices, tasks
     int code
     bint include_self         # whether the current value counts
 
@@ -252,7 +248,7 @@ cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
 cdef inline void means_of_elements(
     const Means* m, real* out, int64_t first, int64_t stop
 ) noexcept nogil:
-    """Divide single floats, without a branch: which ones have updates is not predictable."""
+    """Divide sums of one float per slice, without a branch on the count, which would mispredict."""
     cdef const uint32_t* counts = <const uint32_t*> m.counts.data
     cdef int64_t n
     cdef uint32_t count, one = m.include_self
@@ -284,10 +280,10 @@ cdef inline uint64_t means_typed(
     return 0
 
 
-cdef inline uint64_t means_part "ndtool_means_part"(const void* sums, int64_t part) noexcept nogil:
-    """Divide a part of the sums: of a Means."""
+cdef inline uint64_t means_task "ndtool_means_part"(const void* sums, int64_t task) noexcept nogil:
+    """Divide a task's share of the sums of a Means by their counts."""
     cdef const Means* m = <const Means*> sums
-    cdef int64_t first = m.slices * part // m.parts, stop = m.slices * (part + 1) // m.parts
+    cdef int64_t first = m.slices * task // m.tasks, stop = m.slices * (task + 1) // m.tasks
     if m.code == INT8:
         return means_typed(m, <int8_t*> m.to, first, stop)
     if m.code == INT16:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Duplicates: index tuples that select the same row, found with one bit per row. A search takes the
-# rows [low, low + size), so that several searches find those of more rows than memory has bits.
+# Duplicates: index tuples that select the same row, found with one bit per row. A search considers
+# rows [low, low + size), so that several searches suffice if memory has fewer bits than rows.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -24,7 +24,7 @@ cdef struct RowBits:
 cdef inline Duplicate first_duplicate(
     const Walk* walk, int64_t count, const RowBits* rows
 ) noexcept nogil:
-    """Return the first of count tuples that selects a row whose bit is set; set those of others."""
+    """Return the first of count tuples that selects a row whose bit is set; set other bits."""
     cdef int64_t selected[BLOCK]
     cdef Duplicate found = Duplicate(-1, 0)
     cdef Cursor at
@@ -42,7 +42,7 @@ cdef inline Duplicate first_duplicate(
                     prefetch(rows.bits + ((selected[i] - rows.low) >> 3))
         for i in range(n):
             row = <uint64_t> (selected[i] - rows.low)
-            if row >= <uint64_t> rows.size:    # of another search, or dropped
+            if row >= <uint64_t> rows.size:    # not considered by this search, or dropped
                 continue
             bit = <uint8_t> (1 << (row & 7))
             if rows.bits == NULL or rows.bits[row >> 3] & bit:

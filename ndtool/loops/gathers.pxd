@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Gathers: a block of index tuples becomes offsets, then the slices there are copied, contiguously.
+# Gathers: a block of index tuples is converted to offsets, then the slices there are copied.
 # Begin with `gather_range`; `gather_pipelined` is for short slices of data that exceed the cache.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -11,7 +11,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.indices cimport ENTRIES, REFUSE, SPECIAL, widened
 from ndtool.loops.memory cimport (
-    AHEAD, load_lines, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
+    AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
 from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
 from ndtool.loops.views cimport View, copy_view
@@ -23,27 +23,28 @@ cdef extern from *:
     """
 
 cdef enum:
-    MODE_STEPS = 16      # steps that begin with offsets_by_mode after one that needed it
+    MODE_STEPS = 16      # steps that apply the mode first, after one with an index out of bounds
 
 
 cdef struct Gather:
     Walk walk
     const uint8_t* source     # first wanted byte of the slice at offset 0
     uint8_t* to               # `width` bytes per tuple, contiguous
-    int64_t count, parts
+    int64_t count, tasks
     Py_ssize_t width
     bint by_columns, streamed
-    bint local                # tuples are spatially local: hardware prefetches short slices
+    bint local                # tuples are spatially local: the hardware prefetches short slices
 
 
-cdef inline uint64_t gather_part(const Gather* g, int64_t part) noexcept nogil:
+cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
+    """Gather a share of the columns of all slices, or of the tuples."""
     if g.by_columns:
         return gather_range(
-            g, 0, g.count, column_of(part, g.parts, g.width),
-            column_of(part + 1, g.parts, g.width),
+            g, 0, g.count, column_of(task, g.tasks, g.width),
+            column_of(task + 1, g.tasks, g.width),
         )
     return gather_range(
-        g, g.count * part // g.parts, g.count * (part + 1) // g.parts, 0, g.width
+        g, g.count * task // g.tasks, g.count * (task + 1) // g.tasks, 0, g.width
     )
 
 
@@ -61,8 +62,9 @@ cdef inline uint64_t gather_range(
     cdef bint small = width == pitch <= LINE, streamed = g.streamed
     cdef bint staged = streamed and width == pitch and (small or needs_staging(width))
     cdef bint predictable = nd.in_cache or (g.local and small)    # no prefetches
-    cdef Py_ssize_t held = 0    # bytes in the stage
-    cdef int64_t n, known = 0, step = min(block_size(nd), SHORT)    # known: of the next block
+    cdef Py_ssize_t pending = 0    # bytes in the stage
+    cdef int64_t n, step = min(block_size(nd), SHORT)
+    cdef int64_t upcoming = 0    # tuples of the next block, whose offsets follow this block's
     cdef double share = nd.span / <double> nd.per_batch
     cdef bint special = g.walk.kind & SPECIAL != 0
     if small or staged:
@@ -70,32 +72,30 @@ cdef inline uint64_t gather_range(
     if small and not predictable and nd.repeats == 1 and nd.per_batch >= SHORT and not special:
         return gather_pipelined(g, t, stop)
     seek(&at, &g.walk, t)
-    if nd.in_cache and nd.batch_rank:
-        load_lines(source + at.base + nd.lowest, nd.span)
     while t < stop:
         n = min(step, stop - t)
-        if not known:
+        if not upcoming:
             prefetch_next_batch(&at, nd, source, n, share)
             if offsets_from(&at, &g.walk, t, n, offsets):
                 return 1
-        known = 0 if predictable else min(step, stop - t - n)
-        if known and offsets_from(&at, &g.walk, t + n, known, offsets + n):
+        upcoming = 0 if predictable else min(step, stop - t - n)
+        if upcoming and offsets_from(&at, &g.walk, t + n, upcoming, offsets + n):
             return 1
         if not small and not staged:
             gather_rows(
-                to + column, source + column, offsets, n, known, width, pitch, streamed
+                to + column, source + column, offsets, n, upcoming, width, pitch, streamed
             )
             to += n * pitch
         elif staged:
-            gather_block(stage + held, source, offsets, n, width, n if known == n else 0)
-            to += stream_full_lines(to, stage, held + n * width, &held)
+            gather_block(stage + pending, source, offsets, n, width, n if upcoming == n else 0)
+            to += stream_full_lines(to, stage, pending + n * width, &pending)
         else:
-            gather_block(to, source, offsets, n, width, n if known == n else 0)
+            gather_block(to, source, offsets, n, width, n if upcoming == n else 0)
             to += n * width
-        memcpy(offsets, offsets + n, known * 8)
+        memcpy(offsets, offsets + n, upcoming * 8)
         t += n
     if streamed:
-        stream(to, stage, held)
+        stream(to, stage, pending)
         stream_end()
     return 0
 
@@ -111,9 +111,9 @@ cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) 
     cdef Cursor at
     cdef Pipeline pipe
     cdef bint by_mode = walk.mode != REFUSE and 1 <= nd.k <= 2
-    cdef int mode_steps = 0     # steps left that begin with offsets_by_mode
+    cdef int mode_steps = 0     # remaining steps that apply the mode first
     cdef uint64_t bad
-    cdef Py_ssize_t held = 0    # bytes in the stage
+    cdef Py_ssize_t pending = 0    # bytes in the stage
     pipe.nd = nd
     pipe.source = g.source
     pipe.offsets = buffer
@@ -132,7 +132,7 @@ cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) 
         bad = resolve_next(&pipe, walk) if pipe.resolved else 0
         pipe.to = to
         if g.streamed:
-            pipe.to = stage + held
+            pipe.to = stage + pending
         bad |= pipeline_step(&pipe, g.width)
         if pipe.resolved:
             mode_steps -= 1
@@ -142,7 +142,7 @@ cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) 
         if bad and resolve(walk, pipe.stored, pipe.more, pipe.base, pipe.upcoming):
             return 1
         if g.streamed:
-            to += stream_full_lines(to, stage, held + pipe.n * g.width, &held)
+            to += stream_full_lines(to, stage, pending + pipe.n * g.width, &pending)
         else:
             to += pipe.n * g.width
         t += pipe.more
@@ -150,13 +150,13 @@ cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) 
         pipe.n = pipe.more
         pipe.offsets, pipe.upcoming = pipe.upcoming, pipe.offsets
     if g.streamed:
-        stream(to, stage, held)
+        stream(to, stage, pending)
         stream_end()
     return 0
 
 
 cdef struct Pipeline:
-    # a step: n slices at known offsets to copy, and `more` tuples of one batch to resolve
+    # a step: n slices to copy from their offsets, and the next `more` tuples to convert
     const Nd* nd
     const uint8_t* source
     int64_t* offsets
@@ -166,7 +166,7 @@ cdef struct Pipeline:
     const uint8_t* stored    # the same tuples, as stored
     Py_ssize_t tuple_bytes
     int64_t* upcoming        # receives their offsets
-    bint resolved            # whether it holds them already
+    bint resolved            # whether it has them already
     Py_ssize_t more
     int64_t base
 
@@ -177,7 +177,7 @@ cdef inline uint64_t resolve_next(const Pipeline* pipe, const Walk* walk) noexce
 
 
 cdef inline uint64_t pipeline_step(const Pipeline* pipe, Py_ssize_t width) noexcept nogil:
-    """Run copy_and_check, compiled for each of the usual widths."""
+    """Call copy_and_check with a constant width, if it is a usual one, to compile each of them."""
     if width == 1:
         return by_components(pipe, 1, True)
     if width == 2:
@@ -194,6 +194,7 @@ cdef inline uint64_t pipeline_step(const Pipeline* pipe, Py_ssize_t width) noexc
 cdef inline uint64_t by_components "ndtool_by_components"(
     const void* pipe, Py_ssize_t width, bint fixed
 ) noexcept nogil:
+    """Call copy_and_check with a constant number of components."""
     cdef int k = (<const Pipeline*> pipe).nd.k
     if (<const Pipeline*> pipe).resolved:
         return copy_and_check(pipe, width, fixed, 0)
@@ -207,10 +208,11 @@ cdef inline uint64_t by_components "ndtool_by_components"(
 cdef inline uint64_t copy_and_check "ndtool_copy_and_check"(
     const void* of, Py_ssize_t width, bint fixed, int k
 ) noexcept nogil:
-    """Copy slice i, check tuple i of the next step, prefetch its slice, and so on.
+    """For each i: check tuple i of the next step, prefetch its slice, and copy slice i of this one.
 
-    k: components of a tuple, 0 if its offset is known. Non-zero if an index is out of bounds. One
-    loop keeps loads in flight; a pass that checks and another that copies would leave gaps.
+    k: components of a tuple, 0 if offsets are computed already. fixed: whether `width` is a
+    constant. Non-zero if an index is out of bounds. In one loop, memory is always being read; with
+    a loop for checks and another for copies, it would idle during the checks.
     """
     cdef const Pipeline* pipe = <const Pipeline*> of
     cdef const Nd* nd = pipe.nd
@@ -247,20 +249,20 @@ cdef inline uint64_t copy_and_check "ndtool_copy_and_check"(
 
 
 cdef inline Py_ssize_t stream_full_lines(
-    uint8_t* to, uint8_t* stage, Py_ssize_t n, Py_ssize_t* held
+    uint8_t* to, uint8_t* stage, Py_ssize_t n, Py_ssize_t* pending
 ) noexcept nogil:
-    """Stream a stage of n bytes up to its last full line; return how many, retain the rest."""
-    held[0] = min(n, <Py_ssize_t> (<size_t> (to + n) % LINE))
-    n -= held[0]
+    """Stream n staged bytes up to the last full line; move the others (`pending`) to the front."""
+    pending[0] = min(n, <Py_ssize_t> (<size_t> (to + n) % LINE))
+    n -= pending[0]
     stream(to, stage, n)
-    memmove(stage, stage + n, held[0])
+    memmove(stage, stage + n, pending[0])
     return n
 
 
 cdef inline bint needs_staging(Py_ssize_t width) noexcept nogil:
-    """Return whether slices longer than a line are assembled in cache before they are streamed.
+    """Return whether slices longer than a line are staged: collected in cache, then streamed.
 
-    A line that mixes normal and non-temporal stores would be written to memory twice.
+    A line that gets normal and non-temporal stores would be written to memory twice.
     """
     return width % LINE and width < 3 * LINE or not has_vbmi() and width % 16 and width < 8 * LINE
 
@@ -285,31 +287,23 @@ cdef inline void gather_rows(
             memcpy(to + i * pitch, source + offsets[i], width)
 
 
-cdef inline void prefetch_strided(
-    const uint8_t* source, int64_t stride, int64_t elements
-) noexcept nogil:
-    """Prefetch the first elements of a slice that is not contiguous."""
-    cdef int64_t i
-    for i in range(elements):
-        prefetch(source + i * stride)
-
-
 cdef struct GatherStrided:
     # a gather of slices that are not contiguous
     Walk walk
     const View* view
     const uint8_t* source
     uint8_t* to
-    int64_t count, parts
-    int64_t element, elements     # of each slice: the first wanted, and how many
+    int64_t count, tasks
+    int64_t element, elements     # of each slice: the first to gather, and their number
     const uint8_t* filling        # replaces slices of tuples out of bounds
 
 
-cdef inline uint64_t gather_strided_part(const GatherStrided* g, int64_t part) noexcept nogil:
+cdef inline uint64_t gather_strided_task(const GatherStrided* g, int64_t task) noexcept nogil:
+    """Gather a share of the tuples, element by element."""
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
     cdef Cursor at
-    cdef int64_t t = g.count * part // g.parts, stop = g.count * (part + 1) // g.parts, i, take
+    cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks, i, take
     cdef Py_ssize_t pitch = g.elements * view.itemsize
     seek(&at, &g.walk, t)
     while t < stop:
@@ -317,8 +311,6 @@ cdef inline uint64_t gather_strided_part(const GatherStrided* g, int64_t part) n
         if next_offsets(&at, &g.walk, t, take, offsets):
             return 1
         for i in range(take):
-            if view.rank == 1 and i + 2 < take:
-                prefetch_strided(g.source + offsets[i + 2], view.strides[0], min(g.elements, LINE))
             if offsets[i] == DROPPED:
                 memcpy(g.to + (t + i) * pitch, g.filling, pitch)
                 continue

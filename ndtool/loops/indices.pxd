@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Indices: integers of any type widened to int64, and out-of-bounds modes applied to them.
-# SIMD for clip, wrap and fill takes half the time of one index after the other.
+# Indices: integers of any type converted to int64, and out-of-bounds modes applied to them.
+# The loops for clip, wrap and fill are vectorized, which halves the time of a gather from cache.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -46,8 +46,8 @@ cdef enum:               # an index type, or kind: its itemsize, and these flags
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
-    VALIDATED = 64       # in bounds, in memory that no other process writes
-    SPECIAL = 128        # one by one: padding, or negative indices that a mode redirects
+    VALIDATED = 64       # in bounds, in memory that no other process can write to
+    SPECIAL = 128        # not vectorized: padding, or negative indices that are out of bounds
 
 cdef enum:               # out-of-bounds modes
     REFUSE = 0           # error: the caller gets non-zero
@@ -79,10 +79,6 @@ cdef inline void widen "ndtool_widen"(
     cdef uint16_t v2
     if kind == 8:
         memcpy(block, indices, n * 8)
-    elif kind == 4:
-        for i in range(n):
-            memcpy(&v4, indices + 4 * i, 4)
-            block[i] = <int32_t> v4
     elif kind & BYTES == 8:
         for i in range(n):
             memcpy(&v8, indices + 8 * i, 8)
@@ -134,7 +130,7 @@ cdef inline uint64_t row_at(
 
 
 cdef struct BoundsMode:
-    # how tuples of one or two components become offsets in an out-of-bounds mode
+    # the conversion of tuples of one or two components to offsets, in an out-of-bounds mode
     const int64_t* sizes
     const int64_t* strides        # bytes
     uint64_t base, base_stride    # the offset of indices of 0, its increment for each tuple
@@ -188,7 +184,7 @@ cdef inline uint64_t apply_mode_to "ndtool_apply_mode_to"(
 cdef inline int64_t bounded "ndtool_bounded"(
     int64_t v, int64_t size, double inverse, int mode, int64_t* out_mask, uint64_t* inexact
 ) noexcept nogil:
-    """Return an index brought in bounds; out_mask gets all bits if its tuple is redirected.
+    """Return an index clamped or wrapped; out_mask gets all bits if its tuple is redirected.
 
     inverse: 1 / size. inexact: gets bits from 2^52 on if wrapping was inexact: it is within 2^51.
     """
@@ -212,7 +208,7 @@ cdef inline int64_t bounded "ndtool_bounded"(
 cdef inline bint bounded_exact "ndtool_bounded_exact"(
     int64_t* index, int64_t size, int64_t wrap, int mode, bint is_uint64
 ) noexcept nogil:
-    """Bring an index in bounds, exactly; return whether its tuple is redirected instead.
+    """Clamp or wrap an index, in exact arithmetic; return whether it is out of bounds otherwise.
 
     wrap: what is added to negative indices, size or 0. is_uint64: the bits are those of a uint64.
     """
@@ -241,6 +237,6 @@ cdef inline bint bounded_exact "ndtool_bounded_exact"(
 cdef inline const int64_t* widened_exact(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* is_uint64
 ) noexcept nogil:
-    """Return what `widened` does, but uint64 unchanged, as bits of int64; is_uint64 says so."""
+    """Return indices as `widened` does, but uint64 as the same bits, and then set is_uint64."""
     is_uint64[0] = kind & BYTES == 8 and kind & UNSIGNED
     return widened(indices, kind & ~UNSIGNED if is_uint64[0] else kind, n, block)

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Memory: prefetches, non-temporal stores, byte swaps, and the SIMD variants that functions are
-# compiled for.
+# Memory: prefetches, non-temporal stores and byte swaps; macros that compile a function again for
+# other SIMD instruction sets.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -23,26 +23,14 @@ cdef extern from *:
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
-      /* Into L2: more lines are in flight than the L1 fill buffers hold. AMD's L1 has a dozen
-         misses in flight, its L2 three times as many. The asm keeps GCC from dropping calls of
-         functions that only prefetch */
+      /* Into L2, which can wait for more lines at a time than L1: on AMD three times as many. GCC
+         would remove calls of functions that only prefetch; the asm prevents that */
       #define ndtool_prefetch(address)                                                         \
           do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
       #define ndtool_inline
       #define ndtool_prefetch(address) ((void) (address))
     #endif
-    /* loads from consecutive lines: faster than a prefetch instruction for each */
-    static inline void ndtool_load_lines(const uint8_t *from, Py_ssize_t n) {
-        volatile uint8_t seen;
-        for (Py_ssize_t i = 0; i < n; i += 64) seen = from[i];
-        (void) seen;
-    }
-    /* all lines of n bytes: one more if a slice begins inside a line */
-    static inline void ndtool_prefetch_slice(const uint8_t *from, Py_ssize_t n) {
-        const uint8_t *line = (const uint8_t *) ((uintptr_t) from & ~(uintptr_t) 63);
-        for (; line < from + n; line += 64) ndtool_prefetch(line);
-    }
     /* non-temporal stores: no line is read before it is overwritten. Those of a full line are
        the fastest, where the CPU has them */
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
@@ -86,29 +74,25 @@ cdef extern from *:
     #endif
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
-    void prefetch_lines_of "ndtool_prefetch_slice"(const uint8_t*, Py_ssize_t) noexcept nogil
-    void load_lines "ndtool_load_lines"(const uint8_t*, Py_ssize_t) noexcept nogil
     void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
-    """Prefetch n bytes of a second stream: the hardware prefetches one stream, not two."""
+    """Prefetch n bytes of a stream that is read together with another one.
+
+    The hardware prefetches a single stream by itself, but not two that are read in turn.
+    """
     cdef Py_ssize_t i
     for i in range(0, n, 64):
         prefetch(source + i)
 
 
 cdef inline void prefetch_slice(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Prefetch a slice; of a long one, enough for the hardware to prefetch the rest."""
-    prefetch_lines_of(slice, min(width, AHEAD // 8))
-
-
-cdef inline void prefetch_span(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Do what `prefetch_slice` does, in a loop that a constant width unrolls."""
+    """Prefetch a slice; of a long one, as much as lets the hardware prefetch the rest."""
     cdef Py_ssize_t prefetched = min(width, AHEAD // 8)
     prefetch_lines(slice, prefetched)
-    prefetch(slice + prefetched - 1)
+    prefetch(slice + prefetched - 1)    # a slice that begins inside a line spans one more
 
 
 cdef inline void store(

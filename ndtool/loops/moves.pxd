@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Moves: slices copied from or to the offsets of a block, short ones one by one, longer ones as a
-# stream of full cache lines.
+# Moves: copies of slices from or to the offsets of a block: short ones one by one, longer ones as a
+# stream of full cache lines with non-temporal stores.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -11,12 +11,13 @@ from ndtool.loops.memory cimport prefetch, prefetch_slice
 cdef extern from *:
     """
     #if defined(__SSE2__) && (defined(__GNUC__) || defined(__clang__))
-      /* Contiguous slices longer than a line, as a stream of full lines: the rest of a slice's
-         last line waits in a register for the next slice. Masked-off bytes are neither read nor
-         written, but a masked load still waits for the second line that it spans. So a load at
-         the end of a slice stays inside it, and its bytes are rotated into position */
+      /* Writes slices longer than a line one after the other, by non-temporal stores of full lines:
+         bytes of a slice that do not fill a line stay in a register (`pending` of them) until the
+         next slice completes it. A masked load does not read the other bytes, but still waits for
+         the second line that it spans; so the last load of a slice ends with it, and its bytes are
+         rotated into position */
       #define NDTOOL_BELOW(n) (((__mmask64) 1 << (n)) - 1)
-      #define NDTOOL_ROTATION _mm512_sub_epi8(identity, _mm512_set1_epi8((char) held))
+      #define NDTOOL_ROTATION _mm512_sub_epi8(identity, _mm512_set1_epi8((char) pending))
       #define NDTOOL_LINE \\
           do { \\
               if (k < prefetched) ndtool_prefetch(next + k); \\
@@ -26,49 +27,50 @@ cdef extern from *:
           } while (0)
       #define NDTOOL_VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi"))) static
       NDTOOL_VBMI inline __attribute__((always_inline)) void ndtool_stream_slices_of(
-          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
+          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t total,
           Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched) {
-          Py_ssize_t held = (Py_ssize_t) ((uintptr_t) to & 63), preceding = held, i, j, k;
+          Py_ssize_t pending = (Py_ssize_t) ((uintptr_t) to & 63), preceding = pending, i, j, k;
           __m512i line = _mm512_setzero_si512();
           uint8_t bytes[64];
           for (j = 0; j < 64; j++) bytes[j] = (uint8_t) j;
           const __m512i identity = _mm512_loadu_si512(bytes);
-          to -= held;
+          to -= pending;
           for (i = 0; i < n; i++) {
               const uint8_t *slice = from + offsets[i];
-              const uint8_t *next = from + offsets[i + ahead < known ? i + ahead : i];
+              const uint8_t *next = from + offsets[i + ahead < total ? i + ahead : i];
               k = 0;
-              if (held) {
+              if (pending) {
                   ndtool_prefetch(next);
-                  if (((uintptr_t) slice & 63) == (size_t) held)
-                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(held), slice - held);
+                  if (((uintptr_t) slice & 63) == (size_t) pending)
+                      line = _mm512_mask_loadu_epi8(line, ~NDTOOL_BELOW(pending), slice - pending);
                   else
                       line = _mm512_mask_permutexvar_epi8(
-                          line, ~NDTOOL_BELOW(held), NDTOOL_ROTATION, _mm512_loadu_si512(slice));
+                          line, ~NDTOOL_BELOW(pending), NDTOOL_ROTATION, _mm512_loadu_si512(slice));
                   if (preceding) _mm512_mask_storeu_epi8(to, ~NDTOOL_BELOW(preceding), line);
                   else _mm512_stream_si512((__m512i *) to, line);
                   preceding = 0;
-                  k = 64 - held;
+                  k = 64 - pending;
                   to += 64;
               }
               #pragma GCC unroll 8
               for (j = 1; j < width / 64; j++) NDTOOL_LINE;  /* at least as many full lines */
               if (k + 64 <= width) NDTOOL_LINE;
+              if (k < prefetched) ndtool_prefetch(next + k);  /* the end may span two more lines */
               ndtool_prefetch(next + prefetched - 1);
-              held = width - k;
-              if (held && ((uintptr_t) (slice + k) & 63) == 0)  /* loads this line only */
-                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(held), slice + k);
+              pending = width - k;
+              if (pending && ((uintptr_t) (slice + k) & 63) == 0)  /* loads this line only */
+                  line = _mm512_maskz_loadu_epi8(NDTOOL_BELOW(pending), slice + k);
               else
                   line = _mm512_permutexvar_epi8(
                       NDTOOL_ROTATION, _mm512_loadu_si512(slice + width - 64));
           }
-          if (held) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(held), line);
+          if (pending) _mm512_mask_storeu_epi8(to, NDTOOL_BELOW(pending), line);
       }
       /* constant trip counts take two thirds of the time */
       #define NDTOOL_SLICES_OF(width, prefetched) \\
-          ndtool_stream_slices_of(to, from, offsets, n, known, width, ahead, prefetched)
+          ndtool_stream_slices_of(to, from, offsets, n, total, width, ahead, prefetched)
       NDTOOL_VBMI void ndtool_stream_slices(
-          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t known,
+          uint8_t *to, const uint8_t *from, const int64_t *offsets, Py_ssize_t n, Py_ssize_t total,
           Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched) {
           if (width == 128) NDTOOL_SLICES_OF(128, 128);
           else if (width == 256) NDTOOL_SLICES_OF(256, 256);
@@ -78,12 +80,12 @@ cdef extern from *:
       }
       #define ndtool_has_vbmi() __builtin_cpu_supports("avx512vbmi")
     #else
-      #define ndtool_stream_slices(to, from, offsets, n, known, width, ahead, prefetched) ((void) 0)
+      #define ndtool_stream_slices(to, from, offsets, n, total, width, ahead, prefetched) ((void) 0)
       #define ndtool_has_vbmi() 0
     #endif
     """
     void stream_slices "ndtool_stream_slices"(
-        uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t known,
+        uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t total,
         Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched,
     ) noexcept nogil
     bint has_vbmi "ndtool_has_vbmi"() noexcept nogil
@@ -117,15 +119,6 @@ cdef inline void copy_bytes(uint8_t* to, const uint8_t* source, Py_ssize_t width
         memcpy(to, source, 2)
     elif width:
         to[0] = source[0]
-
-
-cdef inline void prefetch_slices(
-    const uint8_t* source, const int64_t* offsets, Py_ssize_t n
-) noexcept nogil:
-    """Prefetch the first bytes of n slices."""
-    cdef Py_ssize_t i
-    for i in range(n):
-        prefetch(source + offsets[i])
 
 
 cdef inline void gather_block(

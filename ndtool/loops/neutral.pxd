@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Neutral elements replace current values that do not take part, so that the first update is its own
-# result, to the bit; except a NaN, which arithmetic may alter. So updates are searched for NaNs.
+# Neutral elements replace current values that the result does not include: reduced with one, the
+# first update is unchanged, to the bit, unless it is a NaN. So updates are searched for NaNs.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 

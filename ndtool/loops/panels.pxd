@@ -1,20 +1,21 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Panels: elements along an axis that is not the last, by tiles of columns that fit in cache. A unit
-# is a tile. Its rows may be packed, since rows a power of two apart share the same cache sets.
+# Panels: gathers and scatters of elements along an axis that is not the last, in units: tiles of
+# columns that fit in cache, often packed, because rows a power of two apart share few cache sets.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from ndtool.loops.blocks cimport BLOCK, CACHED, LINE, MOST_RANK, offsets_1
+from ndtool.loops.blocks cimport BLOCK, LINE, MOST_RANK, offsets_1
 from ndtool.loops.indices cimport (
     BYTES, REFUSE, SPECIAL, BoundsMode, apply_mode, bounded_exact, widened, widened_exact,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
-from ndtool.loops.moves cimport gather_block, prefetch_slices
+from ndtool.loops.moves cimport gather_block
 from ndtool.loops.scatters cimport (
-    BAD, MARK, SINK, Updates, apply_block, complete, marked, marking, of_window, sink_offset,
+    BAD, FIRST_PASS, SINK, Updates, after_first_pass, apply_block, complete, first_pass_of,
+    of_window, sink_offset,
 )
-from ndtool.loops.views cimport copy_line
+from ndtool.loops.views cimport copy_strided
 
 cdef enum:
     ROWS_AHEAD = 4       # prefetch distance, in rows of a tile
@@ -22,7 +23,7 @@ cdef enum:
 
 
 cdef struct Panels:
-    int rank                          # the axes that enumerate the panels
+    int rank                          # number of axes over the panels, which have two axes each
     int64_t sizes[MOST_RANK]
     int64_t index_strides[MOST_RANK]  # elements
     int64_t data_strides[MOST_RANK]   # bytes
@@ -37,12 +38,12 @@ cdef struct Panels:
     int64_t tiles                     # units of a panel
     int64_t low                       # first row of the band that a scatter updates
     int64_t band                      # rows of the band
-    int64_t pitch                     # row stride of the output in bytes, or 0: a whole array's
+    int64_t pitch                     # row stride of the output in bytes; 0: that of the array
     Py_ssize_t itemsize
 
 
 cdef struct Units:
-    # units of a grid from `first` on, gathered or updated
+    # units to gather or update, from `first` on
     const Panels* p
     const uint8_t* data
     const uint8_t* index
@@ -85,7 +86,7 @@ cdef inline uint64_t unit_offsets(
     const Units* c, const Unit* u, const int64_t* index, int64_t rows, int64_t step,
     int64_t column_stride, int64_t redirect, int64_t* offsets
 ) noexcept nogil:
-    """Turn rows of indices into byte offsets from the unit's first element in the band."""
+    """Convert rows of indices to byte offsets from the unit's first element in the band."""
     cdef const Panels* p = c.p
     cdef uint64_t bad = 0
     cdef int64_t i, n = u.columns, base = -p.low * step
@@ -107,7 +108,7 @@ cdef inline uint64_t resolve_unit(
     const Units* c, const Unit* u, int64_t start, int64_t rows, int64_t step,
     int64_t column_stride, int64_t redirect, int64_t* offsets
 ) noexcept nogil:
-    """Do the same exactly, one index at a time; non-zero if an index out of bounds is an error."""
+    """Convert rows of indices one by one; non-zero if one is out of bounds in mode "error"."""
     cdef int64_t entries[BLOCK]
     cdef const int64_t* index
     cdef int64_t i, j, v, n = u.columns, base = -c.p.low * step
@@ -130,7 +131,7 @@ cdef inline uint64_t resolve_unit(
 cdef inline void drop_outside_band(
     const Panels* p, const Unit* u, int64_t rows, int64_t* offsets
 ) noexcept nogil:
-    """Redirect updates outside of the band to the row behind it, in a packed tile."""
+    """Redirect updates outside of the band to an additional last row of the packed tile."""
     cdef int64_t j, out, n = u.columns, end = p.band * n * p.itemsize
     for _ in range(rows):
         for j in range(n):
@@ -145,7 +146,7 @@ cdef inline void pack_tile(
     cdef int64_t i, width = u.columns * p.itemsize
     data += p.low * p.step
     for i in range(p.band):
-        copy_line(scratch + i * width, data + i * p.step, p.column_stride, u.columns, p.itemsize)
+        copy_strided(scratch + i * width, data + i * p.step, p.column_stride, u.columns, p.itemsize)
 
 
 cdef inline void unpack_tile(
@@ -167,7 +168,7 @@ cdef inline uint8_t* packed_buffer(const Units* c, int thread) noexcept nogil:
     return c.buffers + thread * c.scratch if c.buffers else NULL
 
 
-cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexcept nogil:
+cdef inline uint64_t gather_unit(const Units* c, int64_t task, int thread) noexcept nogil:
     """Gather one unit, through a packed copy if there are buffers."""
     cdef const Panels* p = c.p
     cdef const uint8_t* indices = c.index
@@ -175,7 +176,7 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexc
     cdef int64_t offsets[BLOCK]
     cdef int64_t entries[BLOCK]
     cdef uint8_t stage[BLOCK * STAGED]
-    cdef Unit u = unit_at(p, c.first + part)
+    cdef Unit u = unit_at(p, c.first + task)
     cdef int64_t row = 0, rows, start, soon, step = p.step, column_stride = p.column_stride
     cdef int64_t redirect, pitch = p.pitch if p.pitch else p.index_step * p.itemsize
     cdef int bytes_each = c.kind & BYTES
@@ -184,7 +185,6 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexc
     cdef uint8_t* to
     cdef const int64_t* index
     cdef bint streamed = c.streamed and p.itemsize <= STAGED
-    cdef bint in_cache = p.size * u.columns * p.itemsize <= CACHED
     if packed:
         pack_tile(p, &u, source, packed)
         source = packed
@@ -202,8 +202,6 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexc
             c, &u, index, rows, step, column_stride, redirect, offsets
         ) and resolve_unit(c, &u, start, rows, step, column_stride, redirect, offsets):
             return 1
-        if not packed and not in_cache:
-            prefetch_slices(source, offsets, rows * u.columns)
         to = &stage[0] if streamed else out + row * pitch
         gather_block(to, source, offsets, rows * u.columns, p.itemsize, 0)
         if streamed:
@@ -214,11 +212,11 @@ cdef inline uint64_t gather_unit(const Units* c, int64_t part, int thread) noexc
     return 0
 
 
-cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noexcept nogil:
+cdef inline uint64_t scatter_unit(const Units* c, int64_t task, int thread) noexcept nogil:
     """Update one unit, in row-major order, through a packed copy of data if there are buffers."""
     cdef const Panels* p = c.p
     cdef uint8_t* packed = packed_buffer(c, thread)
-    cdef Unit u = unit_at(p, c.first + part)
+    cdef Unit u = unit_at(p, c.first + task)
     cdef Py_ssize_t nbytes = packed_rows(p) * u.columns * p.itemsize
     cdef uint8_t* to = packed if packed else c.to + u.data
     cdef Updates updates = c.updates
@@ -228,15 +226,15 @@ cdef inline uint64_t scatter_unit(const Units* c, int64_t part, int thread) noex
         pack_tile(p, &u, c.data + u.data, packed)
         updates = of_window(&c.updates, packed, packed, nbytes)
     if packed and updates.neutral:
-        if scatter_tile(c, &u, marking(&updates, &nan), to, True):
+        if scatter_tile(c, &u, first_pass_of(&updates, &nan), to, True):
             return BAD
-        marked(&updates, nan)
+        after_first_pass(&updates, nan)
     if scatter_tile(c, &u, updates, to, packed != NULL):
         return BAD
     if packed:
         complete(&c.updates, &updates, packed, nbytes)
         unpack_tile(p, &u, packed, c.to + u.data, c.streamed)
-    return nan if c.updates.op == MARK else 0
+    return nan if c.updates.op == FIRST_PASS else 0
 
 
 cdef inline uint64_t scatter_tile(

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Radix partitions: tuples sorted by destination, so that one thread updates each partition of the
-# output in cache, in the original order.
+# Radix partitions: tuples sorted stably by partition of the output, so that one thread updates each
+# partition in cache, in the original order.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -11,7 +11,7 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.scatters cimport (
-    Updates, apply_block, apply_row, complete, marked, marking, of_window,
+    Updates, after_first_pass, apply_block, apply_row, complete, first_pass_of, of_window,
 )
 
 cdef enum:
@@ -19,7 +19,7 @@ cdef enum:
 
 
 cdef struct Sorted:
-    # radix-partitioned tuples, group by group
+    # radix-partitioned tuples: the entries (row and payload) of each group are sorted on their own
     uint8_t* regions          # per group: row indices in their partitions, then payloads
     uint32_t* ends            # ends[g * partitions + p]: where partition p of group g ends
     int64_t groups
@@ -29,7 +29,7 @@ cdef struct Sorted:
 
 
 cdef inline Py_ssize_t payload_bytes(Py_ssize_t width) noexcept nogil:
-    """Return a tuple's payload in bytes: a short update itself, or its position in the group."""
+    """Return the bytes of a payload: a short update, or a long one's position in the group."""
     return width if width < LINE else 4
 
 
@@ -39,7 +39,7 @@ cdef inline Py_ssize_t region_bytes(Py_ssize_t width) noexcept nogil:
 
 
 cdef inline Py_ssize_t thread_bytes(Py_ssize_t width) noexcept nogil:
-    """Return the scratch of a thread in bytes: a group's row indices, and a region in cache."""
+    """Return the bytes of scratch for a thread: a group's row indices, and a region."""
     return GROUP * 8 + region_bytes(width)
 
 
@@ -111,7 +111,7 @@ cdef inline void write_entries(
     const Sorted* into, uint32_t* ends, const int64_t* rows, Py_ssize_t n, const uint8_t* updates,
     uint8_t* region,
 ) noexcept nogil:
-    """Append n rows and payloads to their partitions, which turns partition offsets into ends."""
+    """Append n entries to their partitions; `ends` are partition offsets before, then ends."""
     cdef uint32_t* local = <uint32_t*> region
     cdef uint8_t* payload = region + GROUP * 4
     cdef Py_ssize_t i, width = into.width
@@ -135,7 +135,7 @@ cdef inline void write_entries(
 
 
 cdef struct Apply:
-    # partitions from `first` on, applied to `to`, which begins at that one's first row
+    # partitions from `first` on, to apply to the output; `to` is the first row of the first one
     const Sorted* sorted
     Updates updates
     const uint8_t* data       # source of the windows, or NULL to update in place
@@ -148,12 +148,12 @@ cdef struct Apply:
 
 
 cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
-    """Apply one partition in place, or in a window, which is written once."""
+    """Apply one partition in place, or to a window (a copy in cache), which is written once."""
     cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
     cdef Py_ssize_t length = min(size, a.length - at)
     cdef uint8_t* window = a.to + at
     cdef uint8_t* scratch = a.windows + thread * a.scratch
-    cdef Updates updates = a.updates, marks
+    cdef Updates updates = a.updates, first_pass
     cdef uint64_t nan = 0
     if a.data:
         window = scratch
@@ -162,9 +162,9 @@ cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thre
     if not a.updates.counts.per_window:
         updates.counts.origin = window - (a.first + partition) * size
     if updates.neutral:
-        marks = marking(&updates, &nan)
-        apply_groups(a.sorted, &marks, window, a.first + partition)
-        marked(&updates, nan)
+        first_pass = first_pass_of(&updates, &nan)
+        apply_groups(a.sorted, &first_pass, window, a.first + partition)
+        after_first_pass(&updates, nan)
     apply_groups(a.sorted, &updates, window, a.first + partition)
     complete(&a.updates, &updates, window, length)
     if a.data:
@@ -189,7 +189,7 @@ cdef inline Span span_of(const Sorted* sorted, int64_t group, int64_t partition)
 cdef inline void apply_groups(
     const Sorted* sorted, const Updates* u, uint8_t* window, int64_t partition
 ) noexcept nogil:
-    """Apply a partition's entries, group after group, which is the original order."""
+    """Apply a partition's entries, one group after the other: the original order."""
     cdef int64_t group
     cdef Py_ssize_t size = region_bytes(sorted.width)
     cdef const uint8_t* region = sorted.regions
@@ -221,7 +221,7 @@ cdef inline void prefetch_entries(
 cdef inline void apply_inline(
     const Updates* u, uint8_t* window, const uint8_t* region, Span span
 ) noexcept nogil:
-    """Apply short updates, which the region holds."""
+    """Apply a span of short updates, whose payloads in the region are the updates themselves."""
     cdef int64_t offsets[BLOCK]
     cdef const uint32_t* rows = <const uint32_t*> region
     cdef Py_ssize_t i, take, position = span.begin, width = u.pitch
@@ -237,7 +237,7 @@ cdef inline void apply_by_position(
     const Updates* u, uint8_t* window, const uint8_t* updates, const uint8_t* region, Span span,
     const uint8_t* next_region, Span next_span,
 ) noexcept nogil:
-    """Apply long updates, found by their positions, and prefetch those of the next group."""
+    """Apply long updates, whose positions are in the region; prefetch those of the next group."""
     cdef const uint32_t* rows = <const uint32_t*> region
     cdef const uint32_t* positions = <const uint32_t*> (region + GROUP * 4)
     cdef const uint32_t* next_positions = <const uint32_t*> (next_region + GROUP * 4)

@@ -1,13 +1,13 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Reductions: the three loops over `out = out op update`, compiled per element type and operation:
-# long rows (vectorized), blocks of short rows, and single elements by row index.
+# Reductions: loops over `out = out op update`, compiled for each element type and operation: over
+# long rows (vectorized), over short rows, and over single elements by row index.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )
 
 from ndtool.loops.indices cimport read_once, row_at
-from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_span
+from ndtool.loops.memory cimport AHEAD, prefetch_lines, prefetch_slice
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64, bfloat16, boolean, combined,
@@ -31,7 +31,7 @@ cdef enum:
     UNROLLED = 256       # bytes of a long row per loop of constant length
     PACE = 16            # elements between prefetches
 
-cdef enum:    # the loops
+cdef enum:    # which loop
     ROWS
     SHORT_ROWS
     ELEMENTS
@@ -43,10 +43,10 @@ cdef struct Reduction:
     const int64_t* offsets
     const uint8_t* updates
     Py_ssize_t n, width
-    const int64_t* positions  # of long rows: which updates, `pitch` bytes apart
+    const int64_t* positions  # of long rows: those of their updates, in units of `pitch` bytes
     Py_ssize_t pitch
-    Py_ssize_t more           # rows that follow the n, to prefetch
-    const uint8_t* rows       # instead of offsets: linear indices of elements from `to` on
+    Py_ssize_t more           # long rows after the first n, to prefetch
+    const uint8_t* rows       # instead of offsets: stored row indices of elements from `to` on
     int bytes_each            # itemsize of these indices
     uint64_t size             # indices from here on are out of bounds
 
@@ -61,29 +61,29 @@ cdef inline void reduce_slice(
 
 
 cdef inline Py_ssize_t long_rows(int op, number* of, const Reduction* r) noexcept nogil:
-    """Apply long updates, found by their positions, prefetching some distance ahead."""
-    cdef Py_ssize_t i, c, n = r.n, known = r.n + r.more, width = r.width
+    """Apply n updates longer than a cache line, prefetching others some distance ahead."""
+    cdef Py_ssize_t i, c, n = r.n, total = r.n + r.more, width = r.width
     cdef Py_ssize_t m = width // <Py_ssize_t> sizeof(number), ahead = max(1, AHEAD // 2 // width)
-    cdef Py_ssize_t some = UNROLLED // sizeof(number)
+    cdef Py_ssize_t chunk = UNROLLED // sizeof(number)
     cdef number* out
     cdef const number* update
     for i in range(n):
-        if i + ahead < known:
-            prefetch_span(r.updates + r.positions[i + ahead] * r.pitch, width)
-            prefetch_span(r.to + r.offsets[i + ahead], width)
+        if i + ahead < total:
+            prefetch_slice(r.updates + r.positions[i + ahead] * r.pitch, width)
+            prefetch_slice(r.to + r.offsets[i + ahead], width)
         out = <number*> (r.to + r.offsets[i])
         update = <const number*> (r.updates + r.positions[i] * r.pitch)
         c = 0
-        while c + some <= m:    # a constant length, to unroll the loop
+        while c + chunk <= m:    # a constant length, to unroll the loop
             reduce_slice(op, out + c, update + c, UNROLLED // sizeof(number))
-            c += some
+            c += chunk
         if c < m:
             reduce_slice(op, out + c, update + c, m - c)
     return n
 
 
 cdef inline Py_ssize_t short_rows(int op, number* of, const Reduction* r) noexcept nogil:
-    """Apply contiguous short updates."""
+    """Apply n contiguous updates of at most a cache line each."""
     cdef Py_ssize_t i, n = r.n, m = r.width // sizeof(number)
     cdef const int64_t* offsets = r.offsets
     cdef const number* updates = <const number*> r.updates
@@ -112,23 +112,10 @@ cdef inline bint all_same(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
 cdef inline void one_element(
     int op, number* element, const number* updates, Py_ssize_t n
 ) noexcept nogil:
-    """Apply n updates to one element in a register: through memory, each would wait for the last.
-
-    Which of equal values or of NaNs a max or min returns depends only on their order, not on how
-    they are grouped. So four quarters are reduced side by side, to hide the latency of comparisons.
-    """
-    cdef Py_ssize_t i, m = n // 4 if op == MAX or op == MIN else 0
-    cdef number value = element[0], a, b, c, d
-    if m:
-        a, b, c, d = updates[0], updates[m], updates[2 * m], updates[3 * m]
-        for i in range(1, m):
-            a = combined_scalar(op, a, updates[i])
-            b = combined_scalar(op, b, updates[m + i])
-            c = combined_scalar(op, c, updates[2 * m + i])
-            d = combined_scalar(op, d, updates[3 * m + i])
-        value = combined_scalar(op, combined_scalar(op, value, a), b)
-        value = combined_scalar(op, combined_scalar(op, value, c), d)
-    for i in range(4 * m, n):
+    """Apply n updates to one element, held in a register: each update needs the previous result."""
+    cdef Py_ssize_t i
+    cdef number value = element[0]
+    for i in range(n):
         value = combined_scalar(op, value, updates[i])
     element[0] = value
 
@@ -137,9 +124,9 @@ cdef inline Py_ssize_t element_group(
     int op, number* out, int bytes_each, const uint8_t* rows, const number* updates,
     uint64_t size, Py_ssize_t n
 ) noexcept nogil:
-    """Apply n updates by row index; return how many precede the first index out of bounds.
+    """Apply n updates by row index, up to one out of bounds; return the number applied.
 
-    Indices of two bytes were validated.
+    Indices of two bytes are validated ones, which need no check.
     """
     cdef uint64_t at
     cdef Py_ssize_t i
@@ -156,9 +143,9 @@ cdef inline Py_ssize_t element_group(
 cdef inline Py_ssize_t row_elements(
     int op, number* out, int bytes_each, const Reduction* r
 ) noexcept nogil:
-    """Apply updates by row index, PACE at a time, a constant to unroll the loop.
+    """Apply updates by row index, in groups of PACE, a constant, so that the loop is unrolled.
 
-    Returns how many; the caller applies the rest by offset.
+    Returns the number applied; the caller applies the others by offset.
     """
     cdef const number* updates = <const number*> r.updates
     cdef const uint8_t* rows = r.rows
@@ -178,7 +165,7 @@ cdef inline Py_ssize_t row_elements(
 cdef inline Py_ssize_t reduce_with(
     int loop, int op, number* of, const Reduction* r
 ) noexcept nogil:
-    """Run one of the loops with a constant operation."""
+    """Run a loop for an operation, which is a constant here, as are the bytes of row indices."""
     if loop == ROWS:
         return long_rows(op, of, r)
     if loop == SHORT_ROWS:
@@ -193,7 +180,7 @@ cdef inline Py_ssize_t reduce_with(
 cdef inline Py_ssize_t reduce_typed(
     int loop, int op, number* of, const Reduction* r
 ) noexcept nogil:
-    """Apply slices of elements of the type that `of` points to, in order."""
+    """Select the operation for elements of the type that `of` points to; return their number."""
     if number is not complex64 and number is not complex128:
         if op == MAX:
             return reduce_with(loop, MAX, of, r)
@@ -217,7 +204,7 @@ cdef inline bint is_light(int code) noexcept nogil:
 
 
 cdef inline Py_ssize_t reduced(int loop, int code, int op, const Reduction* r) noexcept nogil:
-    """Apply slices of elements of the type `code`; return how many."""
+    """Select the element type by its `code`, and run a loop; return the number of updates."""
     if code == INT32:
         return reduce_typed(loop, op, <int32_t*> r.to, r)
     if code == INT64:
@@ -254,19 +241,19 @@ cdef inline Py_ssize_t reduced(int loop, int code, int op, const Reduction* r) n
 cdef inline Py_ssize_t reduce_rows "ndtool_reduce_rows"(
     int code, int op, const void* slices
 ) noexcept nogil:
-    """Apply long rows, vectorized."""
+    """Apply updates longer than a cache line: of a Reduction."""
     return reduced(ROWS, code, op, <const Reduction*> slices)
 
 
 cdef inline Py_ssize_t reduce_block "ndtool_reduce_block"(
     int code, int op, const void* slices
 ) noexcept nogil:
-    """Apply short rows."""
+    """Apply updates of at most a cache line: of a Reduction."""
     return reduced(SHORT_ROWS, code, op, <const Reduction*> slices)
 
 
 cdef inline Py_ssize_t reduce_elements "ndtool_reduce_elements"(
     int code, int op, const void* slices
 ) noexcept nogil:
-    """Apply single elements by row index, up to one out of bounds; return how many."""
+    """Apply single elements by row index, up to one out of bounds; return their number."""
     return reduced(ELEMENTS, code, op, <const Reduction*> slices)

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Row indices: tuples flattened to linear row indices of 2 or 4 bytes, and gathers of short rows by
-# them. These compute no offsets, which is 1.2 to 1.4 times as fast if data is in cache.
+# Row indices: index tuples converted to linear row indices of 2 or 4 bytes; gathers of short rows
+# by row index, without byte offsets, which are 1.2 to 1.4 times as fast if data is in cache.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -11,7 +11,7 @@ from ndtool.loops.blocks cimport (
 )
 from ndtool.loops.gathers cimport Gather, stream_full_lines
 from ndtool.loops.indices cimport VALIDATED, read_once, row_at
-from ndtool.loops.memory cimport AHEAD, load_lines, prefetch, prefetch_lines, stream, stream_end
+from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 
 cdef extern from *:
@@ -33,17 +33,17 @@ cdef enum:
 
 
 cdef struct Ravel:
-    # tuples that address rows; their linear indices, of 2 or 4 bytes each, go to `to`
+    # tuples to convert to linear row indices, of 2 or 4 bytes each
     Walk walk
     uint8_t* to
     int bytes_each
-    int64_t count, parts
+    int64_t count, tasks
 
 
-cdef inline uint64_t ravel_part(const Ravel* c, int64_t part) noexcept nogil:
+cdef inline uint64_t ravel_task(const Ravel* c, int64_t task) noexcept nogil:
     cdef int64_t rows[BLOCK]
     cdef uint8_t stage[BLOCK * 4]
-    cdef int64_t t = c.count * part // c.parts, stop = c.count * (part + 1) // c.parts, take
+    cdef int64_t t = c.count * task // c.tasks, stop = c.count * (task + 1) // c.tasks, take
     cdef int64_t step = min(block_size(c.walk.nd), STEP // max(1, c.walk.tuple_bytes))
     cdef Cursor at
     seek(&at, &c.walk, t)
@@ -71,14 +71,14 @@ cdef inline void narrow_rows "ndtool_narrow_rows"(
 
 
 cdef struct RowBlock:
-    # rows of one batch, to copy to contiguous memory
+    # rows of one batch to gather: of data at `source`, to contiguous memory at `to`
     const uint8_t* source
     const uint8_t* indices
     uint8_t* to
     Py_ssize_t n
     uint64_t size             # indices from here on are out of bounds
     const uint8_t* next_rows  # data of a later batch, to prefetch
-    Py_ssize_t pace           # bytes of it to prefetch with PACE rows
+    Py_ssize_t pace           # bytes of that batch to prefetch for every PACE rows
 
 
 cdef inline bint skips_offsets(const Gather* g) noexcept nogil:
@@ -86,26 +86,24 @@ cdef inline bint skips_offsets(const Gather* g) noexcept nogil:
     return has_row_indices(&g.walk, g.width) and (g.walk.kind & VALIDATED or g.walk.nd.in_cache)
 
 
-cdef inline uint64_t gather_by_row_part(const Gather* g, int64_t part) noexcept nogil:
+cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept nogil:
     """Gather rows by their stored indices; validated ones are not checked again.
 
     From an index out of bounds on, the rest of a step is gathered by offsets.
     """
     cdef const Nd* nd = g.walk.nd
     cdef uint8_t stage[SHORT * LINE + LINE]
-    cdef int64_t t = g.count * part // g.parts, stop = g.count * (part + 1) // g.parts
+    cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
     cdef int64_t batches = 1 + AHEAD // max(1, nd.span)    # as the last prefetched may come first
     cdef int64_t pace = nd.span * PACE // nd.per_batch if nd.in_cache and nd.batch_rank else 0
     cdef int64_t step = min(BLOCK, SHORT * LINE // g.width)
-    cdef Py_ssize_t done, held = 0    # bytes in the stage
+    cdef Py_ssize_t done, pending = 0    # bytes in the stage
     cdef bint uncached
     cdef int64_t offsets[BLOCK]
     cdef Cursor at
     cdef RowBlock rows
     cdef uint8_t* to = g.to + t * g.width
     seek(&at, &g.walk, t)
-    if nd.in_cache and nd.batch_rank:
-        load_lines(g.source + at.base + nd.lowest, nd.span)
     rows.pace = pace
     rows.size = nd.sizes[0]
     while t < stop:
@@ -119,7 +117,7 @@ cdef inline uint64_t gather_by_row_part(const Gather* g, int64_t part) noexcept 
             rows.next_rows += batches * nd.batch_strides[nd.batch_rank - 1]
         rows.to = to
         if g.streamed:
-            rows.to = stage + held
+            rows.to = stage + pending
         uncached = not nd.in_cache and t + rows.n + DISTANCE <= g.count
         done = copy_rows(&rows, g.width, g.walk.tuple_bytes, uncached)
         at.remaining -= done
@@ -130,12 +128,12 @@ cdef inline uint64_t gather_by_row_part(const Gather* g, int64_t part) noexcept 
                 rows.to + done * g.width, g.source, offsets, rows.n - done, g.width, 0
             )
         if g.streamed:
-            to += stream_full_lines(to, stage, held + rows.n * g.width, &held)
+            to += stream_full_lines(to, stage, pending + rows.n * g.width, &pending)
         else:
             to += rows.n * g.width
         t += rows.n
     if g.streamed:
-        stream(to, stage, held)
+        stream(to, stage, pending)
         stream_end()
     return 0
 
@@ -143,7 +141,7 @@ cdef inline uint64_t gather_by_row_part(const Gather* g, int64_t part) noexcept 
 cdef inline Py_ssize_t copy_rows(
     const RowBlock* rows, Py_ssize_t width, int bytes_each, bint uncached
 ) noexcept nogil:
-    """Run copy_by_row, compiled for each case."""
+    """Call copy_by_row with constants, to compile it for each itemsize of indices."""
     if uncached and bytes_each == 2:
         return by_width(rows, width, 2, True)
     if uncached:
@@ -158,6 +156,7 @@ cdef inline Py_ssize_t copy_rows(
 cdef inline Py_ssize_t by_width(
     const RowBlock* rows, Py_ssize_t width, int bytes_each, bint uncached
 ) noexcept nogil:
+    """Call copy_by_row with a constant width."""
     if width == 1:
         return copy_by_row(rows, 1, bytes_each, uncached)
     if width == 2:

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Scatters: a block of index tuples becomes offsets, then updates are applied there, in order. Begin
-# with `scatter_part`: short updates go by blocks, long ones one by one, whole batches by windows.
+# Scatters: a block of index tuples is converted to offsets, then updates are applied to them in
+# order. Begin with `scatter_task`; `windows_task` updates a copy of each batch in cache.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -10,8 +10,8 @@ from ndtool.loops.blocks cimport (
     next_batch, offsets_from, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, Divided, Means, Turn, add_totals, all_counted, count_address, count_block, count_rows,
-    count_slice, divide, drops, means_part, next_turn,
+    Counts, Divided, Means, Occurrence, add_totals, all_counted, count_address, count_block,
+    count_rows, count_slice, divide, drops, means_task, next_occurrence,
 )
 from ndtool.loops.memory cimport (
     AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
@@ -22,54 +22,57 @@ from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_e
 
 cdef enum:
     BURST = 32    # short updates between prefetches
-    SINK = 8      # int64s of a cache line that receives dropped short updates
-    MARK = -1     # instead of a reduction: the neutral element goes where updates will go
-    EVERY = 4096  # tuples between tests whether all slices have updates
+    SINK = 8      # int64s of the sink: a cache line to which dropped short updates are redirected
+    FIRST_PASS = -1    # instead of a reduction: write neutral elements, or count totals
+    EVERY = 4096  # tuples between two tests whether all slices have updates
 
 cdef enum:            # bits of the result of a scatter
     BAD = 1           # an index is out of bounds
-    NAN = 2           # of a pass that marks: an update has a NaN
+    NAN = 2           # of a first pass: an update has a NaN
 
 
 cdef inline Py_ssize_t owned(
     int64_t* offsets, int64_t* positions, Py_ssize_t n, int64_t first, int64_t owner, int64_t owners
 ) noexcept nogil:
-    """Select those of n offsets that `owner` updates, and their updates; return how many."""
+    """Compact n offsets to those that `owner` updates, list their positions; return their number.
+
+    Threads own slices by a hash of the offset, so that each slice is updated by one thread.
+    """
     cdef Py_ssize_t i, n_owned = 0
     cdef uint64_t mixed
-    cdef bint mine
+    cdef bint is_owned
     for i in range(n):
         mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32    # a hash
         offsets[n_owned] = offsets[i]
         positions[n_owned] = first + i
-        mine = <int64_t> (mixed * <uint64_t> owners >> 32) == owner
-        n_owned += mine & (offsets[n_owned] != DROPPED)
+        is_owned = <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+        n_owned += is_owned & (offsets[n_owned] != DROPPED)
     return n_owned
 
 
 cdef struct Updates:
     # the updates of a walk's tuples, and their reduction
-    const uint8_t* first      # that of the walk's first tuple
-    Py_ssize_t pitch          # bytes from one to the next
+    const uint8_t* first      # the update of the walk's first tuple
+    Py_ssize_t pitch          # bytes from one update to the next
     int code, op              # arithmetic type, and reduction: 0 copies
     Counts counts             # of the slices' updates, if the reduction needs them
     int means                 # the type of sums to be divided, 0 if there are none
-    const uint8_t* neutral    # a slice of neutral elements, if they can replace current values
-    uint64_t* found           # where a pass that marks sets NAN
+    const uint8_t* neutral    # neutral elements for a slice, to replace current values; or NULL
+    uint64_t* found           # where a first pass sets NAN
 
 
 cdef inline int64_t sink_offset(
     const Updates* u, const int64_t* sink, const uint8_t* to
 ) noexcept nogil:
-    """Return the offset from `to` of the sink for dropped short updates.
+    """Return the offset for dropped updates: that of the sink from `to`, or DROPPED.
 
-    Long ones are skipped, and so are those that are counted.
+    The loops skip long updates and counted ones that are DROPPED; a sink saves short ones the test.
     """
     return <const uint8_t*> sink - to if u.pitch <= LINE and not u.counts.data else DROPPED
 
 
 cdef inline void redirect_dropped(int64_t* offsets, Py_ssize_t n, int64_t redirect) noexcept nogil:
-    """Redirect those of n tuples that are dropped."""
+    """Replace the offsets of dropped tuples by `redirect`."""
     cdef Py_ssize_t i
     for i in range(n):
         if offsets[i] == DROPPED:
@@ -77,7 +80,7 @@ cdef inline void redirect_dropped(int64_t* offsets, Py_ssize_t n, int64_t redire
 
 
 cdef inline bint goes_by_row(const Updates* u, const Walk* walk) noexcept nogil:
-    """Return whether elements can be reduced by stored row index."""
+    """Return whether elements can be reduced by stored row index, without computing offsets."""
     return (
         u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
         and not (u.counts.data and u.counts.copies_first)
@@ -85,14 +88,14 @@ cdef inline bint goes_by_row(const Updates* u, const Walk* walk) noexcept nogil:
 
 
 cdef inline Py_ssize_t window_bytes(Py_ssize_t nbytes) noexcept nogil:
-    """Return the bytes of a window, up to its counts."""
+    """Return the bytes from the start of a window to its counts, which begin with a cache line."""
     return (nbytes + LINE - 1) // LINE * LINE
 
 
 cdef inline Updates of_window(
     const Updates* u, uint8_t* window, uint8_t* scratch, Py_ssize_t nbytes
 ) noexcept nogil:
-    """Return the updates of a window; its own counts are zeroed, behind a window in scratch."""
+    """Return the updates for a window; zero its own counts, which follow the window in scratch."""
     cdef Updates own = u[0]
     if u.counts.per_window:
         own.counts.data = scratch + window_bytes(nbytes)
@@ -101,17 +104,17 @@ cdef inline Updates of_window(
     return own
 
 
-cdef inline Updates marking(const Updates* u, uint64_t* found) noexcept nogil:
-    """Return updates that put the neutral element where `u` goes, and set NAN if `u` has one."""
-    cdef Updates marks = u[0]
-    marks.op = MARK
-    marks.counts.data = NULL
-    marks.found = found
-    return marks
+cdef inline Updates first_pass_of(const Updates* u, uint64_t* found) noexcept nogil:
+    """Return the first pass of updates: it writes neutral elements and sets NAN if `u` has one."""
+    cdef Updates first_pass = u[0]
+    first_pass.op = FIRST_PASS
+    first_pass.counts.data = NULL
+    first_pass.found = found
+    return first_pass
 
 
-cdef inline void marked(Updates* u, uint64_t found) noexcept nogil:
-    """Reduce first updates, too, after neutral elements have replaced the current values."""
+cdef inline void after_first_pass(Updates* u, uint64_t found) noexcept nogil:
+    """Set updates to be all reduced, as neutral elements replaced current values; not after NAN."""
     u.counts.copies_first = found & NAN != 0
     if not u.counts.copies_first and not u.means:
         u.counts.data = NULL
@@ -120,51 +123,52 @@ cdef inline void marked(Updates* u, uint64_t found) noexcept nogil:
 cdef inline void complete(
     const Updates* given, const Updates* own, uint8_t* window, Py_ssize_t nbytes
 ) noexcept nogil:
-    """Divide the sums of a window that has its own counts."""
+    """Divide the sums of a window by its own counts, if it has any."""
     cdef Means m
     if given.means and given.counts.per_window:
         m = Means(
             own.counts, window, nbytes // given.pitch, 1, given.means,
             not given.counts.copies_first,
         )
-        means_part(&m, 0)
+        means_task(&m, 0)
 
 
 cdef enum:            # how threads divide a scatter
     BY_COLUMNS = 0
-    BY_SLICES = 1     # every thread walks all tuples and updates the slices it owns
-    BY_BATCHES = 2    # whose destinations are disjoint
-    BY_COPIES = 3     # each updates its own copy with a share of the tuples
+    BY_SLICES = 1     # every thread reads all tuples and updates the slices that it owns
+    BY_BATCHES = 2    # of which no two update the same slice
+    BY_COPIES = 3     # each thread applies a share of the tuples to its own copy of the output
 
 
 cdef struct Scatter:
     Walk walk
     Updates updates
-    uint8_t* to               # first byte to update of the slice at offset 0
-    int64_t count, parts
+    uint8_t* to               # the first byte to update of the slice at offset 0
+    int64_t count, tasks
     Py_ssize_t width          # bytes to update of each slice
     Py_ssize_t copy           # bytes from one copy to the next
-    int sharing
+    int division
     bint streamed
 
 
-cdef inline uint64_t scatter_part(const Scatter* s, int64_t part) noexcept nogil:
+cdef inline uint64_t scatter_task(const Scatter* s, int64_t task) noexcept nogil:
+    """Apply a task's share of the batches, tuples, slices or columns."""
     cdef int64_t per = s.walk.nd.per_batch, batches = s.count // per
-    if s.sharing == BY_BATCHES:
+    if s.division == BY_BATCHES:
         return scatter_range(
-            s, s.to, batches * part // s.parts * per, batches * (part + 1) // s.parts * per,
+            s, s.to, batches * task // s.tasks * per, batches * (task + 1) // s.tasks * per,
             0, s.width, 0, 1,
         )
-    if s.sharing == BY_COPIES:
+    if s.division == BY_COPIES:
         return scatter_range(
-            s, s.to + part * s.copy, s.count * part // s.parts,
-            s.count * (part + 1) // s.parts, 0, s.width, 0, 1,
+            s, s.to + task * s.copy, s.count * task // s.tasks,
+            s.count * (task + 1) // s.tasks, 0, s.width, 0, 1,
         )
-    if s.sharing == BY_SLICES:
-        return scatter_range(s, s.to, 0, s.count, 0, s.width, part, s.parts)
+    if s.division == BY_SLICES:
+        return scatter_range(s, s.to, 0, s.count, 0, s.width, task, s.tasks)
     return scatter_range(
-        s, s.to, 0, s.count, column_of(part, s.parts, s.width),
-        column_of(part + 1, s.parts, s.width), 0, 1,
+        s, s.to, 0, s.count, column_of(task, s.tasks, s.width),
+        column_of(task + 1, s.tasks, s.width), 0, 1,
     )
 
 
@@ -172,7 +176,7 @@ cdef inline uint64_t scatter_range(
     const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end,
     int64_t owner, int64_t owners,
 ) noexcept nogil:
-    """Update bytes [column, end) of the slices of tuples [t, stop) that `owner` owns."""
+    """Update bytes [column, end) of those slices of tuples [t, stop) that `owner` owns."""
     cdef Py_ssize_t width = end - column
     if width == 0:
         return 0
@@ -184,7 +188,7 @@ cdef inline uint64_t scatter_range(
 cdef inline uint64_t scatter_short(
     const Scatter* s, uint8_t* to, int64_t t, int64_t stop
 ) noexcept nogil:
-    """Apply updates of at most a line, block by block, prefetching the next block's slices."""
+    """Apply updates of at most a cache line, prefetching the slices of the next block."""
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t sink[SINK]
     cdef const Nd* nd = s.walk.nd
@@ -192,7 +196,7 @@ cdef inline uint64_t scatter_short(
     cdef Cursor at
     cdef Updates updates = s.updates
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, done, test = t + EVERY, known = 0, step = min(block_size(nd), SHORT)
+    cdef int64_t n, done, test = t + EVERY, upcoming = 0, step = min(block_size(nd), SHORT)
     cdef bint by_row = nd.in_cache and goes_by_row(&updates, &walk)
     cdef uint64_t found = 0
     updates.found = &found
@@ -205,21 +209,21 @@ cdef inline uint64_t scatter_short(
         if done:
             t += done
             continue
-        if not known and offsets_from(&at, &walk, t, n, offsets):
+        if not upcoming and offsets_from(&at, &walk, t, n, offsets):
             return BAD
-        known = 0 if nd.in_cache else min(step, stop - t - n)
-        if known and offsets_from(&at, &walk, t + n, known, offsets + n):
+        upcoming = 0 if nd.in_cache else min(step, stop - t - n)
+        if upcoming and offsets_from(&at, &walk, t + n, upcoming, offsets + n):
             return BAD
-        apply_short(&updates, to, offsets, updates.first + t * width, n, known)
-        memcpy(offsets, offsets + n, known * 8)
+        apply_short(&updates, to, offsets, updates.first + t * width, n, upcoming)
+        memcpy(offsets, offsets + n, upcoming * 8)
         t += n
         if t >= test and updates.op > 0 and updates.counts.copies_first:
             test = t + max(EVERY, updates.counts.slices)
-            if updates.counts.data and s.sharing != BY_BATCHES and all_counted(&updates.counts):
-                marked(&updates, 0)
+            if updates.counts.data and s.division != BY_BATCHES and all_counted(&updates.counts):
+                after_first_pass(&updates, 0)
                 by_row = nd.in_cache and goes_by_row(&updates, &walk)
                 walk.redirect = sink_offset(&updates, sink, to)
-                redirect_dropped(offsets, known, walk.redirect)
+                redirect_dropped(offsets, upcoming, walk.redirect)
     return found
 
 
@@ -227,7 +231,7 @@ cdef inline uint64_t scatter_rows(
     const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t width,
     int64_t owner, int64_t owners,
 ) noexcept nogil:
-    """Apply long updates, block by block, prefetching the next block's."""
+    """Apply updates longer than a cache line, prefetching those of the next block."""
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t positions[2 * BLOCK]
     cdef Cursor at
@@ -255,13 +259,16 @@ cdef inline void apply_short(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t more,
 ) noexcept nogil:
-    """Apply n short updates, interleaved with prefetches of `more` destinations and updates."""
+    """Apply n short updates, interleaved with prefetches of the next `more` destinations."""
     cdef Py_ssize_t i = 0, j, take, burst = BURST if more else n, width = u.pitch
+    cdef bint spans = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
         take = min(burst, n - i)
         prefetch_lines(updates + i * width + AHEAD, take * width)
         for j in range(n + i, min(n + i + take, n + more)):
             prefetch(to + offsets[j])
+            if spans:
+                prefetch(to + offsets[j] + width - 1)
         if u.counts.data:
             for j in range(n + i, min(n + i + take, n + more)):
                 prefetch(count_address(&u.counts, to + offsets[j]))
@@ -270,24 +277,24 @@ cdef inline void apply_short(
 
 
 cdef struct BatchWindows:
-    # whole batches, each applied in a window: a copy of the span it addresses
+    # complete batches, each applied in a window: a copy of the bytes that it updates, in scratch
     Walk walk
     Updates updates
     const uint8_t* data
     uint8_t* to
     uint8_t* windows          # one per thread, of `scratch` bytes
     Py_ssize_t span, scratch
-    int64_t batches, parts
+    int64_t batches, tasks
     bint streamed
 
 
-cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int thread) noexcept nogil:
-    """Copy the span of each batch to the window, update it there, write it once."""
+cdef inline uint64_t windows_task(const BatchWindows* s, int64_t task, int thread) noexcept nogil:
+    """For each batch, copy the bytes that it updates to a window, update it, and write it once."""
     cdef uint8_t* window = s.windows + thread * s.scratch
     cdef Updates updates
     cdef Cursor at
-    cdef int64_t per = s.walk.nd.per_batch, base, t = s.batches * part // s.parts * per
-    cdef int64_t stop = s.batches * (part + 1) // s.parts * per
+    cdef int64_t per = s.walk.nd.per_batch, base, t = s.batches * task // s.tasks * per
+    cdef int64_t stop = s.batches * (task + 1) // s.tasks * per
     cdef uint64_t nan
     seek(&at, &s.walk, t)
     while t < stop:
@@ -296,9 +303,9 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
         updates = of_window(&s.updates, window, window, s.span)
         if updates.neutral:
             nan = 0
-            if apply_batch(s, marking(&updates, &nan), window, &at, t, base):
+            if apply_batch(s, first_pass_of(&updates, &nan), window, &at, t, base):
                 return BAD
-            marked(&updates, nan)
+            after_first_pass(&updates, nan)
             at.remaining = per
         if apply_batch(s, updates, window, &at, t, base):
             return BAD
@@ -313,7 +320,7 @@ cdef inline uint64_t windows_part(const BatchWindows* s, int64_t part, int threa
 cdef inline uint64_t apply_batch(
     const BatchWindows* s, Updates updates, uint8_t* window, Cursor* at, int64_t t, int64_t base
 ) noexcept nogil:
-    """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's span."""
+    """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's data."""
     cdef const Nd* nd = s.walk.nd
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
@@ -341,10 +348,10 @@ cdef inline void apply_rows(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
     const int64_t* positions, Py_ssize_t n, Py_ssize_t more, Py_ssize_t width, bint streamed,
 ) noexcept nogil:
-    """Apply n long updates, found by their positions, prefetching the next, `more` after these."""
+    """Apply n long updates, listed by their positions, prefetching the next `more` ones."""
     cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
     cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
-    if u.op == MARK:
+    if u.op == FIRST_PASS:
         add_totals(&u.counts, to, offsets, n)
         return
     if u.counts.data and (u.counts.copies_first or u.counts.has_totals):
@@ -376,8 +383,8 @@ cdef inline void apply_block(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n <= BLOCK short updates."""
-    if u.op == MARK:
+    """Apply n <= BLOCK contiguous updates to their offsets: write, reduce, count, as `u` says."""
+    if u.op == FIRST_PASS:
         fill_block(to, offsets, u.neutral, n, width)
         if has_nan(u.code, updates, n * width):
             u.found[0] |= NAN
@@ -391,7 +398,7 @@ cdef inline void apply_plain(
     int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates that are not counted, or have been; long ones may be DROPPED."""
+    """Apply n updates without counting them; offsets of long ones may be DROPPED."""
     cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
     cdef Py_ssize_t i
     if not op:
@@ -410,9 +417,10 @@ cdef inline void apply_counted(
     const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates and count them: of short ones first the copies, then the reductions.
+    """Apply n updates and count them; an update whose count is 0 may be copied, not reduced.
 
-    A slice's copy is its first update, so within a block the copies may precede all else.
+    Short updates are divided into those to copy and those to reduce. As a copy is the first update
+    of its slice, all copies of a block precede its reductions.
     """
     cdef int64_t lists[2][SHORT]
     cdef Divided d
@@ -445,30 +453,22 @@ cdef inline void apply_listed(
     int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
     const int64_t* listed, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Apply those of at most SHORT updates that are listed."""
+    """Apply some of at most SHORT updates: the `n` whose numbers are listed."""
     cdef int64_t chosen[SHORT]
     cdef uint8_t packed[SHORT * LINE]
     cdef Py_ssize_t i
     for i in range(n):
         chosen[i] = offsets[listed[i]]
-    if width == 4:
-        for i in range(n):
-            memcpy(packed + 4 * i, updates + 4 * listed[i], 4)
-    elif width == 8:
-        for i in range(n):
-            memcpy(packed + 8 * i, updates + 8 * listed[i], 8)
-    else:
-        for i in range(n):
-            copy_bytes(packed + width * i, updates + width * listed[i], width)
+        copy_bytes(packed + width * i, updates + width * listed[i], width)
     apply_plain(op, code, to, &chosen[0], &packed[0], n, width)
 
 
 cdef inline int64_t reduce_by_row(
     const Updates* u, uint8_t* to, const Walk* walk, Cursor* at, int64_t t, int64_t most
 ) noexcept nogil:
-    """Reduce up to `most` updates from t on by stored row index, up to one out of bounds.
+    """Reduce at most `most` updates from t on by stored row index, up to an index out of bounds.
 
-    Returns how many: 0 if all have the same index, for which `one_element` is faster.
+    Returns their number: 0 if all have the same index, since `one_element` is faster for these.
     """
     cdef const uint8_t* rows = walk.index + t * walk.tuple_bytes
     cdef const uint8_t* updates = u.first + t * u.pitch
@@ -497,22 +497,22 @@ cdef inline void apply_row(
     cdef int64_t zero = 0
     cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
     cdef Counts counts
-    cdef Turn turn = Turn(u.op == 0, False, 0)
+    cdef Occurrence occurrence = Occurrence(u.op == 0, False, 0)
     cdef Means m
-    if u.op == MARK:
+    if u.op == FIRST_PASS:
         apply_block(u, to, &zero, update, 1, width)
         return
     if u.counts.has_totals:
-        turn = next_turn(&u.counts, to)
-        turn.first &= u.counts.copies_first
+        occurrence = next_occurrence(&u.counts, to)
+        occurrence.first &= u.counts.copies_first
     elif u.counts.data:
-        turn.first = count_slice(&u.counts, to)
-    if turn.first:
+        occurrence.first = count_slice(&u.counts, to)
+    if occurrence.first:
         memcpy(to, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
-    if turn.last:    # still in cache
+    if occurrence.last:    # divide the mean while the slice is in cache
         counts = u.counts
-        counts.data = <uint8_t*> &turn.total
+        counts.data = <uint8_t*> &occurrence.total
         m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
-        means_part(&m, 0)
+        means_task(&m, 0)

@@ -1,5 +1,5 @@
-# Teams that can be started: libgomp aborts the process if the system refuses it a thread.
-# So threads are first created as a test, for the first team and for any larger than the last one.
+# The number of threads that the system can start: libgomp aborts the process if one cannot be, so
+# threads are created as a test before the first team and before any larger one.
 #
 # libgomp ends the threads that a smaller team does not need. No other run of ndtool may take the
 # last thread between test and start: both happen under the admission lock that all runs share.

@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Views: arrays with any strides copied to row-major order, and plain parallel copies. Strips are
-# for arrays with a large last stride: full cache lines are read and written.
+# Views: copies of arrays of any strides to row-major order, and copies of bytes by several threads.
+# An array with a large last stride is copied in strips, to read and write complete cache lines.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -36,7 +36,7 @@ cdef inline void copy_view(
     stride = view.strides[view.rank - 1]
     while count > 0:
         take = min(count, last - coordinates[view.rank - 1])
-        copy_line(to, source, stride, take, view.itemsize)
+        copy_strided(to, source, stride, take, view.itemsize)
         to += take * view.itemsize
         count -= take
         coordinates[view.rank - 1] += take
@@ -49,7 +49,7 @@ cdef inline void copy_view(
             coordinates[d - 1] += 1
 
 
-cdef inline void copy_line(
+cdef inline void copy_strided(
     uint8_t* to, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
 ) noexcept nogil:
     """Copy n elements, `stride` bytes apart, to contiguous memory."""
@@ -94,13 +94,13 @@ cdef struct Strips:
     int64_t first
 
 
-cdef inline uint64_t copy_strip(const Strips* c, int64_t part) noexcept nogil:
+cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
     """Copy one strip: full lines are read and written."""
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
     cdef uint8_t* to = c.to
     cdef int last = view.rank - 1, closest = c.closest, d
-    cdef int64_t number = c.first + part
+    cdef int64_t number = c.first + task
     cdef int64_t wide = view.sizes[last], tall = view.sizes[closest]
     cdef int64_t across = max(1, LINE // view.itemsize)
     cdef int64_t tiles = (wide + across - 1) // across, bands = (tall + TALL - 1) // TALL
@@ -117,7 +117,7 @@ cdef inline uint64_t copy_strip(const Strips* c, int64_t part) noexcept nogil:
     to += row * pitch + column * view.itemsize
     source += row * view.strides[closest] + column * view.strides[last]
     for i in range(min(TALL, tall - row)):
-        copy_line(
+        copy_strided(
             to + i * pitch, source + i * view.strides[closest], view.strides[last],
             min(across, wide - column), view.itemsize,
         )
@@ -125,34 +125,34 @@ cdef inline uint64_t copy_strip(const Strips* c, int64_t part) noexcept nogil:
 
 
 cdef struct Spread:
-    # contiguous rows, and an output in which they are `pitch` bytes apart
+    # contiguous rows to copy to an output in which they are `pitch` bytes apart
     const uint8_t* source
     uint8_t* to
     int64_t rows
     int64_t width
     int64_t pitch
-    int64_t parts
+    int64_t tasks
 
 
-cdef inline uint64_t spread_part(const Spread* c, int64_t part) noexcept nogil:
+cdef inline uint64_t spread_task(const Spread* c, int64_t task) noexcept nogil:
     cdef int64_t i
-    for i in range(c.rows * part // c.parts, c.rows * (part + 1) // c.parts):
+    for i in range(c.rows * task // c.tasks, c.rows * (task + 1) // c.tasks):
         memcpy(c.to + i * c.pitch, c.source + i * c.width, c.width)
     return 0
 
 
 cdef struct Copy:
-    # bytes to copy unchanged
+    # bytes to copy as they are
     const uint8_t* source
     uint8_t* to
     Py_ssize_t nbytes
-    int64_t parts
+    int64_t tasks
     bint streamed
 
 
-cdef inline uint64_t copy_part(const Copy* c, int64_t part) noexcept nogil:
-    cdef Py_ssize_t begin = column_of(part, c.parts, c.nbytes)
+cdef inline uint64_t copy_task(const Copy* c, int64_t task) noexcept nogil:
+    cdef Py_ssize_t begin = column_of(task, c.tasks, c.nbytes)
     write_window(
-        c.to + begin, c.source + begin, column_of(part + 1, c.parts, c.nbytes) - begin, c.streamed
+        c.to + begin, c.source + begin, column_of(task + 1, c.tasks, c.nbytes) - begin, c.streamed
     )
     return 0

@@ -53,9 +53,8 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
 
 def start(target: Callable[[], object], count: int) -> None:
     """Start up to `count` threads, fewer if the system refuses more."""
-    with (
-        _kernels.AdmissionLock()
-    ):  # or they may take threads that another run has just found startable
+    # another run may have tested that the system can start threads, and depend on it
+    with _kernels.AdmissionLock():
         for _ in range(count):
             try:
                 Thread(target=target).start()

@@ -26,7 +26,7 @@ def take(size: int) -> mmap.mmap:
     return buffer
 
 
-def keep(buffer: mmap.mmap) -> None:
+def give(buffer: mmap.mmap) -> None:
     """Cache scratch memory for the next call; the system may reclaim its pages."""
     advise(buffer, "MADV_FREE")
     _spare.append(buffer)

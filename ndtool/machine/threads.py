@@ -7,7 +7,7 @@ from ndtool.errors import UsageError, shown
 from ndtool.machine import cgroups
 
 MOST = 1024
-WORTH = 1 << 20  # bytes of work that repay waking a thread, which takes 0.1 ms
+WORTH = 1 << 20  # bytes of work per thread: waking one takes 0.1 ms
 
 
 def team(threads: int, work: int) -> int:

@@ -63,10 +63,10 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
         if mapped is not None:
             mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
         item = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
-        offsets = memoryview(bytearray(8 * (boxes.parts + 1))).cast("q")
+        offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, item, boxes, marks, buffer, offsets):
             continue  # out of bounds: the run reports it
-        is_wide = boxes.parts > MAX_BYTE_IDS
+        is_wide = boxes.partitions > MAX_BYTE_IDS
         partition_ids = memoryview(marks).cast("H") if is_wide else marks
         numbers = [(partition_ids[i] << SHIFT) + local[i] for i in range(item.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)

@@ -120,7 +120,7 @@ def _gather_items(
             gathers.will_need(runs, data, indices, item)
         buffer = buffers.take()
         rows = buffer[: item.tuples * item.width]
-        if not gathers.gather_piece(runs, data, indices, item, rows, team_size):
+        if not gathers.gather_item(runs, data, indices, item, rows, team_size):
             raise operands.changed(inference)
         if releases:
             byte_range.advise("dontneed")
@@ -130,7 +130,7 @@ def _gather_items(
         progress(written.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(item_bytes, runs.itemsize)))
-    run_all(gather_item, gathers.pieces(runs, item_bytes), workers)
+    run_all(gather_item, gathers.work_items(runs, item_bytes), workers)
 
 
 def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:

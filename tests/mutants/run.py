@@ -102,12 +102,12 @@ FUNCTION = re.compile(
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed; texts; and checks of arguments that only a bug violates.
 SPEED = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_SHARE|stream|STREAMED|PIECE|work_items\(|progress\(|team\("
+    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_SHARE|stream|STREAMED|PIECE|task_count\(|progress\(|team\("
     r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
-    r"|by_columns|sharing|often|last_index|lowest \+=|highest \+="
+    r"|by_columns|division|often|last_index|lowest \+=|highest \+="
     r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
     r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
-    r"|in_cache|load_lines|locality|n_local|closest"
+    r"|in_cache|locality|n_local|closest"
 )
 # A condition of the kernels before one of these detects only bugs of callers.
 DOOR = "raise ValueError"
@@ -123,7 +123,7 @@ EQUIVALENT = {
     ("loops/radix.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
     ("loops/scatters.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
-    ("loops/scatters.pxd", "        mine = ", "*"): "the same",
+    ("loops/scatters.pxd", "        is_owned = ", "*"): "the same",
     ("_kernels.pyx", "return 16 * threads", "*"): "work is divided otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
@@ -152,7 +152,7 @@ EQUIVALENT = {
     ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
     (
         "engine/scatters.py",
-        "change, s.out, True, how",
+        "spec, s.out, True, options",
         "True",
     ): "threads share otherwise: one result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",

@@ -77,7 +77,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     box = partitioning.box(group.number, depth)
     sizes = grid.sizes(box)
     boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.group_shapes[depth], sizes)))
-    starts = memoryview(bytearray(8 * (boxes.parts + _drops(work, depth) + 1))).cast("q")
+    starts = memoryview(bytearray(8 * (boxes.partitions + _drops(work, depth) + 1))).cast("q")
     with work.arena() as allocate:
         ids, local, permuted = (
             allocate(n * partitioning.id_bytes(depth)),
@@ -117,7 +117,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
             ordered = allocate(n * width)
             _permute(ids, starts[:-1], updates, ordered, n, back=False)
             spills.write(segment, n * size, ordered)
-        result = TaskResult(segment.attempt, bytes(starts[: boxes.parts + 1]), outside)
+        result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), outside)
         spills.finish(segment, result.end)
     return result
 
