@@ -10,7 +10,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ndtool import BoundsError, gather_elements, gather_nd, scatter_elements, scatter_nd
+from ndtool import (
+    BoundsError,
+    gather,
+    gather_elements,
+    gather_nd,
+    scatter,
+    scatter_elements,
+    scatter_nd,
+)
 from ndtool.analysis.oracle import reference as slow
 from ndtool.engine import tuning
 
@@ -194,3 +202,18 @@ def test_one_panel_is_divided_by_columns(
     result = scatter_elements(data, indices, updates, 0, "add", threads=threads)
     expected = slow.scatter_elements(data, indices, updates, 0, "add")
     assert (result == expected).all()
+
+
+@pytest.mark.parametrize("shape", [(40, 30, 5), (600, 3, 5), (2, 700, 5)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches_that_share_one_tuple(shape: tuple[int, ...], threads: int) -> None:
+    rng = np.random.default_rng(17)
+    data, indices = rng.random(shape), rng.integers(-5, 5, (shape[0], 1))
+    expected = np.take_along_axis(data, indices[:, None, :], 2)
+    found = gather(data, indices, 2, batch_dims=1, threads=threads)
+    assert np.array_equal(found, expected)
+    updates = rng.random(expected.shape)
+    wanted = data.copy()
+    np.put_along_axis(wanted, indices[:, None, :], updates, 2)
+    changed = scatter(data, indices, updates, 2, batch_dims=1, threads=threads)
+    assert np.array_equal(changed, wanted)

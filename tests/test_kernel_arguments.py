@@ -487,3 +487,17 @@ def test_strips_are_copied_one_by_one() -> None:
         assert 0 < np.count_nonzero(out) < out.size
         copied += out  # a strip that is copied twice would be wrong
     assert np.array_equal(copied, data)
+
+
+@pytest.mark.parametrize(
+    ("itemsize", "unsigned", "swapped", "below"),
+    [
+        (8, False, False, 9), (2, False, False, 9), (4, True, False, 9), (2, True, True, 9),
+        (2, True, False, (1 << 16) + 1), (4, False, False, (1 << 31) + 1),
+    ],
+)  # fmt: skip
+def test_validated_indices_of_other_types_are_refused(
+    itemsize: int, unsigned: bool, swapped: bool, below: int
+) -> None:
+    with pytest.raises(ValueError, match="validated indices must be uint16 or int32"):
+        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, below=below)
