@@ -26,7 +26,6 @@ class BlockGrid(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
         return grid.blocks(self.shape, self.step)
 
     def box(self, number: int) -> grid.Box:
@@ -130,13 +129,13 @@ def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[in
         ):
             axis -= 1
             length += (box[axis][1] - box[axis][0] - 1) * steps[axis]
-        inner = sum(at * step for (at, _), step in zip(box[axis:], steps[axis:], strict=True))
+        inner = sum(start * step for (start, _), step in zip(box[axis:], steps[axis:], strict=True))
         for outer in product(*(range(*ends) for ends in box[:axis])):
-            at = inner + sum(i * step for i, step in zip(outer, steps, strict=False))
-            if not first <= at <= stop:
+            offset = inner + sum(i * step for i, step in zip(outer, steps, strict=False))
+            if not first <= offset <= stop:
                 if stop > first:
                     yield first, stop
-                first = stop = at
-            stop = max(stop, at + length)
+                first = stop = offset
+            stop = max(stop, offset + length)
     if stop > first:
         yield first, stop

@@ -132,11 +132,11 @@ def write_range(writer: Writer, first: int, buffer: memoryview) -> None:
 def _buffers(
     array: Reader | Writer, first: int, buffer: memoryview
 ) -> Iterator[tuple[Box, memoryview]]:
-    at = 0
+    offset = 0
     for box in range_boxes(array.over, first, first + len(buffer) // array.width):
         nbytes = prod(grid.sizes(box)) * array.width
-        yield box, buffer[at : at + nbytes]
-        at += nbytes
+        yield box, buffer[offset : offset + nbytes]
+        offset += nbytes
 
 
 class FlatReader:
@@ -152,9 +152,9 @@ class FlatReader:
         self._range, self._lock = byte_range, lock
 
     def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
-        for start, at, nbytes in grid.byte_ranges(self.over, box, self.width):
+        for start, offset, nbytes in grid.byte_ranges(self.over, box, self.width):
             with self._lock:
-                self._range.read(start, buffer[at : at + nbytes])
+                self._range.read(start, buffer[offset : offset + nbytes])
             self._range.drop_cached(start, nbytes)
 
 
@@ -219,8 +219,8 @@ class FlatWriter:
         self._release = getattr(sink, "release", None)
 
     def write(self, box: Box, buffer: memoryview) -> None:
-        for start, at, nbytes in grid.byte_ranges(self.over, box, self.width):
-            buffer_part = buffer[at : at + nbytes]
+        for start, offset, nbytes in grid.byte_ranges(self.over, box, self.width):
+            buffer_part = buffer[offset : offset + nbytes]
             if self._buffer is not None:
                 self._buffer[start : start + nbytes] = buffer_part
                 continue
@@ -271,4 +271,5 @@ def _chunks(box: Box, step: Shape) -> list[range]:
 
 def _relative_to(box: Box, outer: Box) -> Box:
     """Return a box relative to the origin of another."""
-    return tuple((first - at, stop - at) for (first, stop), (at, _) in zip(box, outer, strict=True))
+    pairs = zip(box, outer, strict=True)
+    return tuple((first - origin, stop - origin) for (first, stop), (origin, _) in pairs)

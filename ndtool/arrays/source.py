@@ -57,7 +57,6 @@ class ArrayMetadata(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of the data in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property

@@ -74,12 +74,10 @@ class ChunkedCall:
 
     @property
     def plan(self) -> Plan:
-        """The plan of shapes."""
         return self.inference.plan
 
     @cached_property
     def axes(self) -> Axes:
-        """The axes of data."""
         return axes_of(self.plan)
 
     @property
@@ -115,7 +113,7 @@ class ChunkedCall:
 
 
 def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) -> Array:
-    """Return a chunk as an ndarray; RuleError if it is not what its array declared."""
+    """Return a chunk as an ndarray; RuleError unless it has the declared dtype and shape."""
     chunk, declared = array(role, value), call.input_dtypes[role]
     if chunk.dtype != declared and chunk.dtype == declared.newbyteorder():
         chunk = chunk.astype(declared)

@@ -288,18 +288,10 @@ def _fail(error: BoundsError) -> None:
     raise copy(error)
 
 
-def _grid(grid: Shape) -> Iterator[Shape]:
-    """Yield the positions of a grid, in row-major order."""
-    return product(*map(range, grid))
-
-
 def _boxes(chunks: Sequence[tuple[int, ...]]) -> Iterator[tuple[Shape, Shape, Shape]]:
     """Yield the position, the origin and the shape of each chunk, in row-major order."""
     offsets = [(0, *accumulate(sizes)) for sizes in chunks]
-    for coordinates in _grid(tuple(map(len, chunks))):
-        origin = tuple(sources_of[i] for sources_of, i in zip(offsets, coordinates, strict=True))
-        yield (
-            coordinates,
-            origin,
-            tuple(sources_of[i] for sources_of, i in zip(chunks, coordinates, strict=True)),
-        )
+    for coordinates in product(*(range(len(sizes)) for sizes in chunks)):
+        origin = tuple(ends[i] for ends, i in zip(offsets, coordinates, strict=True))
+        shape = tuple(sizes[i] for sizes, i in zip(chunks, coordinates, strict=True))
+        yield coordinates, origin, shape

@@ -180,7 +180,7 @@ def _updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
         positions = order[first:stop]
         source = updates[int(tuples.sources[positions[0]])]
         selected = tuples.positions[positions]
-        is_all = len(selected) == source.shape[1]  # tuples of one piece stay in their order
+        is_all = len(selected) == source.shape[1]  # tuples of one split are in their order
         rows = source if is_all else ops.gather(source, selected, 1, threads=1)
         if stop - first == n:
             return rows

@@ -49,10 +49,10 @@ class Split:
 
     def of(self, row: int) -> slice:
         """Return the range of the tuples that select from a chunk of data."""
-        at = int(np.searchsorted(self.ids, row))
-        if at == len(self.ids) or self.ids[at] != row:
+        i = int(np.searchsorted(self.ids, row))
+        if i == len(self.ids) or self.ids[i] != row:
             return slice(0, 0)
-        return slice(int(self.offsets[at]), int(self.offsets[at + 1]))
+        return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def get(self, row: int, default: Sequence[Split] = ()) -> Sequence[Split]:
         """Return these tuples, if any, as the entries of a bundle."""
@@ -272,7 +272,7 @@ def batches(
 
 
 def _joined(call: ChunkedCall, splits: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
-    """Return the tuples of several pieces, one after the other."""
+    """Concatenate the tuples of several splits."""
     sizes = [len(splits[i].order) for i in group]
     numbers = np.empty(0, np.int64)
     if numbered:

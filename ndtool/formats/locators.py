@@ -42,10 +42,10 @@ def parse(argument: str) -> Name:
     if locations.is_url(argument):
         path = locations.local_path(argument)
         return parse(path) if path != argument else _parse_url(argument)
-    start, at = _after_folder(argument), len(argument)
-    while (at := argument.rfind(":", start, at)) > 0:
-        if _has_members(argument[:at]):
-            return Name(argument[:at], argument[at + 1 :])
+    start, index = _after_folder(argument), len(argument)
+    while (index := argument.rfind(":", start, index)) > 0:
+        if _has_members(argument[:index]):
+            return Name(argument[:index], argument[index + 1 :])
     for file_format in table.FORMATS:
         path, separator, member = argument[start:].rpartition(f"{file_format.suffix}:")
         if file_format.members and separator:
@@ -86,18 +86,18 @@ def _format(argument: str, storage: File | Folder, path: str) -> Format:
 
 def _after_folder(path: str) -> int:
     """Return the index after the longest prefix of a path that is an existing folder."""
-    at = len(path)
-    while (at := path.rfind("/", 0, at)) > 0 and not os.path.isdir(path[:at]):
+    index = len(path)
+    while (index := path.rfind("/", 0, index)) > 0 and not os.path.isdir(path[:index]):
         pass
-    return at + 1
+    return index + 1
 
 
 def _parse_url(url: str) -> Name:
     """Split `scheme://…[:member]`: a member follows a format's suffix, or the query after it."""
     for file_format in table.FORMATS:
-        at = len(url)
-        while file_format.members and (at := url.rfind(file_format.suffix, 0, at)) > 0:
-            end = at + len(file_format.suffix)
+        index = len(url)
+        while file_format.members and (index := url.rfind(file_format.suffix, 0, index)) > 0:
+            end = index + len(file_format.suffix)
             query = url[end:].partition(":")[0]
             end += len(query)
             member = url[end + 1 :]
@@ -249,8 +249,8 @@ def opened(argument: str) -> tuple[File | Folder, Name]:
 
 def without_members(argument: str) -> str:
     """Return the existing file before the last colon if none has the full name, else ""."""
-    file_path, at = argument.rpartition(":")[0], _after_folder(argument)
-    exists = ":" in argument[at:] and os.path.exists(file_path) and not os.path.isdir(file_path)
+    file_path, index = argument.rpartition(":")[0], _after_folder(argument)
+    exists = ":" in argument[index:] and os.path.exists(file_path) and not os.path.isdir(file_path)
     return file_path if exists and not os.path.lexists(argument) else ""
 
 

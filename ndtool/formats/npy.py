@@ -46,12 +46,10 @@ class Header(NamedTuple):
 
     @property
     def count(self) -> int:  # type: ignore[override] # a header is not used as a tuple
-        """Number of elements."""
         return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Size of the data in bytes."""
         return self.count * self.dtype.itemsize
 
 

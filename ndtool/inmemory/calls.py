@@ -120,7 +120,8 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         _show_trace(error)
         raise
     except (MemoryError, OSError) as error:
-        raise _out_of_memory(call[0], error) from error
+        message = f"{call[0]}: not enough memory: {shown(error, str)}"
+        raise ResourceError(message) from error  # also an OSError of a memory map
     return tensors.like(data, result) if out is None else out
 
 
@@ -147,11 +148,6 @@ def _show_trace(error: NdtoolError) -> None:
 
     if isinstance(error, RuleError):
         notebook.show_trace(error)
-
-
-def _out_of_memory(name: str, error: Exception) -> ResourceError:
-    """Return a MemoryError, or an OSError of a memory map, as a ResourceError."""
-    return ResourceError(f"{name}: not enough memory: {shown(error, str)}")
 
 
 def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:

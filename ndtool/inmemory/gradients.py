@@ -48,7 +48,7 @@ class Call(NamedTuple):
         return result
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:
-        """Gather differentiably; what selects nothing is `fill`, or 0."""
+        """Gather differentiably; slices of tuples that select nothing are `fill`, or 0."""
         if self.suffix == "_nd" and not indices.shape[-1]:  # scatters only: the whole of data
             batch, rest = int(self.options["batch_dims"]), indices.shape[:-1]
             spread = [1] * (len(rest) - batch)

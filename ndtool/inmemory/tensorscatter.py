@@ -115,11 +115,11 @@ def _require_bounds(lowering: Lowering, write_indices: Array) -> None:
     bad = (write_indices < 0) | (write_indices > size - length)
     if not bad.any():
         return
-    at = int(bad.argmax())
+    position = int(bad.argmax())
     error = BoundsError(
-        position=(at,), axis=lowering.axis, value=int(write_indices[at]), size=size,
+        position=(position,), axis=lowering.axis, value=int(write_indices[position]), size=size,
         count=int(bad.sum()), total=len(write_indices), lowest=0, length=length,
     )  # fmt: skip
     error.name("write_indices", "past")
-    error.hint = ""  # what other operators do with negative indices
+    error.hint = ""  # the hint about negative indices is for other operators
     raise error

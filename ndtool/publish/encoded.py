@@ -23,7 +23,7 @@ class Encoder(Protocol):
         """Encode complete rows."""
 
     def finish(self, write: Write) -> None:
-        """Encode what follows the last row."""
+        """Encode the end of the file."""
 
 
 class EncodedSink:

@@ -101,7 +101,6 @@ class NewFile:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the open file."""
         assert self.fd is not None, "the file is closed"
         return self.fd
 

@@ -130,7 +130,7 @@ class NewFolder:
         self._is_published = True
 
     def require_own(self) -> None:
-        """Raise OutputError if the temporary folder is gone, as its parent was replaced."""
+        """Raise OutputError if the temporary folder was moved or removed."""
         try:
             same = self._lock < 0 or os.path.samestat(
                 os.fstat(self._lock), os.stat(self._temporary)

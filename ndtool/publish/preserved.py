@@ -73,6 +73,5 @@ class OldFile:
             raise OutputError(f"{printable(self._path)} {change}")
 
     def close(self) -> None:
-        """Close the file."""
         if self.file is not None:
             self.file.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError
-from ndtool.storage.descriptors import advise, os_errors, write_at
+from ndtool.storage.descriptors import advise, failure, os_errors, write_at
 
 if TYPE_CHECKING:
     from ndtool.publish.claims import LockObject
@@ -43,10 +43,11 @@ class SharedFile:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
-        with os_errors(self.name, OutputError):
+        try:
             write_at(self._fd, self._start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
         advise(self._fd, "DONTNEED", self._start + start, len(view))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)

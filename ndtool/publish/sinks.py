@@ -109,12 +109,12 @@ class Frame:
         self,
         header: bytes,
         nbytes: int,
-        at: int = 0,
+        offset: int = 0,
         old: OldFile | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
-        self._header, self._at, self.old = header, at, old
-        self.start = at + len(header)
+        self._header, self._offset, self.old = header, offset, old
+        self.start = offset + len(header)
         self.total = self.start + nbytes
         self.preserved = names if old is not None and old.file is not None else None
         self.clobbers = self.preserved is not None
@@ -123,7 +123,7 @@ class Frame:
 
     def begin(self, fd: int) -> None:
         """Write the header, which does not depend on the data."""
-        write_at(fd, self._at, self._header)
+        write_at(fd, self._offset, self._header)
 
     def finish(self, fd: int, name: str) -> None:
         """Write the parts that depend on the data, once these are complete."""
@@ -198,8 +198,10 @@ class FileSink:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
         if start < 0 or start + len(view) > self.metadata.nbytes:
             raise ValueError(f"{len(view)} bytes at {start} are not within {self.metadata.nbytes}")
-        with os_errors(self.name, OutputError):
+        try:  # `os_errors` would take longer than a small write
             write_at(self._file.descriptor, self._frame.start + start, view)
+        except OSError as exc:
+            raise failure(exc, self.name, OutputError) from None
 
     def shared(self) -> Shared | None:
         """Return the location where other processes can write, None if they cannot."""

@@ -31,7 +31,9 @@ def element(fill: str | None, dtype: Dtype) -> bytes:
     assert fill is not None
     order = "big" if dtype.order == ">" or (dtype.order == "|" and NATIVE == ">") else "little"
     if dtype.kind in "biu" or dtype.name in _PACKED:
-        lowest, highest = _range(dtype)
+        signed = dtype.kind == "i" or dtype.name[0] == "i"
+        bits = 1 if dtype.kind == "b" else dtype.bits
+        lowest, highest = dtypes.integer_range(bits, signed)
         value = _TRUTH.get(fill.lower()) if dtype.kind == "b" else None
         if value is None and re.fullmatch("[+-]?[0-9]{1,30}", fill):
             value = int(fill)
@@ -64,12 +66,6 @@ def is_value(fill: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _range(dtype: Dtype) -> tuple[int, int]:
-    if dtype.kind == "b":
-        return 0, 1
-    return dtypes.integer_range(dtype.bits, dtype.kind == "i" or dtype.name[0] == "i")
 
 
 def _parts(fill: str, dtype: Dtype) -> tuple[float, ...]:

@@ -36,8 +36,8 @@ def box(shape: Shape, grid: Shape, number: int) -> Box:
     bounds = []
     along = blocks_along(shape, grid)
     for size, step, count in zip(reversed(shape), reversed(grid), reversed(along), strict=True):
-        number, at = divmod(number, count)
-        bounds.append((at * step, min(size, (at + 1) * step)))
+        number, coordinate = divmod(number, count)
+        bounds.append((coordinate * step, min(size, (coordinate + 1) * step)))
     return tuple(reversed(bounds))
 
 
@@ -65,7 +65,7 @@ def byte_ranges(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int,
     steps = [itemsize * prod(shape[d + 1 :]) for d in range(len(shape))]
     inner = sum(bounds[d][0] * steps[d] for d in range(axis, len(shape)))
     ranges = (range(first, stop) for first, stop in bounds[:axis])
-    for number, at in enumerate(product(*ranges)):
-        outer = sum(i * s for i, s in zip(at, steps, strict=False))
+    for number, position in enumerate(product(*ranges)):
+        outer = sum(i * s for i, s in zip(position, steps, strict=False))
         if length:
             yield outer + inner, number * length, length

@@ -43,7 +43,6 @@ class Input(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -74,12 +73,11 @@ class Inference(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to each index."""
+        """How indices are handled."""
         return handling_of(self.attributes, self.row, self.inputs["indices"].dtype)
 
     @property
     def mode(self) -> Mode:
-        """The out-of-bounds mode."""
         return MODES[self.attributes.out_of_bounds]
 
     @property
@@ -99,12 +97,11 @@ class Inference(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the output's data."""
         return prod(self.plan.output) * self.dtype.itemsize
 
 
 def handling_of(attributes: Attributes, row: specs.Row, indices: Dtype) -> Handling:
-    """Return what happens to each index; a pad that no index of the type can equal is none."""
+    """Return the handling of indices; without a pad that no index of the type can equal."""
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
     pads = pad is not None and lowest <= pad < highest
@@ -239,7 +236,7 @@ def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
     names = " ".join(_quoted(value.name) for value in inputs.values())
     try:
         check(operator, types, sizes, attributes, "ndtool")
-        return ""  # shapes are not what was refused
+        return ""  # another argument was refused
     except NdtoolError:
         pass
     for related in _RELATED.get(operator, ()):

@@ -32,7 +32,7 @@ class Mode(NamedTuple):
 
 
 class Handling(NamedTuple):
-    """What happens to each index, in this order.
+    """How indices are handled, in this order.
 
     pad: an index equal to it selects nothing, nor does its tuple. negatives: whether negative
     indices count from the end, else they are out of bounds. mode: the out-of-bounds mode.
@@ -49,7 +49,7 @@ class Handling(NamedTuple):
 
     @property
     def drops(self) -> bool:
-        """Whether tuples may be left out or redirected, so that their rows are not as stored."""
+        """Whether tuples may be skipped or redirected to other rows than the stored ones."""
         return MODES[self.mode].redirects or self.pad is not None or not self.negatives
 
 

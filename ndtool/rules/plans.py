@@ -1,4 +1,4 @@
-"""Plans: what shape inference yields, N index tuples and the slices of data that they select."""
+"""Plans, the results of shape inference: N index tuples and the slices that they select."""
 
 from __future__ import annotations
 

@@ -39,12 +39,10 @@ class Lowering(NamedTuple):
 
     @property
     def attributes(self) -> Attributes:
-        """The attributes of the scatter."""
         return Attributes(axis=self.axis, batch_dims=1)
 
     @property
     def plan(self) -> Plan:
-        """The plan of the scatter."""
         update = (*self.output[: self.axis], self.length, *self.output[self.axis + 1 :])
         sizes = {"data": self.output, "indices": self.indices, "updates": update}
         return shapes.infer("scatter", sizes, self.attributes)[1]

@@ -1,4 +1,4 @@
-"""How the tuples of a run access data: how near their rows are, and what a random read costs."""
+"""How the tuples of a run access data: spatial locality, and the cost of a random read."""
 
 from __future__ import annotations
 

@@ -92,7 +92,6 @@ class OpenCall:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the inputs."""
         return [source.warning for source in self.sources.values() if source.warning]
 
     def with_threads(self, count: int) -> "OpenCall":
@@ -107,7 +106,6 @@ class OpenCall:
             source.recheck()
 
     def close(self) -> None:
-        """Close the inputs."""
         for source in self.sources.values():
             source.close()
 

@@ -68,7 +68,6 @@ class Conversion:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the source."""
         return [self.source.warning] if self.source.warning else []
 
     def run(self, progress: ProgressCallback = silent) -> tuple[str, ...] | None:
@@ -84,7 +83,6 @@ class Conversion:
         return sink.preserved
 
     def close(self) -> None:
-        """Close the source."""
         self.source.close()
 
     def __enter__(self) -> Conversion:

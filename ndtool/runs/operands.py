@@ -83,7 +83,7 @@ class Validated(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """What happens to indices; mode "error" if all are valid, to detect that one changes."""
+        """How indices are handled; mode "error" if all are valid, to detect that one changes."""
         handling = self.call.inference.handling
         return handling if self.outside else handling._replace(mode="error")
 
@@ -146,7 +146,7 @@ def validate(call: OpenCall) -> Validated:
 
 
 def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
-    """Bind indices for kernels, with what happens to each of them."""
+    """Bind indices and their handling for kernels."""
     filling = bind.filling_for(inferred.plan, inferred.filling) if handling.skips else None
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 

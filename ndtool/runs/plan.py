@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Plan(NamedTuple):
-    """How a run is executed, and upper bounds of what it takes.
+    """The execution of a run, and upper bounds of its costs.
 
     way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
     most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
@@ -67,8 +67,9 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     if partitioning is not None:
         return planned("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
-    input_bytes, data = _input_bytes(call)
-    read = input_bytes + (min(data, written) if gathers else data)
+    sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
+    data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
+    read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
     nbytes = _buffer_bytes(call, out, at_once if chunked else None)
     return Plan("direct", {}, read, written, 0, nbytes, reason)
 
@@ -146,13 +147,6 @@ def planned(
         partitioning.levels, partitioning, run.requests(phases),
         estimates.estimates(run, phases, call.request.prices or Prices()),
     )  # fmt: skip
-
-
-def _input_bytes(call: OpenCall) -> tuple[int, int]:
-    """Return the bytes of indices and updates, and of data."""
-    sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
-    data = sizes.pop("data")
-    return sum(sizes.values()), 0 if isinstance(call.sources["data"], Constant) else data
 
 
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
@@ -308,7 +302,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     scattered = rows.tuples * (1 - local_fraction)
     random_reads = scattered * max(1 - allowed / size, 0.25)
     if memory.holds(span, allowed):
-        random_reads = min(random_reads, span / PAGE)  # the page cache keeps what was read
+        random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep = tuning.RANDOM, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0

@@ -99,17 +99,17 @@ class Gathered:
         for lane in range(width if fortran else 1):
             for numbers in marks.ascending():
                 for number in numbers:
-                    at = (lane * row_count + number * granule) * unit
-                    if at != stop:
+                    offset = (lane * row_count + number * granule) * unit
+                    if offset != stop:
                         if stop > first:
                             yield first, stop
-                        first = at
+                        first = offset
                     stop = (lane * row_count + min(row_count, (number + 1) * granule)) * unit
         if stop > first:
             yield first, stop
 
     def _stored_numbers(self, numbers: Numbers) -> Numbers:
-        """Return the numbers of tuples as stored: once for all batches that share them."""
+        """Return the rows of the stored indices that have tuples; batches may share them."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
             return numbers

@@ -130,12 +130,12 @@ def advise(fd: int, kind: str, start: int = 0, nbytes: int = 0) -> None:
 
 def reader(read: Read, start: int) -> Callable[[int], bytes]:
     """Return a function that reads sequentially from offset `start` on."""
-    at = start
+    offset = start
 
     def next_bytes(count: int) -> bytes:
-        nonlocal at
-        block = read(at, count)
-        at += len(block)
+        nonlocal offset
+        block = read(offset, count)
+        offset += len(block)
         return block
 
     return next_bytes
@@ -151,11 +151,11 @@ class Window:
 
     def read(self, start: int, nbytes: int) -> bytes:
         """Read `nbytes` of the file from offset `start` on, fewer only at its end."""
-        at = start - self._start
-        if at < 0 or at + nbytes > len(self._buffer):
-            self._start, at = start, 0
+        offset = start - self._start
+        if offset < 0 or offset + nbytes > len(self._buffer):
+            self._start, offset = start, 0
             self._buffer = read_at(self._fd, start, max(nbytes, WINDOW))
-        return self._buffer[at : at + nbytes]
+        return self._buffer[offset : offset + nbytes]
 
 
 def write_at(fd: int, start: int, view: Any) -> None:

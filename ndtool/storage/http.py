@@ -102,11 +102,11 @@ class Http:
 
     async def download_all(self, write: Write) -> Version:
         async with self._get() as response:
-            version, at = self._version(response), 0
+            version, offset = self._version(response), 0
             while block := await response.content.read(_BLOCK):
-                write(at, block)
-                at += len(block)
-            return version._replace(size=at)
+                write(offset, block)
+                offset += len(block)
+            return version._replace(size=offset)
 
     async def version(self) -> Version:
         async with self._get(0, 1) as response:

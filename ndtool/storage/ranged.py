@@ -201,7 +201,6 @@ class _SparseFile:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the open file."""
         assert self._fd is not None, "it is closed"
         return self._fd
 
@@ -227,15 +226,15 @@ class _SparseFile:
     def missing(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
         """Yield the missing subranges of byte ranges."""
         for start, stop in ranges:
-            at = start
-            while at < stop:
+            offset = start
+            while offset < stop:
                 with self._lock:
-                    next_range = bisect_right(self._stops, at)
+                    next_range = bisect_right(self._stops, offset)
                     present = self._starts[next_range] if next_range < len(self._starts) else stop
                     end = self._stops[next_range] if present < stop else stop
-                if at < present:
-                    yield at, min(present, stop)
-                at = end
+                if offset < present:
+                    yield offset, min(present, stop)
+                offset = end
 
     def has(self, start: int, stop: int) -> bool:
         """Whether all bytes of a range are present."""

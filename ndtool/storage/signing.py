@@ -11,7 +11,7 @@ import hmac
 import os
 import re
 import time
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -175,10 +175,7 @@ def signed(settings: Settings, now: float | None = None) -> str:
     host, slash, path = url.partition("://")[2].partition("/")
     request = f"GET\n{slash}{path}\n{query}\nhost:{host}\n\nhost\nUNSIGNED-PAYLOAD"
     digest = hashlib.sha256(request.encode()).hexdigest()
-    steps = (*scope.split("/"), f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}")
-    signature = reduce(_authenticated, steps, f"AWS4{secret}".encode())
+    signature = f"AWS4{secret}".encode()
+    for step in (*scope.split("/"), f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}"):
+        signature = hmac.digest(signature, step.encode(), "sha256")
     return f"{url}?{query}&X-Amz-Signature={signature.hex()}"
-
-
-def _authenticated(key: bytes, text: str) -> bytes:
-    return hmac.digest(key, text.encode(), "sha256")

@@ -53,7 +53,6 @@ class Upload:
 
     @property
     def descriptor(self) -> int:
-        """The descriptor of the unnamed file."""
         assert self.fd is not None, "the file is closed"
         return self.fd
 
@@ -217,9 +216,9 @@ class S3Writer:
         offsets = iter(range(0, size, part))
 
         async def upload_parts() -> None:
-            for at in offsets:
-                number = at // part + 1
-                body = _exactly(fd, at, min(part, size - at), self.url)
+            for offset in offsets:
+                number = offset // part + 1
+                body = _exactly(fd, offset, min(part, size - offset), self.url)
                 response = await self._object.call(
                     "upload_part", UploadId=upload_id, PartNumber=number, Body=body
                 )
@@ -254,7 +253,6 @@ class S3Writer:
         return await self._call("put_object", condition, lambda: _md5(body), Body=body)
 
     async def remove(self) -> None:
-        """Remove the object."""
         await self._object.call("delete_object")
 
     async def clear(self) -> None:
@@ -317,7 +315,6 @@ class FsspecWriter:
         self._object, self._fs, self._path = remote.FsspecObject(fs, path, url), fs, path
 
     async def existing(self) -> Version | None:
-        """Return the object's version, None if it does not exist."""
         try:
             return await self._object.version()
         except FileNotFoundError:
@@ -330,14 +327,12 @@ class FsspecWriter:
         """Do nothing: parts of an object would be visible."""
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
-        """Upload the file."""
         if not self._fs.async_impl:
             await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
         await self._create("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
 
     async def put(self, body: bytes, condition: dict[str, str]) -> bool:
-        """Upload bytes; FileExistsError if the condition fails, where the store supports it."""
         await self._create("pipe_file", self._path, body, **_options(condition))
         return True
 
@@ -350,11 +345,9 @@ class FsspecWriter:
             raise
 
     async def remove(self) -> None:
-        """Remove the object."""
         await self._object.call("rm_file", self._path)
 
     async def clear(self) -> None:
-        """Remove all objects in this folder."""
         for path in await self._object.call("find", self._path):
             await self._object.call("rm_file", path)
 

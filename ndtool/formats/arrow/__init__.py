@@ -1,4 +1,4 @@
-"""Columns of Parquet and Arrow files as arrays, read by pyarrow; what it returns is validated.
+"""Columns of Parquet and Arrow files as arrays, read by pyarrow, whose results are validated.
 
 A column of numbers is an array of rank 1, one of lists of equal length of rank 2, and several
 columns `a,b` are pairs.

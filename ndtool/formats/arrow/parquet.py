@@ -167,7 +167,6 @@ class Groups:
         self._open(write).write_batch(pa.record_batch([values], schema=self._schema))
 
     def finish(self, write: Write) -> None:
-        """Write the footer."""
         self._open(write).close()
 
     def _open(self, write: Write) -> Any:

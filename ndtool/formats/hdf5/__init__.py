@@ -16,7 +16,7 @@ from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import chunks, datasets, hierarchy
 from ndtool.formats.hdf5.hierarchy import Dataset
-from ndtool.formats.hdf5.library import library, opened, signature_at
+from ndtool.formats.hdf5.library import library, opened, signature_offset
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File
 
@@ -30,7 +30,7 @@ CODECS = datasets.CODECS
 
 def recognises(storage: File) -> bool:
     """Whether a file has HDF5's signature."""
-    return signature_at(storage) is not None
+    return signature_offset(storage) is not None
 
 
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:

@@ -25,13 +25,13 @@ def library() -> Any:
     return h5py
 
 
-def signature_at(storage: File) -> int | None:
+def signature_offset(storage: File) -> int | None:
     """Return the offset of the signature, the size of the user block; None if there is none."""
-    at = 0
-    while at + len(SIGNATURE) <= storage.size:
-        if storage.peek(at, len(SIGNATURE)) == SIGNATURE:
-            return at
-        at = 2 * at or _FIRST
+    offset = 0
+    while offset + len(SIGNATURE) <= storage.size:
+        if storage.peek(offset, len(SIGNATURE)) == SIGNATURE:
+            return offset
+        offset = 2 * offset or _FIRST
     return None
 
 
@@ -42,24 +42,24 @@ class InputFile:
     """
 
     def __init__(self, storage: File, path: str, start: int) -> None:
-        self._storage, self._path, self._start, self._at = storage, path, start, 0
+        self._storage, self._path, self._start, self._offset = storage, path, start, 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (self._storage.size - self._start if whence == 2 else 0)
-        return self._at
+        self._offset = offset + (self._storage.size - self._start if whence == 2 else 0)
+        return self._offset
 
     def tell(self) -> int:
-        return self._at
+        return self._offset
 
     def readinto(self, buffer: Any) -> int:
-        view, at = memoryview(buffer), self._start + self._at
-        if at + len(view) > self._storage.size:
+        view, offset = memoryview(buffer), self._start + self._offset
+        if offset + len(view) > self._storage.size:
             raise InputError(
-                f"{printable(self._path)} is truncated, or damaged: {len(view)} bytes at byte {at}"
-                f" are beyond its {self._storage.size} bytes"
+                f"{printable(self._path)} is truncated, or damaged: {len(view)} bytes at byte"
+                f" {offset} are beyond its {self._storage.size} bytes"
             )
-        view[:] = self._storage.read(at, len(view), self._path)
-        self._at += len(view)
+        view[:] = self._storage.read(offset, len(view), self._path)
+        self._offset += len(view)
         return len(view)
 
     def read(self, count: int = -1) -> bytes:
@@ -75,7 +75,7 @@ class OutputFile:
     """
 
     def __init__(self, fd: int, name: str, start: int, size: int) -> None:
-        self._fd, self._name, self._start, self._size, self._at = fd, name, start, size, 0
+        self._fd, self._name, self._start, self._size, self._offset = fd, name, start, size, 0
         self._error: NdtoolError | None = None
         self._is_dropped = False
 
@@ -89,11 +89,11 @@ class OutputFile:
             raise self._error from None
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (self._size if whence == 2 else 0)
-        return self._at
+        self._offset = offset + (self._size if whence == 2 else 0)
+        return self._offset
 
     def tell(self) -> int:
-        return self._at
+        return self._offset
 
     def read(self, count: int = -1) -> bytes:
         """Raise an error: h5py calls `readinto`, but requires both methods."""
@@ -101,24 +101,24 @@ class OutputFile:
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
-        count = 0 if self._is_dropped else read_into(self._fd, self._start + self._at, view)
+        count = 0 if self._is_dropped else read_into(self._fd, self._start + self._offset, view)
         view[count:] = bytes(len(view) - count)
-        self._at += len(view)
+        self._offset += len(view)
         return len(view)
 
     def write(self, data: Any) -> int:
         try:
             if not self._is_dropped:
-                write_at(self._fd, self._start + self._at, memoryview(data))
+                write_at(self._fd, self._start + self._offset, memoryview(data))
         except OSError as exc:
             self._error = failure(exc, self._name, OutputError)
             self.drop()
-        self._at += len(data)
-        self._size = max(self._size, self._at)
+        self._offset += len(data)
+        self._size = max(self._size, self._offset)
         return len(data)
 
     def truncate(self, size: int | None = None) -> int:
-        self._size = self._at if size is None else size
+        self._size = self._offset if size is None else size
         if not self._is_dropped:
             os.ftruncate(self._fd, self._start + self._size)
         return self._size
@@ -133,7 +133,7 @@ def opened(storage: File, path: str) -> tuple[Any, int]:
     h5py opens no other file: external links and data in other files are not followed.
     """
     h5py = library()
-    start = signature_at(storage)
+    start = signature_offset(storage)
     if start is None:
         raise InputError(
             f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512 or a"

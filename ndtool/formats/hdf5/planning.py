@@ -1,4 +1,4 @@
-"""Plan an HDF5 output: what its old file has, and the chunks and filters of the dataset."""
+"""Plan an HDF5 output: the content of its old file, the chunks and filters of the dataset."""
 
 from __future__ import annotations
 

@@ -107,8 +107,10 @@ class DatasetFrame(Frame):
         self._close()
         if offset is not None:
             self.start = content.start + offset
-            if content.reused is None:
-                _clear(fd, self.start, min(content.size, self.start + self._metadata.nbytes))
+            if content.reused is None:  # zeros replace the bytes of a removed dataset
+                stop = min(content.size, self.start + self._metadata.nbytes)
+                for position in range(self.start, stop, CHUNK):
+                    write_at(fd, position, bytes(min(CHUNK, stop - position)))
 
     def _created(self, raw: bytes) -> Any:
         h5py, metadata = library(), self._metadata
@@ -158,12 +160,6 @@ class DatasetFrame(Frame):
             self._close()
 
 
-def _clear(fd: int, start: int, stop: int) -> None:
-    """Write zeros over the bytes of a removed dataset."""
-    for at in range(start, stop, CHUNK):
-        write_at(fd, at, bytes(min(CHUNK, stop - at)))
-
-
 class ChunkSink(FileSink):
     """A sink for a chunked dataset, which writes each chunk once, when it is complete."""
 
@@ -200,7 +196,7 @@ class ChunkSink(FileSink):
         with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
-            if names in _NATIVE:
+            if names in datasets.NATIVE:
                 chunk = padded(chunk, metadata.grid)
                 dataset.write_direct_chunk(origin, _encoded(chunk, metadata.layout.codecs))
             else:
@@ -217,9 +213,6 @@ class ChunkSink(FileSink):
     def abort(self) -> None:
         self._frame.drop()
         super().abort()
-
-
-_NATIVE = ((), ("shuffle",), ("gzip",), ("shuffle", "gzip"))  # filters that ndtool applies itself
 
 
 def _encoded(array: Any, codecs: tuple[str, ...]) -> bytes:

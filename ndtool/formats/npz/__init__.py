@@ -162,11 +162,11 @@ class MemberFrame(Frame):
 
     def _crc(self, fd: int, name: str) -> int:
         """Return the member's CRC, read from the file, as its bytes are written in any order."""
-        crc, at, end = 0, self._member, self._member + self._size
-        while at < end:
-            block = read_at(fd, at, min(CHUNK, end - at))
+        crc, offset, end = 0, self._member, self._member + self._size
+        while offset < end:
+            block = read_at(fd, offset, min(CHUNK, end - offset))
             if not block:
                 raise OutputError(f"{printable(name)}: the file became shorter")
             crc = zlib.crc32(block, crc)
-            at += len(block)
+            offset += len(block)
         return crc

@@ -102,11 +102,11 @@ def _exactly(read: Read, start: int, count: int, name: str) -> bytes:
 def _end_record(read: Read, size: int) -> int | None:
     """Return the offset of the end record, None if there is none; only a comment may follow it."""
     tail = read(max(size - _END.size - 0xFFFF, 0), _END.size + 0xFFFF)
-    at = len(tail)
-    while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
-        comment = at + _END.size
-        if comment <= len(tail) and comment + _END.unpack_from(tail, at)[-1] == len(tail):
-            return size - len(tail) + at
+    offset = len(tail)
+    while (offset := tail.rfind(b"PK\5\6", 0, offset)) >= 0:
+        comment = offset + _END.size
+        if comment <= len(tail) and comment + _END.unpack_from(tail, offset)[-1] == len(tail):
+            return size - len(tail) + offset
     return None
 
 
@@ -152,19 +152,19 @@ def _zip64_end(read: Read, end: int, name: str) -> tuple[int, int, int, int, int
 
 def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]:
     """Yield the members of a central directory at offset `start` of the file."""
-    at, unpack, fixed = 0, _CENTRAL.unpack_from, _CENTRAL.size
-    while at < len(raw):
-        if len(raw) - at < fixed or raw[at : at + 4] != b"PK\1\2":
-            _refuse(name, f"the central directory is damaged at byte {start + at}")
+    offset, unpack, fixed = 0, _CENTRAL.unpack_from, _CENTRAL.size
+    while offset < len(raw):
+        if len(raw) - offset < fixed or raw[offset : offset + 4] != b"PK\1\2":
+            _refuse(name, f"the central directory is damaged at byte {start + offset}")
         (
             _, _, _, flags, method, _, _, crc, compressed, size,
             name_length, extra_length, comment_length, disk, _, _, header,
-        ) = unpack(raw, at)  # fmt: skip
-        name_end = at + fixed + name_length
+        ) = unpack(raw, offset)  # fmt: skip
+        name_end = offset + fixed + name_length
         extra_end = name_end + extra_length
         if extra_end + comment_length > len(raw):
-            _refuse(name, f"the central directory is damaged at byte {start + at}")
-        stored_name = raw[at + fixed : name_end]
+            _refuse(name, f"the central directory is damaged at byte {start + offset}")
+        stored_name = raw[offset + fixed : name_end]
         if _BIG in (compressed, size, header):
             wide = _zip64_values(raw, name_end, extra_end)
             size = wide.pop(0) if size == _BIG and wide else size
@@ -175,22 +175,22 @@ def _entries(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Member]
         encoding = "utf-8" if flags & _UTF8 or stored_name.isascii() else "cp437"
         short = stored_name.decode(encoding, "surrogateescape").removesuffix(".npy")
         yield Member(
-            short, stored_name, header + prefix, start, method, flags, compressed, size, crc, at
+            short, stored_name, header + prefix, start, method, flags, compressed, size, crc, offset
         )
-        at = extra_end + comment_length
+        offset = extra_end + comment_length
 
 
 def _zip64_values(raw: bytes, at: int, end: int) -> list[int]:
     return [_UINT64.unpack_from(raw, offset)[0] for offset in zip64_offsets(raw, at, end)]
 
 
-def zip64_offsets(raw: bytes, at: int, end: int) -> range:
+def zip64_offsets(raw: bytes, offset: int, end: int) -> range:
     """Return the positions of the 64-bit values in a ZIP64 extra field."""
-    while at + 4 <= end:
-        kind, length = struct.unpack_from("<2H", raw, at)
+    while offset + 4 <= end:
+        kind, length = struct.unpack_from("<2H", raw, offset)
         if kind == 1:
-            return range(at + 4, min(at + 4 + length, end) - 7, 8)
-        at += 4 + length
+            return range(offset + 4, min(offset + 4 + length, end) - 7, 8)
+        offset += 4 + length
     return range(0)
 
 
@@ -255,14 +255,14 @@ def stream(
 
 def _compressed(read: Read, start: int, member: Member, chunk: int) -> Iterator[bytes]:
     """Yield the compressed bytes of a member; LZMA's 9 bytes of properties are one item."""
-    at, stop = start, start + member.compressed_size
-    while at < stop:
-        step = 9 if member.method == LZMA and at == start else chunk
-        block = read(at, min(step, stop - at))
+    offset, stop = start, start + member.compressed_size
+    while offset < stop:
+        step = 9 if member.method == LZMA and offset == start else chunk
+        block = read(offset, min(step, stop - offset))
         if not block:
             return
         yield block
-        at += len(block)
+        offset += len(block)
 
 
 def _unpack(packed: Iterator[bytes], member: Member, label: str, chunk: int) -> Iterator[bytes]:
@@ -324,14 +324,14 @@ def read_header(read: Read, member: Member, label: str) -> tuple[npy.Header, int
     """
     start, size = locate(read, member, label), member.size
     if member.mappable:
-        header = _header(lambda at, n: read(start + at, min(n, size - at)), size, label)
+        header = _header(lambda offset, n: read(start + offset, min(n, size - offset)), size, label)
         return header, start + header.offset
     beginning = b""
     for block in stream(read, start, member, label, 1 << 14):
         beginning += block
         if len(beginning) >= npy.LONGEST + 12:
             break
-    return _header(lambda at, n: beginning[at : at + n], size, label), None
+    return _header(lambda offset, n: beginning[offset : offset + n], size, label), None
 
 
 def _header(read: Read, size: int, label: str) -> npy.Header:
@@ -360,7 +360,7 @@ def inflate(read: Read, member: Member, label: str) -> tuple[npy.Header, memoryv
     for block in stream(read, start, member, label):
         spool.write(block)
     raw = spool.finish()
-    header = _header(lambda at, n: bytes(raw[at : at + n]), member.size, label)
+    header = _header(lambda offset, n: bytes(raw[offset : offset + n]), member.size, label)
     return header, raw[header.offset : header.offset + header.nbytes]
 
 

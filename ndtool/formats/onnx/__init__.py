@@ -211,7 +211,9 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
     if len(matches) == 1:
         return matches[0]
     reason = "is more than one tensor of the model" if matches else _missing(storage, path, name)
-    others = matches or _similar(_values(storage, path), name)
+    values = _values(storage, path)
+    similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
+    others = matches or similar or values
     raise InputError(
         f"{printable(path)}: {printable(name)} {reason}: expected one of these",
         places=members.listed(map(describe, others), len(others)),
@@ -227,11 +229,6 @@ def _missing(storage: LocalFile, path: str, name: str) -> str:
         elif any(item.path + output == name for output in item.texts(2)):
             return "is computed by a node, and has no value in the model"
     return "is no tensor of the model"
-
-
-def _similar(values: list[Value], name: str) -> list[Value]:
-    """Return the tensors with this name in subgraphs, or all tensors if there are none."""
-    return [value for value in values if value.member.endswith(f"/{name}")] or values
 
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:

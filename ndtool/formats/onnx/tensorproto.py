@@ -100,7 +100,6 @@ class Tensor(NamedTuple):
 
     @property
     def count(self) -> int:  # type: ignore[override] # a tensor is not used as a tuple
-        """Number of elements."""
         return prod(self.shape)
 
     @property
@@ -132,7 +131,6 @@ class Tensor(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of the elements when unpacked, in bytes."""
         return self.count * self.element.dtype.itemsize
 
 

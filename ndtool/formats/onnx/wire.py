@@ -38,7 +38,6 @@ class Field(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of its value in bytes."""
         return self.stop - self.start
 
     @property
@@ -62,15 +61,15 @@ class Message(NamedTuple):
 
     def fields(self) -> Iterator[Field]:
         """Yield the fields in order; InputError if they do not fill the message."""
-        at, stop, buffer, base = self.start, self.stop, self.buffer, self.base
-        while at < stop:
-            i = at - base
+        offset, stop, buffer, base = self.start, self.stop, self.buffer, self.base
+        while offset < stop:
+            i = offset - base
             if i + _HEAD > len(buffer) and base + len(buffer) < stop:
-                buffer, base, i = self.read(at, min(_WINDOW, stop - at)), at, 0
+                buffer, base, i = self.read(offset, min(_WINDOW, stop - offset)), offset, 0
             key, i = self._short(buffer, i, base)
             number, kind = key >> 3, key & 7
             if not 0 < number < 1 << 29:
-                self._refuse(at, f"a field has the number {number}: valid 1..{(1 << 29) - 1}")
+                self._refuse(offset, f"a field has the number {number}: valid 1..{(1 << 29) - 1}")
             value, first = 0, base + i
             if kind == LENGTH:
                 size, i = self._short(buffer, i, base)
@@ -83,12 +82,12 @@ class Message(NamedTuple):
                 value = int.from_bytes(buffer[i : i + size], "little")
             else:
                 what = "begins or ends a group" if kind in _GROUPS else f"has the wire type {kind}"
-                self._refuse(at, f"field {number} {what}: valid 0, 1, 2, 5")
+                self._refuse(offset, f"field {number} {what}: valid 0, 1, 2, 5")
             if size > stop - first:
                 remaining = max(0, stop - first)
-                self._refuse(at, f"field {number} claims {size} bytes, only {remaining} remain")
-            at = first + size
-            yield Field(number, kind, first, at, value, buffer, base)
+                self._refuse(offset, f"field {number} claims {size} bytes, only {remaining} remain")
+            offset = first + size
+            yield Field(number, kind, first, offset, value, buffer, base)
 
     def message_in(self, field: Field) -> "Message":
         """Return the value of a field as a message."""
@@ -170,8 +169,10 @@ class Message(NamedTuple):
             self._refuse(base + first, "a varint has more than 64 bits")
         return value, i + 1
 
-    def _refuse(self, at: int, text: str) -> NoReturn:
-        raise InputError(f"{printable(self.label)}: not a protocol buffer: at byte {at}, {text}")
+    def _refuse(self, offset: int, text: str) -> NoReturn:
+        raise InputError(
+            f"{printable(self.label)}: not a protocol buffer: at byte {offset}, {text}"
+        )
 
 
 def varint(value: int) -> bytes:

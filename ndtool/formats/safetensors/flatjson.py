@@ -74,7 +74,6 @@ class Text:
             self.fail(f"expected the end at character {self.at}")
 
     def skip(self) -> None:
-        """Skip whitespace."""
         match = _GAP.match(self.text, self.at)
         assert match is not None, "it may be empty"
         self.at = match.end()

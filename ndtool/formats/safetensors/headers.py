@@ -278,12 +278,12 @@ def laid_out(preserved: Iterable[Tensor], new: Tensor) -> list[Tensor]:
         old[names.index(new.name)] = new
     else:
         old.append(new)
-    placed, at = [], 0
+    placed, offset = [], 0
     last = new.bits % 8 != 0
     for tensor in sorted(old, key=lambda one: (-one.alignment, last and one.name == new.name)):
-        stop = at + tensor.stop - tensor.start
-        placed.append(tensor._replace(start=at, stop=stop))
-        at = stop
+        stop = offset + tensor.stop - tensor.start
+        placed.append(tensor._replace(start=offset, stop=stop))
+        offset = stop
     return placed
 
 

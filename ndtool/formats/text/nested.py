@@ -126,9 +126,9 @@ def _of_lines(read: Read, label: str) -> Iterator[Batch]:
             texts = block.decode().split("\n")
         except UnicodeDecodeError as exc:
             _refuse(label, f"line {number + block.count(_NEWLINE, 0, exc.start)}: not UTF-8")
-        numbers = [at for at, text in enumerate(texts, number) if text.strip(_BLANK)]
-        elements = [_decoded(texts[at - number], at, label) for at in numbers]
-        yield elements, lambda at, numbers=numbers: f"line {numbers[at]}"  # type: ignore[misc]
+        numbers = [line for line, text in enumerate(texts, number) if text.strip(_BLANK)]
+        elements = [_decoded(texts[line - number], line, label) for line in numbers]
+        yield elements, lambda line, numbers=numbers: f"line {numbers[line]}"  # type: ignore[misc]
 
 
 def _decoded(text: str, number: int, label: str) -> Any:
@@ -157,7 +157,7 @@ def _of_list(read: Read, label: str) -> Iterator[Batch]:
             break
         elements, more = text.elements()
         first = total
-        yield elements, lambda at, first=first: f"element {first + at}"  # type: ignore[misc]
+        yield elements, lambda i, first=first: f"element {first + i}"  # type: ignore[misc]
         total += len(elements)
         if not more:
             break
@@ -177,7 +177,7 @@ class _ListText:
         self._ended = False
 
     def skip(self) -> None:
-        """Drop blanks, and read on if nothing else is left."""
+        """Drop blanks; read the next buffer if nothing remains."""
         while True:
             self.drop(len(self.rest) - len(self.rest.lstrip(_BLANK)))
             if self.rest or not self._read_more():
@@ -203,9 +203,9 @@ class _ListText:
                         return values, True
                 except (ValueError, RecursionError):
                     pass
-            values, at, more = self._complete_elements()
+            values, position, more = self._complete_elements()
             if values:
-                self.drop(at)
+                self.drop(position)
                 return values, more
             if len(self.rest) > lines.LONGEST:
                 self._raise_error(f"an element of more than {lines.LONGEST} characters")
@@ -215,9 +215,9 @@ class _ListText:
     def _complete_elements(self) -> tuple[list[Any], int, bool]:
         """Return complete elements, the index after them, and whether a comma follows."""
         values: list[Any] = []
-        at, more = 0, True
+        position, more = 0, True
         while more:
-            begin = self._after_blanks(at)
+            begin = self._after_blanks(position)
             try:
                 element, stop = _decoder.raw_decode(self.rest, begin)
             except (ValueError, RecursionError):
@@ -227,12 +227,12 @@ class _ListText:
                 break
             more = self.rest[stop] == ","
             values.append(element)
-            at = stop + more
-        return values, at, more
+            position = stop + more
+        return values, position, more
 
-    def _after_blanks(self, at: int) -> int:
-        match = _BLANKS.match(self.rest, at)
-        return match.end() if match else at
+    def _after_blanks(self, position: int) -> int:
+        match = _BLANKS.match(self.rest, position)
+        return match.end() if match else position
 
     def _read_more(self) -> bool:
         if self._ended:
@@ -259,9 +259,9 @@ class _ListText:
             self.refuse(0, "nested too deeply")
         self.refuse(0, default)
 
-    def refuse(self, at: int, text: str) -> NoReturn:
+    def refuse(self, position: int, text: str) -> NoReturn:
         """Raise InputError with the line and column of a character."""
-        self.drop(at)
+        self.drop(position)
         _refuse(self._label, f"line {self._line}, column {self._column}: {text}")
 
 

@@ -1,4 +1,4 @@
-"""A fast parser of blocks of rows. It returns nothing where it is not certain of the result."""
+"""A fast parser of blocks of rows. It returns None where the result is uncertain."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _numbers(block: bytes, delimiter: bytes, width: int, kind: str) -> Any | Non
         block = block.replace(delimiter, b" ")
     code = np.dtype(np.float64 if kind == "d" else np.int64 if b"-" in block else np.uint64)
     with warnings.catch_warnings():
-        # It stopped at other text: NumPy before 2.3 warns, and returns what it has read.
+        # It stopped at other text: NumPy before 2.3 warns, and returns the numbers before it.
         warnings.simplefilter("error", DeprecationWarning)
         try:
             values = np.fromstring(block, code, sep=" ")

@@ -73,10 +73,10 @@ def first_row(
     number: int, block: bytes, suffix: str, label: str, selected: tuple[str, ...] = ()
 ) -> tuple[Table, int] | None:
     """Return the table that a block begins, and the bytes before its data; None if it is blank."""
-    at = 0
-    while at < len(block):
-        stop = block.index(b"\n", at) + 1
-        line = block[at : stop - 1].decode("utf-8", "surrogateescape")
+    offset = 0
+    while offset < len(block):
+        stop = block.index(b"\n", offset) + 1
+        line = block[offset : stop - 1].decode("utf-8", "surrogateescape")
         if not _is_skipped(line):
             if line[0] in "[{" or "\r" in line:
                 problem = "a carriage return: lines end in a newline"
@@ -94,8 +94,8 @@ def first_row(
             names = tuple(field.strip(" \t") for field in fields)
             header = _is_header(names, selected)
             table = Table(delimiter, len(fields), names if header else None, number)
-            return table, stop if header else at
-        at, number = stop, number + 1
+            return table, stop if header else offset
+        offset, number = stop, number + 1
     return None
 
 
@@ -152,13 +152,13 @@ def _add_exactly(
 
 def _rows(number: int, block: bytes) -> Iterator[tuple[int, str]]:
     """Yield the lines with data, and their numbers."""
-    at = 0
-    while at < len(block):
-        stop = block.index(b"\n", at)
-        line = block[at:stop].decode("utf-8", "surrogateescape")
+    offset = 0
+    while offset < len(block):
+        stop = block.index(b"\n", offset)
+        line = block[offset:stop].decode("utf-8", "surrogateescape")
         if not _is_skipped(line):
             yield number, line
-        at, number = stop + 1, number + 1
+        offset, number = stop + 1, number + 1
 
 
 def _is_skipped(line: str) -> bool:

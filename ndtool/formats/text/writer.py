@@ -47,13 +47,12 @@ class Rows:
         self._dtype, self._width, self._separator = dtype, width, separator
 
     def add(self, rows: memoryview, write: Write) -> None:
-        """Write a line for each row."""
         import numpy as np
 
         texts = list(_texts(np.frombuffer(rows, self._dtype.descr)))
         if self._width > 1:
             starts = range(0, len(texts), self._width)
-            texts = [self._separator.join(texts[at : at + self._width]) for at in starts]
+            texts = [self._separator.join(texts[first : first + self._width]) for first in starts]
         write("\n".join([*texts, ""]).encode())
 
     def finish(self, write: Write) -> None:

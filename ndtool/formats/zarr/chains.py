@@ -161,7 +161,6 @@ class Chain:
             raise ValueError(f"{subject} has {len(chunk)} bytes: expected {qualifier}{size}")
 
     def encode(self, array: np.ndarray[Any, Any]) -> memoryview:
-        """Encode a chunk."""
         import numpy as np
 
         chunk: Any = np.ascontiguousarray(array.transpose(self._axes)).reshape(-1)

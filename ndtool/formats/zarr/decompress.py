@@ -51,9 +51,9 @@ def _lzma(config: dict[str, Any]) -> Callable[[], Any]:
 
 def _streamed(make: Callable[[], Any], raw: memoryview, max_nbytes: int, exact: bool) -> bytearray:
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
-    out, at, first, streams, stream = bytearray(), 0, 0, 0, make()
-    while at < len(raw):
-        data = raw[at : at + _PIECE]
+    out, offset, first, streams, stream = bytearray(), 0, 0, 0, make()
+    while offset < len(raw):
+        data = raw[offset : offset + _PIECE]
         try:
             out += stream.decompress(data, max_nbytes + 1 - len(out))
         except MemoryError:
@@ -65,11 +65,11 @@ def _streamed(make: Callable[[], Any], raw: memoryview, max_nbytes: int, exact: 
             break
         if len(out) > max_nbytes:
             raise ValueError(f"a chunk has more than {max_nbytes} bytes decompressed")
-        at += len(data)
+        offset += len(data)
         if stream.eof:
-            at -= len(stream.unused_data)
+            offset -= len(stream.unused_data)
             streams += 1
-            first, stream = at, make()
+            first, stream = offset, make()
     if not streams or (first < len(raw) and raw[first : first + 2] == raw[:2]):
         raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
     return out
@@ -85,7 +85,7 @@ def _lz4(raw: memoryview, max_nbytes: int, exact: bool) -> bytes:
 def _blosc(raw: memoryview, max_nbytes: int, exact: bool) -> bytes:
     import numcodecs
 
-    size, stored_nbytes = (int.from_bytes(raw[at : at + 4], "little") for at in (4, 12))
+    size, stored_nbytes = (int.from_bytes(raw[offset : offset + 4], "little") for offset in (4, 12))
     if len(raw) < _BLOSC_HEADER or stored_nbytes != len(raw):  # numcodecs would read out of bounds
         raise ValueError(f"a chunk of {len(raw)} bytes is truncated")
     _require_size(size, max_nbytes)
@@ -144,36 +144,36 @@ def _with_size(raw: memoryview, frame: _Frame, size: int) -> bytes:
 
 
 def _zstd_frames(raw: memoryview) -> Iterator[_Frame]:
-    at, count = 0, 0
+    offset, count = 0, 0
 
     def number(start: int, size: int) -> int:
         if start + size > len(raw):
             raise ValueError("a zstd frame is truncated")
         return int.from_bytes(raw[start : start + size], "little")
 
-    while at < len(raw):
-        start, magic = at, number(at, 4)
+    while offset < len(raw):
+        start, magic = offset, number(offset, 4)
         if magic & _SKIPPABLE_MASK == _SKIPPABLE:
-            at += 8 + number(at + 4, 4)
+            offset += 8 + number(offset + 4, 4)
             continue
         if magic != _ZSTD:
             raise ValueError("not a zstd frame")
-        flags = number(at + 4, 1)
+        flags = number(offset + 4, 1)
         single, checksum = flags >> 5 & 1, flags >> 2 & 1
-        at += 5 + (not single) + (0, 1, 2, 4)[flags & 3]  # window descriptor, dictionary ID
+        offset += 5 + (not single) + (0, 1, 2, 4)[flags & 3]  # window descriptor, dictionary ID
         width = (single, 2, 4, 8)[flags >> 6]
-        size = number(at, width) + (256 if width == 2 else 0) if width else None
-        at = blocks = at + width
+        size = number(offset, width) + (256 if width == 2 else 0) if width else None
+        offset = blocks = offset + width
         is_last, is_empty = False, True
         while not is_last:
-            head = number(at, 3)
+            head = number(offset, 3)
             is_last, is_empty = bool(head & 1), is_empty and not head >> 3
-            at += 3 + (1 if head >> 1 & 3 == _RLE else head >> 3)
+            offset += 3 + (1 if head >> 1 & 3 == _RLE else head >> 3)
             if (count := count + 1) > _ZSTD_BLOCKS:
                 raise ValueError(f"more than {_ZSTD_BLOCKS} zstd blocks")
-        at += 4 * checksum
-        if at > len(raw):
+        offset += 4 * checksum
+        if offset > len(raw):
             raise ValueError("a zstd frame is truncated")
         if size == 0 and not is_empty:
             raise ValueError("a zstd frame has a content size of 0, but is not empty")
-        yield _Frame(start, blocks, at, 0 if is_empty and size is None else size)
+        yield _Frame(start, blocks, offset, 0 if is_empty and size is None else size)

@@ -78,7 +78,8 @@ def _local_target(target: Target) -> ZarrTarget:
     if old and kind != "array":
         kind = "a group" if kind == "group" else "neither an array nor a group"
         raise OutputError(f"{printable(path)} is {kind}: only an array is replaced")
-    return ZarrTarget(path, "/".join(rest), tuple(above), old, _version(root), None)
+    version = 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
+    return ZarrTarget(path, "/".join(rest), tuple(above), old, version, None)
 
 
 def _kind_at(path: str) -> str:
@@ -167,19 +168,10 @@ def _split(target: Target) -> tuple[str, list[str]]:
     return root, names
 
 
-def _version(root: str) -> int:
-    return 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
-
-
 def check(target: Target) -> tuple[str, ...] | None:
     """Validate a target without creating anything; return the preserved arrays."""
     zarr.library()
     return resolve(target).preserved
-
-
-def _is_unwritable(group: str) -> bool:
-    """Whether a group has consolidated metadata that cannot be replaced."""
-    return not os.access(group, os.W_OK | os.X_OK) and hierarchy.is_consolidated(LocalFolder(group))
 
 
 def _require_removable(site: ZarrTarget) -> None:
@@ -244,8 +236,12 @@ class _LocalStore:
 
     def __init__(self, site: ZarrTarget, target: Target) -> None:
         _require_removable(site)
-        for group in filter(_is_unwritable, site.above):
-            raise OutputError(f"{printable(group)}: its consolidated metadata cannot be written")
+        for group in site.above:
+            is_writable = os.access(group, os.W_OK | os.X_OK)
+            if not is_writable and hierarchy.is_consolidated(LocalFolder(group)):
+                raise OutputError(
+                    f"{printable(group)}: its consolidated metadata cannot be written"
+                )
         clobber, sync, sweeps = target.clobber, target.sync, not target.dry
         self._folder = NewFolder(site.path, site.old, clobber, sync, sweeps=sweeps)
         self.path, self.within, self._above = self._folder.path, site.rest, site.above
