@@ -25,6 +25,9 @@ OTHERS := $(if $(CI),.venv/others.txt)
 # One more than processors: many tests wait for processes that they start.
 WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# OpenMP threads that wait would otherwise spin, on processors that the other workers need.
+test test-slow test-plain: export OMP_WAIT_POLICY := passive
+
 # Without bytecode, each process that a test starts would compile all modules of the package.
 .PHONY: test test-slow
 test: .venv/kernels .venv/test.txt $(OTHERS) ## all tests; ARGS="-k name" for some

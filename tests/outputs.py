@@ -51,29 +51,30 @@ def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
         return out.preserved
 
 
-def pieces(raw: Any) -> list[tuple[int, Any]]:
+def work_items(raw: Any) -> list[tuple[int, Any]]:
     """Split bytes into work items of odd sizes, the same number for large arrays."""
     step = 7 if len(raw) < 1000 else 70_001
     return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
 
 
-def fill(out: Any, array: Any, how: str = "write") -> None:
+def fill(out: Any, array: Any, mode: str = "write") -> None:
     """Write an array to a sink: at once, in work items, or through whole_output."""
     raw = memoryview(array.tobytes())
-    if how == "map":
+    if mode == "map":
         with direct.whole_output(out) as (buffer, _):
             buffer[:] = raw
-    elif how == "pieces":
-        for at, piece in pieces(raw):
-            out.write(at, piece)
+    elif mode == "items":
+        for at, item in work_items(raw):
+            out.write(at, item)
     else:
+        assert mode == "write"
         out.write(0, raw)
 
 
-def save(target: str, array: Any = ARRAY, how: str = "write", **options: Any) -> Any:
+def save(target: str, array: Any = ARRAY, mode: str = "write", **options: Any) -> Any:
     """Write an array as a run does; return the preserved members."""
     with written(target, array, **options) as out:
         assert out.metadata.nbytes == array.nbytes
-        fill(out, array, how)
+        fill(out, array, mode)
         sinks.commit(out)
         return out.preserved

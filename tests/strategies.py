@@ -28,7 +28,7 @@ MOVED = [
     np.dtype(ml_dtypes.float4_e2m1fn),
 ]
 EVERY = ARITHMETIC + MOVED
-EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "150"))  # of a property
+EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "100"))  # of a property
 UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
     "min": np.minimum,

@@ -99,11 +99,11 @@ def faults(name: str, needed: str) -> Iterator[str]:
     """Yield the violations in the import of one module by another."""
     layer_of_importer, (library, *inside) = name.split(".")[0], needed.split(".")
     if library == "ndtool" and inside:
-        there = inside[0]
-        same_layer = there != layer_of_importer and LAYER[there] == LAYER[layer_of_importer]
-        if LAYER[there] > LAYER[layer_of_importer] or same_layer:
-            yield f"{name} imports {needed}: {layer_of_importer} is not above {there}"
-        if layer_of_importer in IN_MEMORY and there in OUTSIDE:
+        layer = inside[0]
+        same_layer = layer != layer_of_importer and LAYER[layer] == LAYER[layer_of_importer]
+        if LAYER[layer] > LAYER[layer_of_importer] or same_layer:
+            yield f"{name} imports {needed}: {layer_of_importer} is not above {layer}"
+        if layer_of_importer in IN_MEMORY and layer in OUTSIDE:
             yield f"{name} imports {needed}: arrays in memory do without arrays outside"
     if not within(name, LIBRARIES.get(library, (layer_of_importer,))):
         yield f"{name} imports {library}: only {', '.join(LIBRARIES[library])} may"

@@ -34,12 +34,12 @@ TYPES = [
 RNG = np.random.default_rng(2)
 
 
-def put(name: str, table: Any, rows: int = 2, **how: Any) -> None:
+def put(name: str, table: Any, rows: int = 2, **options: Any) -> None:
     """Write a table with several row groups, as pyarrow does."""
     if name.endswith(".parquet"):
-        pq.write_table(table, name, row_group_size=rows, **how)
+        pq.write_table(table, name, row_group_size=rows, **options)
     elif name.endswith(".feather"):
-        pa.feather.write_feather(table, name, chunksize=rows, **how)
+        pa.feather.write_feather(table, name, chunksize=rows, **options)
     else:
         with pa.OSFile(name, "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table, max_chunksize=rows)
@@ -125,8 +125,8 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     lists = RNG.random((30_000, 4))
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 4)
     table = pa.table({"a": np.arange(30_000), "e": fixed})
-    how = {"compression": "uncompressed"} if suffix == "feather" else {}
-    put(f"x.{suffix}", table, 1 << 20, **how)
+    options = {"compression": "uncompressed"} if suffix == "feather" else {}
+    put(f"x.{suffix}", table, 1 << 20, **options)
     for name, wanted in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as one:
             assert isinstance(one, Flat)
@@ -214,7 +214,7 @@ def test_outputs_are_what_pyarrow_reads(
     monkeypatch.setattr(parquet, "GROUP", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
         wanted = numbers(dtype, *shape)
-        write(f"x.{suffix}:ids", wanted, "pieces")
+        write(f"x.{suffix}:ids", wanted, "items")
         if suffix == "parquet":
             table = pq.read_table("x.parquet")
         else:

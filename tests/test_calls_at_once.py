@@ -36,8 +36,8 @@ def calls() -> dict[str, Callable[[], Any]]:
         "two threads": lambda: ndtool.gather_nd(DATA, ROWS, threads=2),
     }
     for reduction in ("none", "add", "mean"):
-        made[f"scatter_nd {reduction}"] = lambda how=reduction: ndtool.scatter_nd(
-            DATA, ROWS, UPDATES, how
+        made[f"scatter_nd {reduction}"] = lambda reduction=reduction: ndtool.scatter_nd(
+            DATA, ROWS, UPDATES, reduction
         )
     for rows in range(1, 40, 3):
         made[f"{rows} rows"] = lambda rows=rows: ndtool.gather_nd(DATA, ROWS[:rows])

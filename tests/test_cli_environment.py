@@ -493,7 +493,7 @@ def test_deleted_folder(workdir):
 
 
 def test_limits(workdir):
-    save(data=np.zeros((4, 10**7)))
+    np.lib.format.open_memmap("data.npy", "w+", float, (4, 10**7))  # sparse
     before = state(workdir)
     for limit in ({"FSIZE": 10**6}, {"AS": 250 << 20}):
         ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(**limit))

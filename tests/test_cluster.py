@@ -323,9 +323,14 @@ def test_unsupported_runs_on_a_cluster_are_refused(
 ) -> None:
     save(turned=np.asfortranarray(np.load("data.npy")), one=np.zeros((1, 1), np.int64))
     before = state(stores)
-    how = {"data": "data.npy", "indices": "one.npy", "out": "out.npy", "scheduler": workers.client}
+    arguments = {
+        "data": "data.npy",
+        "indices": "one.npy",
+        "out": "out.npy",
+        "scheduler": workers.client,
+    }
     with pytest.raises(UsageError, match=message):
-        files.gather_nd(**how | change)
+        files.gather_nd(**arguments | change)
     assert state(stores) == before
 
 
@@ -408,10 +413,11 @@ def test_tasks_are_small(stores: Path) -> None:
     "workers remove what a killed client leaves, which takes the scheduler seconds to see"
 )
 @pytest.mark.parametrize(
-    ("how", "out"), [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")]
+    ("signal_name", "out"),
+    [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")],
 )
 def test_an_ended_client_leaves_nothing_for_long(
-    stores: Path, workers: Workers, how: str, out: str
+    stores: Path, workers: Workers, signal_name: str, out: str
 ) -> None:
     before = state(stores)
     workers.order("wait", "sweep")
@@ -423,12 +429,12 @@ def test_an_ended_client_leaves_nothing_for_long(
     )
     while "-sweep-" not in str(workers.client.processing()):
         time.sleep(0.05)
-    ran.send_signal(getattr(signal, how))
+    ran.send_signal(getattr(signal, signal_name))
     _, report = ran.communicate()
     assert (ran.returncode, report) in ((130, b""), (-signal.SIGKILL, b""))
     workers.release()
     workers.client.restart()
-    if how == "SIGKILL":
+    if signal_name == "SIGKILL":
         left = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
         assert left
         assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left

@@ -78,7 +78,7 @@ def tops(s3: Bucket) -> set[str]:
     return {key.split("/")[0] for key in found}
 
 
-def kept(s3: Bucket, folder: str) -> dict[str, bytes]:
+def objects(s3: Bucket, folder: str) -> dict[str, bytes]:
     """Return the objects of a folder by their relative names."""
     found = s3.keys()
     inside = [key for key in found if key.startswith(f"{folder}/")]
@@ -89,13 +89,13 @@ def kept(s3: Bucket, folder: str) -> dict[str, bytes]:
 def test_the_objects_are_those_of_a_run_in_one_process(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
-    how = CHUNKS[operator]
-    done(operator, ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client, **how)
-    done(operator, ".zarr", f"{ROOT}/one.zarr", **how)
-    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    options = CHUNKS[operator]
+    done(operator, ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client, **options)
+    done(operator, ".zarr", f"{ROOT}/one.zarr", **options)
+    assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
     assert tops(s3) == {"out.zarr", "one.zarr"}
     chunks = [line for line in workers.notes() if line.startswith("write")]
-    assert len(chunks) == len(kept(s3, "out.zarr")) - 1
+    assert len(chunks) == len(objects(s3, "out.zarr")) - 1
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
 ) -> None:
     workers.order("die", phase)
-    how = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
-    done(operator, ".zarr", f"{ROOT}/out.zarr", **how)
+    options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
+    done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
     assert workers.done()
     done(operator, ".zarr", "out.zarr", **CHUNKS[operator])
     assert same(load("out.zarr"), wanted(operator))
-    assert kept(s3, "out.zarr") == {
+    assert objects(s3, "out.zarr") == {
         str(path.relative_to("out.zarr")): path.read_bytes()
         for path in Path("out.zarr").rglob("*")
         if path.is_file()
@@ -150,13 +150,13 @@ def test_tasks_of_a_killed_worker_run_again(
 def test_a_store_that_throttles_slows_a_run_down(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
-    how = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
+    options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
     with bucket.throttled(rate=10, burst=10) as counts:
-        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **how)
+        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
     assert len(result.warnings) <= 1  # not one for each object
     done(operator, ".zarr", f"{ROOT}/one.zarr", **CHUNKS[operator])
     assert counts["refused"] > 20
-    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
     assert tops(s3) == {"out.zarr", "one.zarr"}
     assert s3.uploads() == []
 
@@ -248,7 +248,7 @@ def test_the_next_run_removes_what_a_killed_one_left(
     s3.put("out.zarr/c/99/99", b"a chunk of that run")
     done("scatter_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
     done("scatter_nd", ".zarr", f"{ROOT}/one.zarr")
-    assert kept(s3, "out.zarr") == kept(s3, "one.zarr")
+    assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
     assert tops(s3) == {"out.zarr", "one.zarr"}
 
 
@@ -285,8 +285,8 @@ def test_segments_of_a_killed_run_are_resumed(
         "mean",
         "--no-include-self",
     )
-    how = ("--scheduler", workers.address, "--resume", "--json", *options)
-    report = ndtool(*command, *how).json
+    arguments = ("--scheduler", workers.address, "--resume", "--json", *options)
+    report = ndtool(*command, *arguments).json
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.notes() if "idx.zarr" in line]
     with opened(out) as one:

@@ -120,8 +120,8 @@ def wanted(command: tuple[str, ...]) -> Any:
 
 def again(command: tuple[str, ...], workers: Workers, *options: object) -> Any:
     """Resume another run; return the report."""
-    how = ("-o", "out.npy", "--scheduler", workers.address, "--resume", "--json")
-    ran = ndtool(*command, *how, *options)
+    arguments = ("-o", "out.npy", "--scheduler", workers.address, "--resume", "--json")
+    ran = ndtool(*command, *arguments, *options)
     assert (ran.status, ran.err) == (0, "")
     return ran.json
 
@@ -202,8 +202,13 @@ class Killed:
     def resume(self, spill: str = "spill", **options: Any) -> files.Result:
         """Resume a copy; return the outcome."""
         self.workers.begun()
-        how = {"scheduler": self.workers.client, "spill": spill, "resume": True, "out": "out.npy"}
-        return files.gather_nd("data.npy", "idx.npy", **how | options)
+        arguments = {
+            "scheduler": self.workers.client,
+            "spill": spill,
+            "resume": True,
+            "out": "out.npy",
+        }
+        return files.gather_nd("data.npy", "idx.npy", **arguments | options)
 
 
 @pytest.fixture(scope="module")
@@ -413,11 +418,11 @@ def test_a_folder_removed_before_it_is_locked(
 def test_a_dry_run_allocates_nothing(left: Killed) -> None:
     pieces = left.copy()
     before = sorted(pieces.iterdir())
-    how = ("--spill", "spill", "--scheduler", left.workers.address, "-o", "out.npy")
-    ran = ndtool(*GATHER, *how, "--resume", "--dry-run", "--no-trace")
+    arguments = ("--spill", "spill", "--scheduler", left.workers.address, "-o", "out.npy")
+    ran = ndtool(*GATHER, *arguments, "--resume", "--dry-run", "--no-trace")
     assert "resumed: 7 of 7 split tasks\n" in ran.err
     assert sorted(pieces.iterdir()) == before
-    ran = ndtool(*GATHER, *how, "--resume")
+    ran = ndtool(*GATHER, *arguments, "--resume")
     assert (ran.status, ran.err) == (0, "resumed: 7 of 7 split tasks, 2 of 7 sweep tasks\n")
     assert same(np.load("out.npy"), wanted(GATHER))
 
@@ -501,13 +506,13 @@ def test_a_run_that_loses_its_workers_can_be_resumed(
         site.scheduler()
         site.worker("--no-nanny")
         site.order("once", "sweep")
-        how = ("-o", "out.npy", "--scheduler", site.file, "--resume", "-q")
-        run = site.start(*IMPATIENT, *SCATTER, *how)
+        arguments = ("-o", "out.npy", "--scheduler", site.file, "--resume", "-q")
+        run = site.start(*IMPATIENT, *SCATTER, *arguments)
         _, report = run.communicate()
         assert run.returncode == 6
         assert report.endswith(b"  hint: --resume continues this run\n")
         site.worker("--no-nanny")
-        ran = ndtool(*SCATTER, *how[:-1], "--json")
+        ran = ndtool(*SCATTER, *arguments[:-1], "--json")
         assert (ran.status, ran.json["resumed"]) == (0, {"split": 4})
         assert same(np.load("out.npy"), wanted(SCATTER))
         assert not [name for name in os.listdir() if name.startswith(".")]

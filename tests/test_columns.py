@@ -130,7 +130,7 @@ def test_every_page_is_written_by_two_blocks_at_most(
     size = 0
     spread = _kernels.spread
 
-    def spy(rows: Any, count: int, out: Any, pitch: int, how: Any) -> None:
+    def spy(rows: Any, count: int, out: Any, pitch: int, options: Any) -> None:
         nonlocal size
         size = max(size, len(out))  # the first block begins at the start of the output
         begin = 128 + size - len(out)
@@ -144,7 +144,7 @@ def test_every_page_is_written_by_two_blocks_at_most(
                 )
             }
         )
-        spread(rows, count, out, pitch, how)
+        spread(rows, count, out, pitch, options)
 
     blocks.setattr(_kernels, "spread", spy)
     arrays = large((40, columns_of_row), 0)

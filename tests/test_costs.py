@@ -72,10 +72,10 @@ def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
     return {kind: count for kind, count in kinds.items() if count}
 
 
-def simulated(operator: str, inputs: tuple[str, ...], how: Any, cut: Any) -> dict[str, int]:
+def simulated(operator: str, inputs: tuple[str, ...], options: Any, cut: Any) -> dict[str, int]:
     """Return the requests of the same run on a simulated cluster, of local copies."""
     names, meter = [f"{name}.zarr" for name in inputs], Meter()
-    with OpenCall(Request(operator, *names, output="out.zarr", **how)) as call:
+    with OpenCall(Request(operator, *names, output="out.zarr", **options)) as call:
         output = steps.resolved(call)
         assert output is not None
         sink = outputs.create(output)
@@ -89,7 +89,7 @@ def simulated(operator: str, inputs: tuple[str, ...], how: Any, cut: Any) -> dic
 
 @pytest.mark.parametrize(("levels", "object_bytes"), [(1, 8 << 20), (1, 100_000), (2, 8 << 20)])
 @pytest.mark.parametrize(
-    ("operator", "inputs", "how"),
+    ("operator", "inputs", "options"),
     [
         ("gather_nd", ("data", "idx"), {"chunks": (12_500,)}),
         ("scatter_nd", ("data", "idx", "upd"), {"attributes": Attributes(reduction="add")}),
@@ -98,7 +98,7 @@ def simulated(operator: str, inputs: tuple[str, ...], how: Any, cut: Any) -> dic
 def test_the_store_counts_the_planned_requests(
     operator: str,
     inputs: tuple[str, ...],
-    how: dict[str, Any],
+    options: dict[str, Any],
     levels: int,
     object_bytes: int,
     stores: Counted,
@@ -113,7 +113,7 @@ def test_the_store_counts_the_planned_requests(
     monkeypatch.setattr(partitioning, "partitioning_for", in_levels)
     requested = Request(
         operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
-        spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **how,
+        spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **options,
     )  # fmt: skip
     with OpenCall(requested) as call:
         output = steps.resolved(call)
@@ -132,7 +132,7 @@ def test_the_store_counts_the_planned_requests(
     assert all(got[kind] <= wanted[kind] < 1.2 * got[kind] for kind in wanted)
     cut = plan.partitioning
     moved = of_tasks(stores.nbytes)
-    again = simulated(operator, inputs, how, cut)
+    again = simulated(operator, inputs, options, cut)
     assert again == {**got, "bytes": moved["get"] + moved["put"]}
     planned = plan.read + plan.written
     assert again["bytes"] <= planned < (1.01 if levels > 1 else 1 + 1e-9) * again["bytes"]

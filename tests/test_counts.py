@@ -82,9 +82,9 @@ def test_dropped_updates_of_elements_that_all_have_some(dtype: str, special: boo
     if not special:
         updates = rng.integers(0, 2, updates.shape).astype(item)
     places[10_000:][rng.random(10_000) < 0.1] = SLOTS
-    kept = places < SLOTS
+    valid = places < SLOTS
     for combination in counted(item):
-        expected = ndtool.scatter(data, places[kept], updates[kept], **combination)
+        expected = ndtool.scatter(data, places[valid], updates[valid], **combination)
         actual = ndtool.scatter(data, places, updates, **combination, out_of_bounds="drop")
         assert same(actual, expected), combination
         padded = ndtool.scatter(data, places, updates, **combination, pad=SLOTS)
@@ -118,8 +118,8 @@ def test_dropped_updates_of_long_slices_in_batches(
         combination: dict[str, Any] = {"reduction": name, "include_self": include_self}
         actual = ndtool.scatter_nd(data, indices, updates, batch_dims=1, **combination, **mode)
         for one in range(8):
-            kept = indices[one, :, 0] < 300
+            valid = indices[one, :, 0] < 300
             expected = ndtool.scatter_nd(
-                data[one], indices[one][kept], updates[one][kept], **combination
+                data[one], indices[one][valid], updates[one][valid], **combination
             )
             assert same(actual[one], expected), (name, one)

@@ -110,10 +110,10 @@ class Call(NamedTuple):
     def into(self, out: Array | None, threads: int) -> Array:
         """Return the result, written to `out` if given."""
         data, *others = self.arrays
-        how: Any = {"out": out, "threads": threads, **self.combination}
+        options: Any = {"out": out, "threads": threads, **self.combination}
         if self.algorithm.axis is None:
-            return ndtool.scatter_nd(data, *others, **how)
-        return ndtool.scatter_elements(data, *others, self.algorithm.axis, **how)
+            return ndtool.scatter_nd(data, *others, **options)
+        return ndtool.scatter_elements(data, *others, self.algorithm.axis, **options)
 
 
 def a_call(
@@ -307,11 +307,13 @@ def test_more_tuples_than_are_sorted_at_once(
     data, updates = (rng.integers(0, 99, n, np.int32) for n in (60_000, count))
     flat = rng.integers(0, 60_000, count)
     indices = np.stack(np.unravel_index(flat, sizes), -1)
-    how: Any = {"reduction": reduction, "include_self": reduction == "add"}
-    expected = expected_scatter(data, flat, updates, **how)
+    options: Any = {"reduction": reduction, "include_self": reduction == "add"}
+    expected = expected_scatter(data, flat, updates, **options)
     for threads in (1, 3):
         taken.clear()
-        actual = ndtool.scatter_nd(data.reshape(sizes), indices, updates, threads=threads, **how)
+        actual = ndtool.scatter_nd(
+            data.reshape(sizes), indices, updates, threads=threads, **options
+        )
         assert same(actual, expected.reshape(sizes))
         assert "apply_partitions" in taken or (threads == 1 and reduction == "add")
 

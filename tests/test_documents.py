@@ -208,8 +208,8 @@ def test_words_that_the_search_must_find(terms, lacking, tmp_path):
     index = f'Search.setIndex({{"docnames":{names},"terms":{terms},"titleterms":{{}}}})'
     (tmp_path / "searchindex.js").write_text(index)
     ran = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
-    told = re.findall("^search: ([a-z_]+) is not found", ran.out.decode(), re.MULTILINE)
-    assert (ran.status, " ".join(told)) == (bool(lacking), lacking)
+    missing = re.findall("^search: ([a-z_]+) is not found", ran.out.decode(), re.MULTILINE)
+    assert (ran.status, " ".join(missing)) == (bool(lacking), lacking)
 
 
 @documented

@@ -221,13 +221,13 @@ def test_space_for_chunks_that_are_put_together(disk: Path, small: dict[str, str
     refused((*call, *more), 6, "temporary copy of out.zarr: needs 16777216", disk, env=small)
 
 
-@pytest.mark.parametrize("how", ["--spill", "TMPDIR"])
-def test_space_for_what_a_sweep_spills(how: str, disk: Path) -> None:
+@pytest.mark.parametrize("given_by", ["--spill", "TMPDIR"])
+def test_space_for_what_a_sweep_spills(given_by: str, disk: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros((1 << 17, 8)), rows=rng.integers(0, 1 << 17, 1 << 17))
     call = ("gather", "data.npy", "rows.npy", "-o", "out.npy", "--memory", "4MiB", "--no-trace")
-    more = ("--spill", "disk") if how == "--spill" else ()
-    env = {"TMPDIR": str(disk)} if how == "TMPDIR" else {}
+    more = ("--spill", "disk") if given_by == "--spill" else ()
+    env = {"TMPDIR": str(disk)} if given_by == "TMPDIR" else {}
     refused((*call, *more), 6, "temporary file: needs", disk, env=env)
     assert ndtool(*call, "--dry-run").status == 0
 

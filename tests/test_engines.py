@@ -48,12 +48,12 @@ TWICE = EngineSettings(runs=2)
 
 
 def reports_of(
-    operator: str, names: tuple[str, ...], how: EngineSettings = TWICE, **attributes: Any
+    operator: str, names: tuple[str, ...], settings: EngineSettings = TWICE, **attributes: Any
 ) -> list[Report]:
     """Return the reports of engines on the arrays in data.npy, idx.npy and upd.npy."""
     updates = "upd.npy" if "updates" in OPERATORS[operator].inputs else None
     request = Request(operator, "data.npy", "idx.npy", updates, None, Attributes(**attributes))
-    return engines.verify(request, names, how, quiet).reports
+    return engines.verify(request, names, settings, quiet).reports
 
 
 def test_engines_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,10 +339,10 @@ def fake(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
     monkeypatch.setenv("PYTHONPATH", str(workdir / "fakes"))
     monkeypatch.setattr(engines, "is_missing", lambda name: False)
 
-    def run_fake(body: str, source: str = FAKE, **how: Any) -> list[Report]:
+    def run_fake(body: str, source: str = FAKE, **settings: Any) -> list[Report]:
         (workdir / "fakes" / "torch.py").write_text(source.replace("{body}", body))
         return reports_of(
-            "gather_elements", ("torch",), EngineSettings(**{"runs": 3, "threads": 2, **how})
+            "gather_elements", ("torch",), EngineSettings(**{"runs": 3, "threads": 2, **settings})
         )
 
     return run_fake

@@ -79,8 +79,8 @@ def test_another_cluster_gives_the_bits_of_the_reference(folder: Path, seed: int
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     before, toy = state(folder), Toy(seed)
     files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
-    how: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
-    files.scatter_nd("data.npy", "idx.npy", "upd.npy", **how)
+    options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
+    files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
     assert same(np.load("gathered.npy"), reference.gather_nd(data, idx))
     scattered = reference.scatter_nd(data, idx, upd, reduction="add")
     assert same(np.load("scattered.npy"), scattered)

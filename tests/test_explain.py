@@ -208,6 +208,13 @@ def test_a_scatter_as_text() -> None:
         "  + update  upd.npy[0, 0]    2.0   rows.npy[0] = (1)   3.5\n"
         "  + update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  3.75\n"
     )
+    first = ndtool(*run, "--duplicates", "first", "--at", "1,-1").out.decode().splitlines()
+    assert first[2:] == [
+        "  = update        upd.npy[0, 0]    2.0   rows.npy[0] = (1)   2.0",
+        "  ignored update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  2.0",
+    ]
+    last = ndtool(*run, "--at", "1,-1").out.decode().splitlines()
+    assert [line.split()[:2] for line in last[2:]] == [["=", "update"]] * 2
     ran = ndtool(*run, "--from", "1,0", "--from", "0,0", "--at", "0,0")
     assert ran.out.decode() == (
         "output[0, 0] = 7.0\n"

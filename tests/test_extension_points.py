@@ -80,8 +80,8 @@ def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode
     named = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
     attributes = {"reduction": reduction}
     for memory in (None, 1 << 20):
-        how: Any = {"out_of_bounds": mode, "memory": memory}
-        files._run(ROWS.name, dict(named), attributes, "out.npy", how)
+        options: Any = {"out_of_bounds": mode, "memory": memory}
+        files._run(ROWS.name, dict(named), attributes, "out.npy", options)
         assert same(np.load("out.npy"), expected)
     given = {"reduction": reduction, "out_of_bounds": mode}
     assert files.verify(ROWS.name, *named.values(), "out.npy", **given).different == 0

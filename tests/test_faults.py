@@ -124,6 +124,7 @@ from ndtool.__main__ import program
 program()
 """
 ALSO = pytest.mark.slow("each call of gathers, and of outputs in hidden files, may fail, too")
+EVERY = pytest.mark.slow("each of the many calls that open, read and close files may fail")
 methods = pytest.mark.parametrize(
     "unnamed", [True, pytest.param(False, marks=ALSO)], ids=["unnamed", "hidden"]
 )
@@ -135,12 +136,16 @@ runs = pytest.mark.parametrize(
 @linux
 @methods
 @runs
-def test_every_call_that_fails(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+@pytest.mark.parametrize("step", [pytest.param(1, marks=EVERY), 5], ids=["every", "fifth"])
+def test_every_call_that_fails(
+    run: tuple[str, ...], unnamed: bool, step: int, workdir: Path
+) -> None:
     before, reached = state(workdir), set()
     run_to_disk = (*run, "--sync")
+    often = ",".join(f"{call}/{step}" for call in ("open", "fstat", "pread", "close"))
     for call, wrong, number, status, expected_text in chain(
-        faulty(READING, "EIO", unnamed, run_to_disk),
-        faulty(f"open,mmap,{WRITING}", "EIO,ENOSPC", unnamed, run_to_disk),
+        faulty(f"{often},stat,fstatvfs,readv,mmap", "EIO", unnamed, run_to_disk),
+        faulty(f"open/{step},mmap,{WRITING}", "EIO,ENOSPC", unnamed, run_to_disk),
     ):
         where = (call, wrong, number, status, expected_text)
         if status in (0, UNREACHED) or "may not survive a power failure" in expected_text:
@@ -1000,11 +1005,11 @@ def test_a_job_that_cannot_begin_closes_its_files(
     opened = []
     open_source = locators.open_source
 
-    def kept(*given: object, **named: object) -> Source:
+    def opening(*given: object, **named: object) -> Source:
         opened.append(open_source(*given, **named))
         return opened[-1]
 
-    monkeypatch.setattr(locators, "open_source", kept)
+    monkeypatch.setattr(locators, "open_source", opening)
     monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
     with pytest.raises(wrong, match=r"^so$"):
         OpenCall(Request("gather_nd", "data.npy", "idx.npy"))

@@ -33,7 +33,7 @@ from ndtool.storage.local import LocalFile
 
 h5py = pytest.importorskip("h5py", exc_type=ImportError)
 
-HOW = ("write", "pieces", "map")  # ways to fill a sink
+MODES = ("write", "items", "map")  # ways to fill a sink
 RNG = np.random.default_rng(5)
 TABLE = RNG.integers(0, 99, (70, 11)).astype("<f4")
 CODES = ("|b1", "|i1", "<i2", ">i4", "<i8", ">u2", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16",
@@ -387,7 +387,7 @@ def archive() -> None:
         file["soft"] = h5py.SoftLink("/g")
 
 
-@pytest.mark.parametrize("settings", HOW)
+@pytest.mark.parametrize("settings", MODES)
 def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(settings: str) -> None:
     archive()
     new = RNG.integers(0, 99, (30, 4)).astype("<i2")
@@ -580,7 +580,7 @@ def test_a_disk_that_fails_at_any_write(
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", limited)
             try:
-                save("x.h5:new", how="map", encoding=Encoding(chunks=chunks))
+                save("x.h5:new", mode="map", encoding=Encoding(chunks=chunks))
                 break
             except kind as exc:
                 assert exc.message.startswith("x.h5: ")  # noqa: PT017 # how many writes varies

@@ -97,7 +97,7 @@ def test_the_choice_of_levels() -> None:
     """More levels where memory or the number of segments asks for them, and only there."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         allowed = memory // 2
-        cut = choice.chosen(lambda *how: large(True, *how), allowed, memory)
+        cut = choice.chosen(lambda *options: large(True, *options), allowed, memory)
         assert cut is not None
         assert (cut.levels, cut.memory <= memory) == (levels, True)
     few = choice.chosen(
@@ -124,7 +124,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
 
 
 @pytest.fixture
-def there(workdir: Path) -> Path:
+def folder(workdir: Path) -> Path:
     rng = np.random.default_rng(7)
     save(
         **scalars_to_update(rng),
@@ -135,10 +135,10 @@ def there(workdir: Path) -> Path:
     return workdir
 
 
-def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(there: Path) -> None:
+def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(folder: Path) -> None:
     call = ("scatter-nd", "wide.npy", "rows.npy", "changes.npy", "--reduction", "add")
     assert ndtool(*call, "-o", "direct.npy").status == 0
-    before = state(there)
+    before = state(folder)
     for dry_run in ((), ("--dry-run",)):
         ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", "--no-trace", *dry_run)
         assert ran.status == 6
@@ -148,7 +148,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(there: Path) -
             ran.err,
         )
         assert found, ran.err
-        assert state(there) == before
+        assert state(folder) == before
     ran = ndtool(*call, "--memory", found[1], "-o", "out.npy", "--json")
     assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
     assert ran.json["plan"]["memory"] <= int(found[1])
@@ -157,7 +157,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(there: Path) -
 
 
 def test_a_gather_that_does_not_fit_is_refused_with_the_least_memory(
-    there: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "LEAST_MEMORY", 1)
     with pytest.raises(
@@ -171,7 +171,7 @@ def test_a_gather_that_does_not_fit_is_refused_with_the_least_memory(
 
 
 def test_wide_rows_are_gathered_directly_in_any_memory(
-    there: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages that were read are released, so that few are in memory."""
     released: list[str] = []
@@ -182,7 +182,7 @@ def test_wide_rows_are_gathered_directly_in_any_memory(
     assert released.count("dontneed") == 90
 
 
-def test_chunks_that_do_not_fit_are_refused_with_the_least_memory(there: Path) -> None:
+def test_chunks_that_do_not_fit_are_refused_with_the_least_memory(folder: Path) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     assert ndtool("convert", "wide.npy", "wide.zarr", "--chunks", "40,1024").status == 0
     ran = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", "1MiB", "-o", "out.npy")
@@ -194,13 +194,13 @@ def test_chunks_that_do_not_fit_are_refused_with_the_least_memory(there: Path) -
     assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
 
 
-def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) -> None:
+def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -> None:
     save(turned=np.asfortranarray(np.load("data.npy")))
     for call in (
         ("gather-nd", "turned.npy", "idx.npy"),
         ("scatter-nd", "turned.npy", *SCATTER[2:]),
     ):
-        before = state(there)
+        before = state(folder)
         ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
         assert ran.status == 6
         assert ran.err == (
@@ -208,7 +208,7 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) ->
             " be read in parts: expected a local file or a store, in C order\n"
             "  hint: ndtool convert turned.npy NEW makes one\n"
         )
-        assert state(there) == before
+        assert state(folder) == before
         assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
@@ -218,26 +218,26 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(there: Path) ->
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("levels", [2, 3])
 def test_levels_on_a_cluster_give_the_bits_of_the_reference(
-    there: Path, leveled: Any, levels: int, seed: int
+    folder: Path, leveled: Any, levels: int, seed: int
 ) -> None:
     leveled(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, toy = state(there), Toy(seed, memory=1 << 20)
+    before, toy = state(folder), Toy(seed, memory=1 << 20)
     gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
-    how: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
-    scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **how)
+    options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
+    scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
     assert same(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
     assert same(
         np.load("scattered.npy"), ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
-    assert state(there).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert state(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
 
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_spilled_tuples_are_prefetched_a_group_at_a_time(
-    there: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the groups of partitions, not of all tuples, which may exceed the page cache."""
     leveled(levels)
@@ -283,7 +283,7 @@ class Failing(Toy):
 
 @pytest.mark.parametrize("levels", [2, 3])
 @pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
-def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind: str) -> None:
+def test_a_run_with_levels_resumes(folder: Path, leveled: Any, levels: int, kind: str) -> None:
     """It ends again and again, and uses what all runs before it have spilled."""
     leveled(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
@@ -292,15 +292,15 @@ def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind:
         upd = upd.view(np.int32)
         idx[50:] = 7, 9
         save(data=data, idx=idx, upd=upd)
-    before, resumed, failed, how = state(there), [0], 0, {"out": "out.npy", "resume": True}
+    before, resumed, failed, options = state(folder), [0], 0, {"out": "out.npy", "resume": True}
     while not Path("out.npy").exists():
         toy = Failing(failed, 40)
         try:
             if kind == "gather":
-                result = files.gather_nd("data.npy", "idx.npy", scheduler=toy, **how)
+                result = files.gather_nd("data.npy", "idx.npy", scheduler=toy, **options)
             else:
                 call = ("data.npy", "idx.npy", "upd.npy")
-                result = files.scatter_nd(*call, reduction="add", scheduler=toy, **how)
+                result = files.scatter_nd(*call, reduction="add", scheduler=toy, **options)
             resumed.append(result.resumed)
         except ResourceError as error:
             failed += error.hint == "--resume continues this run"
@@ -312,7 +312,7 @@ def test_a_run_with_levels_resumes(there: Path, leveled: Any, levels: int, kind:
         else ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
     assert same(np.load("out.npy"), expected)
-    assert state(there).keys() - before.keys() == {"out.npy"}
+    assert state(folder).keys() - before.keys() == {"out.npy"}
 
 
 class Noting(Toy):
@@ -328,7 +328,7 @@ class Noting(Toy):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "how", "phases"),
+    ("dtype", "options", "phases"),
     [
         ("i4", None, ["split", "sweep", "replay"]),
         ("i4", {"reduction": "add"}, ["split", "combine", "sweep"]),
@@ -342,7 +342,7 @@ class Noting(Toy):
 )
 @pytest.mark.parametrize("kind", ["one row", "power law"])
 def test_a_hot_partition_is_shared_by_tasks(
-    workdir: Path, leveled: Any, kind: str, dtype: str, how: dict[str, Any] | None,
+    workdir: Path, leveled: Any, kind: str, dtype: str, options: dict[str, Any] | None,
     phases: list[str],
 ) -> None:  # fmt: skip
     """In ranges of its tuples, if their order does not matter; else one task takes all."""
@@ -356,17 +356,17 @@ def test_a_hot_partition_is_shared_by_tasks(
     data, upd = (rng.integers(0, 99, n).astype(dtype) for n in (rows, count))
     save(data=data, idx=idx, upd=upd)
     toy = Noting(3)
-    if how is None:
+    if options is None:
         files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=toy)
         expected = ndtool_package.gather_nd(data, idx)
     else:
-        files.scatter_nd("data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=toy, **how)
-        expected = ndtool_package.scatter_nd(data, idx, upd, **how)
+        files.scatter_nd("data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=toy, **options)
+        expected = ndtool_package.scatter_nd(data, idx, upd, **options)
     assert same(np.load("out.npy"), expected)
     assert list(toy.tasks) == phases
-    counts = {"mean": 4, "max": 1}.get((how or {}).get("reduction", ""), 0)
+    counts = {"mean": 4, "max": 1}.get((options or {}).get("reduction", ""), 0)
     parts = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
     if "combine" in phases:
         assert 1 < len(toy.tasks["combine"]) < 5
     assert len(toy.tasks["sweep"]) >= parts
-    assert (len(toy.tasks["sweep"]) > parts) == (how is None)
+    assert (len(toy.tasks["sweep"]) > parts) == (options is None)

@@ -119,14 +119,14 @@ def test_an_input_replaces_a_value(workdir: Path) -> None:
     for arrays, shape in (({"d": data}, (1,)), ({"d": data, "i": other}, (2,))):
         np.savez("in.npz", **arrays)
         (one,) = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).nodes
-        assert (one.runs, one.found) == (1, DeclaredType("float32", shape))
+        assert (one.runs, one.actual_output) == (1, DeclaredType("float32", shape))
         folder = workdir / str(len(arrays))
         folder.mkdir()
         for number, array in enumerate(arrays.values()):
             tensor = onnx.numpy_helper.from_array(array)
             (folder / f"input_{number}.pb").write_bytes(tensor.SerializeToString())
         (one,) = models.run("m.onnx", str(folder), (), EngineSettings(), silence).nodes
-        assert one.found == DeclaredType("float32", shape)
+        assert one.actual_output == DeclaredType("float32", shape)
 
 
 def test_a_model_without_our_nodes() -> None:
@@ -181,7 +181,11 @@ def test_scatter_is_scatter_elements_under_its_first_name(opset: int, version: i
         assert outcome.error is not None
         assert outcome.error.status == 4
     else:
-        assert (outcome.error, ran.runs, ran.found) == (None, 1, DeclaredType("float32", (1, 3)))
+        assert (outcome.error, ran.runs, ran.actual_output) == (
+            None,
+            1,
+            DeclaredType("float32", (1, 3)),
+        )
         assert [report.result for report in ran.reports] == ["same"]
 
 
@@ -255,7 +259,7 @@ def test_subgraphs_and_functions_are_run(condition: bool) -> None:
     for one in outcome.nodes:
         assert len(one.reports) == one.runs
         assert all(report.result == "same" for report in one.reports)
-    shapes = {one.node.node: one.found and one.found.shape for one in outcome.nodes}
+    shapes = {one.node.node: one.actual_output and one.actual_output.shape for one in outcome.nodes}
     assert shapes["choice/then_branch/a/b"] == ((2, 2, 2) if condition else None)
     assert shapes["mine.Put/r"] == (2, 2)
 
@@ -296,7 +300,7 @@ def test_backend_tests_are_inputs(case: Any, workdir: Path) -> None:
             (one,) = outcome.nodes
             assert (outcome.error, one.runs) == (None, 1)
             assert one.node.operator == OPERATORS[case.model.graph.node[0].op_type]
-            assert one.found == DeclaredType(str(expected.dtype), expected.shape)
+            assert one.actual_output == DeclaredType(str(expected.dtype), expected.shape)
 
 
 def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,7 +565,7 @@ def test_sizes_that_a_model_says_of_its_outputs_are_not_looked_at() -> None:
     np.savez("in.npz", d=np.zeros((4, 3), "f4"), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
     assert outcome.error is None
-    assert outcome.nodes[0].found == DeclaredType("float32", (2, 3))
+    assert outcome.nodes[0].actual_output == DeclaredType("float32", (2, 3))
 
 
 def test_sizes_that_a_branch_says_of_its_outputs_are_not_looked_at() -> None:
@@ -599,7 +603,7 @@ def test_an_input_of_strings() -> None:
     save_model(helper.make_graph([node], "g", inputs, [named("o", onnx.TensorProto.STRING)]))
     np.savez("in.npz", d=np.array(["a", "bb", "c"]), i=np.array([[1], [0]]))
     outcome = models.run("m.onnx", "in.npz", (), EngineSettings(), silence)
-    assert (outcome.error, outcome.nodes[0].found) == (None, DeclaredType("string", (2,)))
+    assert (outcome.error, outcome.nodes[0].actual_output) == (None, DeclaredType("string", (2,)))
     np.savez("in.npz", d=np.array(["a", "bb"]), i=np.array([[1], [0]]))
     error = models.run("m.onnx", "in.npz", (), EngineSettings(), silence).error
     assert error is not None
@@ -633,7 +637,10 @@ def test_types_may_follow_from_external_data() -> None:
     )  # fmt: skip
     np.savez("in.npz", d=np.zeros(4, "f4"), i=np.array([[1], [0]]))
     outcome = models.run("far.onnx", "in.npz", (), EngineSettings(), silence)
-    assert (outcome.error, outcome.nodes[0].found) == (None, DeclaredType("float32", (2, 2)))
+    assert (outcome.error, outcome.nodes[0].actual_output) == (
+        None,
+        DeclaredType("float32", (2, 2)),
+    )
     os.remove("weights.bin")
     with pytest.raises(InputError, match=r"weights\.bin"):
         models.run("far.onnx", "in.npz", (), EngineSettings(), silence)

@@ -607,7 +607,7 @@ def test_an_output_is_a_tensor_for_others(target: str) -> None:
         for code in ("<f4", ">f4", "<i8", ">u2", "?", "<c16", ">c8", "<f2", "u1"):
             array = np.arange(prod(shape) * np.dtype(code).itemsize, dtype="u1") % 2
             array = array.view(code).reshape(shape)
-            write(target, array, "pieces")
+            write(target, array, "items")
             proto = onnx.load_tensor("out.pb")
             assert proto.name == (target.partition(":")[2] or "output")
             got = numpy_helper.to_array(proto)

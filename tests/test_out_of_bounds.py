@@ -13,7 +13,7 @@ from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Array, Case, cases, opaque, raw, same, seeds
+from strategies import EXAMPLES, Array, Case, cases, opaque, raw, same, seeds
 from thresholds import lowered
 
 import ndtool
@@ -104,7 +104,7 @@ def agree(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(beyond() | special(), st.sampled_from((1, 2, 3)), st.booleans())
 def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
     case, mode = drawn
@@ -123,7 +123,7 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
     assert [raw(a) for a in arrays] == before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(
     beyond() | special(),
     st.sampled_from((1, 3)),

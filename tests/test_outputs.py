@@ -56,11 +56,11 @@ def content(path):
         return file.read()
 
 
-@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, np.zeros((0, 3)), np.array(5), np.array(["ab", "c"])])
-def test_same_file_as_numpy(method, how, array):
+def test_same_file_as_numpy(method, mode, array):
     for _ in range(2):
-        save("x.npy", array, how)
+        save("x.npy", array, mode)
         assert content("x.npy") == npy(array)
     assert os.listdir() == ["x.npy"]
 
@@ -289,7 +289,7 @@ def test_two_runs_on_one_output(method):
     assert content("x.npy") == npy(ARRAY + 1)
 
 
-@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
 @pytest.mark.parametrize(
     ("target", "member"),
@@ -300,8 +300,8 @@ def test_two_runs_on_one_output(method):
         ("x.npz:\xe9/\u2203", "\xe9/\u2203"),
     ],
 )
-def test_archives(method, how, array, target, member):
-    save(target, array, how)
+def test_archives(method, mode, array, target, member):
+    save(target, array, mode)
     with np.load("x.npz") as archive:
         assert archive.files == [member]
         assert np.array_equal(archive[member], array)
@@ -316,7 +316,7 @@ def test_archives(method, how, array, target, member):
     first = content("x.npz")
     with closing(locators.open_source("x.npz", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
-        save(target, array, how)
+        save(target, array, mode)
     assert content("x.npz") == first
 
 
@@ -401,8 +401,8 @@ def test_limit_on_the_size_of_files(method, target):
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_systems_that_cannot_reserve(monkeypatch, code):
     monkeypatch.setattr(os, "posix_fallocate", failing(code))
-    for how in ("write", "map"):
-        save("x.npy", how=how)
+    for mode in ("write", "map"):
+        save("x.npy", mode=mode)
         assert content("x.npy") == npy(ARRAY)
 
 
@@ -452,18 +452,18 @@ def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
     return sinks.StreamSink(fd, name, metadata, header, owned)
 
 
-@pytest.mark.parametrize("how", ["write", "map", "pieces"])
+@pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
 @pytest.mark.parametrize("memory", [10, tempfiles.MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
-def test_streams(monkeypatch, how, array, memory, blocking):
+def test_streams(monkeypatch, mode, array, memory, blocking):
     monkeypatch.setattr(tempfiles, "MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
     out = streamed(drain.end, npy(array)[: -array.nbytes or None], metadata_of(array))
     assert out.streamed
     assert out.map() is None
-    fill(out, array, how)
+    fill(out, array, mode)
     sinks.commit(out)
     out.abort()
     assert drain.close() == npy(array)
@@ -533,7 +533,7 @@ def test_devices_and_fifos():
     with pytest.raises(OutputError, match="/dev/full: No space left on device"):
         save("/dev/full")
     with pytest.raises(OutputError, match="/dev/full: No space left on device"):
-        save("/dev/full", how="map")
+        save("/dev/full", mode="map")
     os.mkfifo("fifo")
     got = []
     reader = threading.Thread(target=lambda: got.append(content("fifo")))
@@ -707,13 +707,13 @@ def test_a_temporary_copy_without_space(monkeypatch, wrong):
         pass
 
 
-@pytest.mark.parametrize("how", ["write", "map"])
-def test_a_disk_that_fails(method, monkeypatch, how):
+@pytest.mark.parametrize("mode", ["write", "map"])
+def test_a_disk_that_fails(method, monkeypatch, mode):
     with written("x.npy") as out:
         monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
         monkeypatch.setattr(sinks, "map_bytes", failing(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
-            out.map() if how == "map" else out.write(0, memoryview(bytes(8)))
+            out.map() if mode == "map" else out.write(0, memoryview(bytes(8)))
 
 
 def test_the_map_is_made_once(method):

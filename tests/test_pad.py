@@ -71,7 +71,7 @@ def test_negative_indices_may_be_out_of_bounds(mode: str, expected: list[int]) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"),
+    ("kind", "options"),
     [
         (UsageError, {"fill": 3}),
         (RuleError, {"pad": -1, "spec": "onnx:18"}),
@@ -83,9 +83,9 @@ def test_negative_indices_may_be_out_of_bounds(mode: str, expected: list[int]) -
         (DtypeError, {"pad": -1, "fill": "x"}),
     ],
 )
-def test_refused_arguments(kind: type[Exception], how: dict[str, Any]) -> None:
+def test_refused_arguments(kind: type[Exception], options: dict[str, Any]) -> None:
     with pytest.raises(kind):
-        ndtool.gather(DATA, [0], **how)
+        ndtool.gather(DATA, [0], **options)
 
 
 def test_questions_know_padding() -> None:

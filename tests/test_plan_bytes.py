@@ -45,9 +45,9 @@ def stores(workdir: Path) -> None:
         )[...] = array
 
 
-def request(operator: str, suffix: str, updates: str | None, **how: Any) -> Request:
+def request(operator: str, suffix: str, updates: str | None, **options: Any) -> Request:
     given = [name + suffix for name in ("data", "idx", updates) if name is not None]
-    return Request(operator, *given, output="out.npy", **how)
+    return Request(operator, *given, output="out.npy", **options)
 
 
 @pytest.mark.usefixtures("stores")

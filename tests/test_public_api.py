@@ -19,10 +19,10 @@ def test_public_names_are_those_of_the_baseline() -> None:
             old = {
                 key: value for key, value in old.items() if not key.startswith(f"python {name}.")
             }
-    told = public_api.entries_for_changelog(old, new)
-    assert not told, (
+    entries = public_api.entries_for_changelog(old, new)
+    assert not entries, (
         "what is public changed. If it was meant, write in CHANGELOG.md what users must know, "
-        f"then `make baseline`:\n\n{told}\n"
+        f"then `make baseline`:\n\n{entries}\n"
     )
 
 

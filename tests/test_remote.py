@@ -156,7 +156,7 @@ def test_only_needed_bytes_of_an_initializer_are_read(server: Server, workdir: P
     raw = model(*(helper.from_array(big + i, f"w{i}") for i in range(3)))
     server.add("/m.onnx", raw)
     server.add("/m.bin", bytes(100) + ROWS.tobytes())
-    beside = server.add("/n.onnx", model(external("m.bin", offset="100")))
+    model_url = server.add("/n.onnx", model(external("m.bin", offset="100")))
     save(indices=np.array([[3], [60_000]]))
     url = server.add("/m.onnx", raw) + ":w1"
     assert ndtool("gather-nd", url, "indices.npy", "-o", "out.npy").status == 0
@@ -164,7 +164,7 @@ def test_only_needed_bytes_of_an_initializer_are_read(server: Server, workdir: P
     assert server.sent < 1 << 20 < len(raw) // 8
     server.sent = 0
     save(indices=np.array([[3], [-1]]))
-    assert ndtool("gather-nd", f"{beside}:w", "indices.npy", "-o", "out.npy").status == 0
+    assert ndtool("gather-nd", f"{model_url}:w", "indices.npy", "-o", "out.npy").status == 0
     assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
     assert server.sent < 1 << 19 < ROWS.nbytes // 2
 

@@ -249,10 +249,10 @@ def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, wor
         assert np.array_equal(load(url), ROWS[:3])
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, exists: bool) -> None:
     url = "s3://bucket/a.npz"
-    if there:
+    if exists:
         store(url, ROWS[:5])
     with written(url, ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())

@@ -394,16 +394,16 @@ def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
 
 @pytest.mark.parametrize("system", ["system copies", "copied here"])
 @pytest.mark.parametrize("name", ["new", *ARRAYS])
-@pytest.mark.parametrize("how", ["write", "pieces", "map"])
+@pytest.mark.parametrize("mode", ["write", "items", "map"])
 def test_other_tensors_and_metadata_are_preserved(
-    name: str, how: str, system: str, monkeypatch: pytest.MonkeyPatch
+    name: str, mode: str, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system != "system copies":
         monkeypatch.setattr(os, "copy_file_range", failing(18))
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     before = read(Path("m.safetensors").read_bytes()).metadata
     for array in (np.arange(70, dtype="<u2"), np.zeros((2, 0), "<f8"), np.array(True)):
-        preserved = write(f"m.safetensors:{name}", array, how)
+        preserved = write(f"m.safetensors:{name}", array, mode)
         assert preserved is not None
         assert set(preserved) == ARRAYS.keys() - {name}
         check_file("m.safetensors", {**ARRAYS, name: array}, METADATA)
@@ -434,7 +434,7 @@ def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
     Path("m.safetensors").unlink(missing_ok=True)
     held: dict[str, Any] = {}
     for name, array in steps:
-        preserved = write(f"m.safetensors:{name}", array, "pieces")
+        preserved = write(f"m.safetensors:{name}", array, "items")
         assert (preserved is None) == (not held)
         assert set(preserved or ()) == held.keys() - {name}
         held[name] = little(array)
@@ -463,8 +463,8 @@ def test_tensors_in_any_order() -> None:
 @pytest.mark.parametrize("code", [">i2", ">f4", ">f8", ">c8", ">u8"])
 def test_big_endian_values_are_kept(code: str) -> None:
     array = np.arange(300_001).astype(code)
-    for how in ("write", "pieces", "map"):
-        write("m.safetensors:x", array, how)
+    for mode in ("write", "items", "map"):
+        write("m.safetensors:x", array, mode)
         assert same(load("m.safetensors:x"), little(array))
 
 
@@ -505,9 +505,9 @@ def test_a_file_that_is_no_safetensors_file_stays() -> None:
     check_file("m.safetensors", {"x": ARRAYS["a"]}, None)
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_concurrent_writes_are_not_lost(there: bool) -> None:
-    if there:
+@pytest.mark.parametrize("exists", [True, False])
+def test_concurrent_writes_are_not_lost(exists: bool) -> None:
+    if exists:
         safetensors.numpy.save_file(ARRAYS, "m.safetensors")
     out = opened("m.safetensors:x", ARRAYS["a"])
     fill(out, ARRAYS["a"])

@@ -315,8 +315,8 @@ def test_a_scheduler_file_with_secrets(call_files: None) -> None:
     for scheme in ("tcp", "foo"):
         address = f"{scheme}://{USER}:{PASSWORD}@127.0.0.1:1"
         Path("s.json").write_text(json.dumps({"address": address}))
-        how = ["gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", "s.json"]
-        ((status, text),) = run([how])
+        arguments = ["gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", "s.json"]
+        ((status, text),) = run([arguments])
         assert status in (2, 6)
         assert not any(secret in text for secret in SECRETS), text
 

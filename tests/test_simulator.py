@@ -29,11 +29,11 @@ def refuse(outside: BoundsError) -> None:
 
 
 def simulated(
-    count: int, steps: list[Step], slots: int, machine: Machine = PLAIN, **how: Any
+    count: int, steps: list[Step], slots: int, machine: Machine = PLAIN, **options: Any
 ) -> Simulator:
     """Run tasks of equal steps; return the simulator."""
     meter = Meter()
-    simulator = Simulator(slots, machine, meter, **how)
+    simulator = Simulator(slots, machine, meter, **options)
 
     def do(phase: str, number: int) -> int:
         for step in steps:

@@ -27,15 +27,15 @@ ROWS = np.array([[2], [0]])
 UPDATES = np.full((2, 4), 7, np.float32)
 AXIS_INDICES = np.array([[0, -1, 2, 1]])
 CALLS: dict[str, Callable[..., Array]] = {
-    "gather_nd": lambda **how: ndtool.gather_nd(DATA, ROWS, **how),
-    "gather": lambda **how: ndtool.gather(DATA, ROWS[:, 0], **how),
-    "gather_elements": lambda **how: ndtool.gather_elements(DATA, AXIS_INDICES, 0, **how),
-    "gather_elements axis 1": lambda **how: ndtool.gather_elements(
-        DATA[:1].copy(), AXIS_INDICES, 1, **how
+    "gather_nd": lambda **options: ndtool.gather_nd(DATA, ROWS, **options),
+    "gather": lambda **options: ndtool.gather(DATA, ROWS[:, 0], **options),
+    "gather_elements": lambda **options: ndtool.gather_elements(DATA, AXIS_INDICES, 0, **options),
+    "gather_elements axis 1": lambda **options: ndtool.gather_elements(
+        DATA[:1].copy(), AXIS_INDICES, 1, **options
     ),
-    "scatter_nd": lambda **how: ndtool.scatter_nd(DATA, ROWS, UPDATES, "add", **how),
-    "scatter_elements": lambda **how: ndtool.scatter_elements(
-        DATA, AXIS_INDICES, UPDATES[:1], 0, "max", **how
+    "scatter_nd": lambda **options: ndtool.scatter_nd(DATA, ROWS, UPDATES, "add", **options),
+    "scatter_elements": lambda **options: ndtool.scatter_elements(
+        DATA, AXIS_INDICES, UPDATES[:1], 0, "max", **options
     ),
 }
 
@@ -65,14 +65,14 @@ def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
     return found
 
 
-def outcome(call: Callable[[], Array], *kept: Array | None) -> tuple[Any, ...]:
+def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]:
     """Return the result or error of a call, and the bytes of arrays after it."""
     try:
         result = call()
         report = result.dtype, result.shape, raw(result)
     except NdtoolError as error:
         report = type(error), str(error), vars(error).keys()
-    return report, [raw(array) for array in kept if array is not None]
+    return report, [raw(array) for array in inputs if array is not None]
 
 
 def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
@@ -96,13 +96,13 @@ def test_the_outcome_equals_the_general_path(
     drawn: tuple[Case, str], which: int, threads: int | None
 ) -> None:
     case, rule = drawn
-    how = dict(case.arguments, threads=threads, out_of_bounds=rule)
+    options = dict(case.arguments, threads=threads, out_of_bounds=rule)
     results = []
     for small in (tuning.SMALL, tuning.SMALL, 0):  # bound, cached, and not bound
         arrays = [*case.arrays]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tuning, "SMALL", small)
-            operator = partial(getattr(ndtool, case.operator), **how)
+            operator = partial(getattr(ndtool, case.operator), **options)
             try:
                 made = operator(*arrays)
             except NdtoolError:

@@ -43,7 +43,7 @@ LITTLE = ("--memory", "1MiB")
 
 
 @pytest.fixture
-def there(workdir: Path) -> Path:
+def folder(workdir: Path) -> Path:
     """Write data of 4 MiB, with random tuples, some of them duplicates."""
     rng = np.random.default_rng(7)
     save(
@@ -93,7 +93,7 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
 @pytest.mark.parametrize("output", ["out.npy", "out.npz:x", "out.safetensors:x", "-"])
-def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], output: str) -> None:
+def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []
     for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
@@ -101,19 +101,19 @@ def test_a_sweep_equals_direct_execution(there: Path, call: tuple[str, ...], out
         assert ran.status == 0, ran.err
         report = ran.json if output != "-" else json.loads(ran.err)
         assert report["plan"]["way"] == way
-        results.append(ran.out if output == "-" else (there / name).read_bytes())
-        (there / name).unlink(missing_ok=True)
+        results.append(ran.out if output == "-" else (folder / name).read_bytes())
+        (folder / name).unlink(missing_ok=True)
     assert results[0] == results[1] == results[2]
 
 
-def test_the_plan_says_what_a_sweep_takes(there: Path) -> None:
+def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
     tasks, levels = plan["tasks"], plan["levels"]
     assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
     assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
     assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
-    kept, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
-    assert plan["spilled"] == kept - held
+    spilled, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
+    assert plan["spilled"] == spilled - held
     read = (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert read - 2 <= plan["read"] <= read  # shares of a file are rounded
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
@@ -148,14 +148,14 @@ def test_the_way_of_small_runs(
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
     for name, shape in (("data.npy", data), ("upd.npy", (tuples, *data[1:]))):
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
-    how = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
-    plan = ndtool(*call, *how).json["plan"]
+    options = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
+    plan = ndtool(*call, *options).json["plan"]
     assert plan["way"] == way
     assert reason in plan["reason"]
     assert plan["memory"] <= 1 << 20 or way == "direct"
 
 
-def test_layouts_are_independent_of_first_rows(there: Path) -> None:
+def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
     idx[:, :64] = 0  # padded on the left
     save(idx=idx)
@@ -163,7 +163,7 @@ def test_layouts_are_independent_of_first_rows(there: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
-def test_fast_accesses_are_direct(there: Path, kind: str) -> None:
+def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     idx = np.load("idx.npy")
     if kind == "few":
         idx = idx[:1, :20]
@@ -210,14 +210,14 @@ def test_the_cost_of_a_page_decides(
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_cost_of_a_page_is_measured(there: Path, ahead: bool) -> None:
+def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
         assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM
         byte_range.release()
 
 
-def test_the_output_may_be_data(there: Path) -> None:
+def test_the_output_may_be_data(folder: Path) -> None:
     assert ndtool(*SCATTER, "-o", "direct.npy").status == 0
     assert ndtool(*SCATTER, *LITTLE, "-o", "data.npy").status == 0
     assert Path("data.npy").read_bytes() == Path("direct.npy").read_bytes()
@@ -225,17 +225,17 @@ def test_the_output_may_be_data(there: Path) -> None:
 
 @pytest.mark.parametrize("position", [(0, 0, 0), (31, 7, 1), (49, 999, 1)])
 def test_the_first_bad_index_of_any_block_is_named(
-    there: Path, position: tuple[int, int, int]
+    folder: Path, position: tuple[int, int, int]
 ) -> None:
     idx = np.load("idx.npy")
     idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
-    before = state(there)
+    before = state(folder)
     ran = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
     value = idx[position]
     assert ran.status == 5
     assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in ran.err
-    assert state(there) == before
+    assert state(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_the_first_bad_index_of_any_block_is_named(
     ids=["found by the sweep", "checked before"],
 )
 def test_an_index_that_changes_during_the_run_is_reported(
-    there: Path, rule: str, report: str
+    folder: Path, rule: str, report: str
 ) -> None:
     request = Request(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
@@ -261,29 +261,29 @@ def test_an_index_that_changes_during_the_run_is_reported(
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER])
-def test_a_temporary_file_needs_disk_space(there: Path, call: tuple[str, ...]) -> None:
-    before = state(there)
+def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) -> None:
+    before = state(folder)
     save(
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
-    kept = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
+    spilled = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
     ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
     assert ran.status == 6
-    assert f"temporary file: needs {kept} bytes" in ran.err
-    assert state(there).keys() == before.keys()
+    assert f"temporary file: needs {spilled} bytes" in ran.err
+    assert state(folder).keys() == before.keys()
 
 
-def test_the_directory_of_a_temporary_file(there: Path) -> None:
+def test_the_directory_of_a_temporary_file(folder: Path) -> None:
     save(idx=np.concatenate([np.load("idx.npy")] * 4))
-    (there / "spill").mkdir()
+    (folder / "spill").mkdir()
     assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
-    assert not list((there / "spill").iterdir())
+    assert not list((folder / "spill").iterdir())
 
 
 @pytest.mark.parametrize(
     ("name", "problem"), [("nowhere", "does not exist"), ("idx.npy", "is not a directory")]
 )
-def test_a_directory_for_temporary_files_must_exist(there: Path, name: str, problem: str) -> None:
+def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, problem: str) -> None:
     """It is validated first, whether or not the run would write there."""
     words = f"error: --spill {name} {problem}: expected an existing directory\n"
     for flags in (LITTLE, (), ("--dry-run",)):
@@ -294,7 +294,7 @@ def test_a_directory_for_temporary_files_must_exist(there: Path, name: str, prob
 
 @pytest.mark.parametrize("kind", ["updates in Fortran's order", "indices too", "data by a pipe"])
 def test_the_directory_of_every_temporary_file(
-    there: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     opened: list[str | None] = []
@@ -307,7 +307,7 @@ def test_the_directory_of_every_temporary_file(
     monkeypatch.setattr(tempfiles, "_open_unnamed", note)
     order = np.asfortranarray if kind == "indices too" else np.asarray
     save(idx=order(np.load("idx.npy")), upd=np.asfortranarray(np.load("upd.npy")))
-    (there / "spill").mkdir()
+    (folder / "spill").mkdir()
     os.mkfifo("pipe")
     feeder = Thread(target=lambda: Path("pipe").write_bytes(Path("data.npy").read_bytes()))
     data = "pipe" if kind == "data by a pipe" else "data.npy"
@@ -324,7 +324,7 @@ def test_the_directory_of_every_temporary_file(
     assert opened == ["spill"] * count
 
 
-def test_a_dry_run_copies_no_updates(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fortran order requires a copy, of which only the space is reserved."""
     save(upd=np.asfortranarray(np.load("upd.npy")))
 
@@ -345,8 +345,8 @@ def test_a_dry_run_copies_no_updates(there: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
-def test_nothing_is_left_of_a_run_that_is_ended(there: Path, phase: str, how: str) -> None:
+@pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_nothing_is_left_of_a_run_that_is_ended(folder: Path, phase: str, signal_name: str) -> None:
     program = f"""
 import os, signal, sys
 from ndtool.runs.external import tasks
@@ -354,18 +354,18 @@ before, calls = tasks.{phase}, []
 def end(work, number, depth):
     calls.append(number)
     if len(calls) == 3:
-        os.kill(os.getpid(), signal.{how})
+        os.kill(os.getpid(), signal.{signal_name})
     return before(work, number, depth)
 tasks.PHASES["{phase}"] = end
 from ndtool.__main__ import main
 sys.exit(main())
 """
-    (there / "spill").mkdir()
-    before = state(there)
+    (folder / "spill").mkdir()
+    before = state(folder)
     ran = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
     assert ran.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     assert ran.err == ""
-    assert state(there) == before
+    assert state(folder) == before
 
 
 def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
@@ -446,7 +446,7 @@ def test_repeated_indices_are_checked_once(
     assert sum(looked_at) == (1 << 12 if dry_run or rule != "error" else 0)
 
 
-def test_files_from_python(there: Path) -> None:
+def test_files_from_python(folder: Path) -> None:
     swept = files.gather_nd("data.npy", "idx.npy", out="swept.npy", memory=1 << 20, spill=".")
     files.gather_nd("data.npy", "idx.npy", out="direct.npy")
     assert Path("swept.npy").read_bytes() == Path("direct.npy").read_bytes()
@@ -458,7 +458,7 @@ def test_files_from_python(there: Path) -> None:
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_only_data_that_fit_in_memory_are_prefetched(
-    there: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     requested: list[str] = []
     monkeypatch.setattr(direct.ByteRange, "cached", lambda self: 0.0)
@@ -487,7 +487,7 @@ def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None
         assert kinds.memory(text) == nbytes
 
 
-def test_indices_are_sampled_in_their_order_whatever_their_layout(there: Path) -> None:
+def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:
     rng = np.random.default_rng(3)
     sorted_ones = np.sort(rng.integers(0, 1024, (1000, 2)), axis=0)
     found = []

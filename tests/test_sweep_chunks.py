@@ -152,7 +152,7 @@ CALLS = {
     [
         ("out.npy", ()),
         ("out.zarr", ("--chunks", "5,500")),
-        ("out.zarr", ("--chunks", "3,50", "--shards", "6,100")),
+        ("out.zarr", ("--chunks", "7,90", "--shards", "14,180")),
         ("-", ()),
     ],
 )

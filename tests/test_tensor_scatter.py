@@ -56,10 +56,10 @@ def calls(draw: st.DrawFn) -> tuple[Any, ...]:
     return past, update, write, draw(st.sampled_from([axis, axis - len(shape)])), mode
 
 
-def outcome(function: Any, *arguments: Any, **how: Any) -> Any:
+def outcome(function: Any, *arguments: Any, **options: Any) -> Any:
     """Return a result, or the fields of an error about an index."""
     try:
-        return function(*arguments, **how)
+        return function(*arguments, **options)
     except BoundsError as error:
         return {**error.first(), "count": error.count, "total": error.total}
 

@@ -90,8 +90,8 @@ def test_a_cache_beyond_memory(tmp_path: Path) -> None:
         archive, store = f"{tmp_path}/a.npz:{name}", tmp_path / f"{name}.zarr"
         assert ndtool("convert", archive, store, "--chunks", "2,2,400,50").status == 0
     arguments = (tmp_path / "past.zarr", tmp_path / "update.zarr", "[-1, 0, 999]")
-    how = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
-    ran = ndtool(COMMAND, *arguments, *how)
+    options = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
+    ran = ndtool(COMMAND, *arguments, *options)
     assert ran.status == 0, ran.err
     assert ran.json["plan"]["way"] == "sweep"
     expected = reference.tensor_scatter(past, update, [-1, 0, 999], mode="circular")

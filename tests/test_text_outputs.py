@@ -35,15 +35,15 @@ def array(dtype: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt"])
 def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoded, "STEP", 100)
-    for how, shape in zip(
-        ("write", "pieces", "map", "write", "pieces"),
+    for form, shape in zip(
+        ("write", "items", "map", "write", "items"),
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),
         strict=True,
     ):
         wanted = array(dtype, shape)
         if wanted.dtype.kind == "f":
             wanted[np.isnan(wanted)] = np.nan  # text has one of them
-        write(name, wanted, how)
+        write(name, wanted, form)
         found = read(name, dtype)
         assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
         assert found.tobytes() == wanted.tobytes()

@@ -48,25 +48,25 @@ def require_gradients(function: Any, *inputs: Any) -> None:
 
 @pytest.mark.parametrize("call", CALLS[:-1], ids=IDS[:-1])
 def test_a_gather(call: Any) -> None:
-    suffix, shape, indices, how = call
-    require_gradients(lambda x: of("gather", suffix)(x, indices, **how), random(shape))
+    suffix, shape, indices, options = call
+    require_gradients(lambda x: of("gather", suffix)(x, indices, **options), random(shape))
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("call", CALLS, ids=IDS)
 def test_a_scatter(call: Any, reduction: str) -> None:
-    suffix, shape, indices, how = call
+    suffix, shape, indices, options = call
     data = random(shape)
     if np.shape(indices)[-1:] == (0,):
         updates = random((*np.shape(indices)[:-1], *shape), 1)
     else:
-        updates = random(tuple(of("gather", suffix)(data, indices, **how).shape), 1)
+        updates = random(tuple(of("gather", suffix)(data, indices, **options).shape), 1)
     for more in ({}, {"include_self": False}):
         if reduction == "sub" and more:
             continue
 
         def scatter(x: Any, u: Any, more: Any = more) -> Any:
-            return of("scatter", suffix)(x, indices, u, reduction=reduction, **how, **more)
+            return of("scatter", suffix)(x, indices, u, reduction=reduction, **options, **more)
 
         require_gradients(scatter, data, updates)
 
@@ -84,9 +84,9 @@ def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
             updates,
         )
     for mode in ("fill", "clip", "wrap"):
-        how = {"out_of_bounds": mode, "pad": -1, "fill": float("nan")}
+        options = {"out_of_bounds": mode, "pad": -1, "fill": float("nan")}
         require_gradients(
-            lambda x, how=how: differentiable.gather(x, ids, **how).nan_to_num(), data
+            lambda x, options=options: differentiable.gather(x, ids, **options).nan_to_num(), data
         )
 
 

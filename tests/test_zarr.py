@@ -300,14 +300,14 @@ FLIPS = "each byte of metadata may be damaged in several ways"
     "change", [1, *(pytest.param(one, marks=pytest.mark.slow(FLIPS)) for one in (0x80, None))]
 )
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [{"shards": (2, 4)}, {"zarr_format": 2}, {"zarr_format": 2, "compressors": None}],
     ids=str,
 )
-def test_metadata_damaged_at_every_byte(how: Any, change: int | None) -> None:
+def test_metadata_damaged_at_every_byte(options: Any, change: int | None) -> None:
     array = np.arange(16, dtype="<i4").reshape(4, 4)
-    put("x.zarr", array, chunks=(2, 2), **how)
-    meta = Path("x.zarr") / ("zarr.json" if how.get("zarr_format", 3) == 3 else ".zarray")
+    put("x.zarr", array, chunks=(2, 2), **options)
+    meta = Path("x.zarr") / ("zarr.json" if options.get("zarr_format", 3) == 3 else ".zarray")
     text = meta.read_bytes()
     text = json.dumps(json.loads(text)).encode()  # shorter
     for at in range(len(text)):
@@ -319,14 +319,14 @@ def test_metadata_damaged_at_every_byte(how: Any, change: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [{}, {"compressors": None}, {"shards": (4, 4)}, {"zarr_format": 2},
      {"compressors": zarr.codecs.BloscCodec()}, {"compressors": zarr.codecs.GzipCodec()}],
     ids=["default", "plain", "shards", "v2", "blosc", "gzip"],
 )  # fmt: skip
-def test_chunks_cut_short_at_every_length(how: Any) -> None:
+def test_chunks_cut_short_at_every_length(options: Any) -> None:
     array = np.arange(16, dtype="<i4").reshape(4, 4)
-    put("x.zarr", array, chunks=(2, 2) if "shards" in how else (4, 4), **how)
+    put("x.zarr", array, chunks=(2, 2) if "shards" in options else (4, 4), **options)
     (chunk,) = (
         p
         for p in Path("x.zarr").rglob("*")

@@ -69,10 +69,10 @@ def files(folder: str) -> dict[str, bytes]:
     }
 
 
-def serve(web: Server, folder: str, at: str = "/x.zarr", **how: Any) -> str:
+def serve(web: Server, folder: str, at: str = "/x.zarr", **options: Any) -> str:
     """Serve the files of a store on a web server."""
     for name, body in files(folder).items():
-        web.add(f"{at}/{name}", body, **how)
+        web.add(f"{at}/{name}", body, **options)
     return f"http://127.0.0.1:{web.server_address[1]}{at}"
 
 
@@ -241,11 +241,11 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
     array = some(code, (7, 5, 3))
-    how = {"like": like(version), "chunks": (3, 5, 2)}
-    write("x.zarr", array, **how)
-    write("memory://x.zarr", array, **how)
-    there = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
-    assert there == files("x.zarr")
+    options = {"like": like(version), "chunks": (3, 5, 2)}
+    write("x.zarr", array, **options)
+    write("memory://x.zarr", array, **options)
+    stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
+    assert stored == files("x.zarr")
     assert same(load("memory://x.zarr"), array)
 
 
@@ -329,15 +329,15 @@ def test_a_bucket_is_no_store(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "target", "words"),
+    ("name", "target", "words"),
     [
         ("x.zarr/zarr.json", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/c/0/0", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/a/c/0/0", "memory://x.zarr:a", "cannot be replaced atomically"),
     ],
 )
-def test_nothing_is_replaced(there: str, target: str, words: str, memory: Any) -> None:
-    memory.pipe_file(f"/{there}", b'{"zarr_format": 3, "node_type": "group"}')
+def test_nothing_is_replaced(name: str, target: str, words: str, memory: Any) -> None:
+    memory.pipe_file(f"/{name}", b'{"zarr_format": 3, "node_type": "group"}')
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
         with pytest.raises(OutputError, match=words):

@@ -55,7 +55,7 @@ def _alternatives(combining: Combining, dtype: np.dtype[Any]) -> Iterator[Combin
 def _produces(
     combining: Combining, current: Array, owners: NDArray[np.int64], updates: Array, actual: Array
 ) -> bool:
-    """Whether a combination of updates gives the elements found, up to rounding."""
+    """Whether a combination of updates gives the actual elements, up to rounding."""
     duplicates = "first" if combining.duplicates == "first" else "last"  # not "error"
     running = RunningValues(current.copy(), combining._replace(duplicates=duplicates))
     running.apply(owners, updates)

@@ -358,7 +358,7 @@ class _ElementFinder:
                     [elements[n, ...] for n in range(len(block))]
                     for elements in (updates, updated.values())
                 )
-                after = [updated.one(n) for n in range(len(block))]
+                after = [updated.element(n) for n in range(len(block))]
             steps = self._call.steps(self.search.target, block, values, results)
             yield from zip(steps, after, strict=True)
             running = after[-1]

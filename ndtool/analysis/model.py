@@ -36,11 +36,11 @@ from ndtool.runs.request import Request
 
 
 class ModelNode(NamedTuple):
-    """A node of one of our operators.
+    """A gather or scatter node of a model.
 
     version: the operator's version, None if ONNX had none. inputs: names and types by role.
     assumed: conditions on sizes that the model leaves open. runs: the number of runs, None if none
-    was requested. inputs and found, the output, are then the actual ones. reports: the engines'
+    was requested; inputs are then the actual ones, and actual_output is set. reports: the engines'
     reports on the node's first inputs. saved: the files of its first inputs and output, by role.
     """
 
@@ -50,7 +50,7 @@ class ModelNode(NamedTuple):
     output: DeclaredType
     assumed: tuple[str, ...] = ()
     runs: int | None = None
-    found: DeclaredType | None = None
+    actual_output: DeclaredType | None = None
     reports: tuple[Report, ...] = ()
     saved: dict[str, str] | None = None
 
@@ -293,7 +293,9 @@ class _Running:
             model_node = model_node._replace(saved=saved)
         actual = {role: (name, _known(array)) for (role, (name, _)), array in named_arrays}
         runs = (model_node.runs or 0) + 1
-        self.nodes[number] = model_node._replace(inputs=actual, runs=runs, found=_known(result))
+        self.nodes[number] = model_node._replace(
+            inputs=actual, runs=runs, actual_output=_known(result)
+        )
         return (result,)
 
     def _compared(

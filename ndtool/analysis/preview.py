@@ -189,8 +189,8 @@ def _matches(targets: Array, values: Array) -> tuple[Array, Array]:
 
 def element_at(array: Array, position: tuple[int, ...]) -> Array:
     """Return the subarray at a position of the leading axes."""
-    whole: Any = (*position, ...)
-    return np.asarray(array[whole])
+    subscript: Any = (*position, ...)
+    return np.asarray(array[subscript])
 
 
 def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:

@@ -274,7 +274,7 @@ def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
 def node_record(model_node: ModelNode) -> dict[str, Any]:
     """Return a node as a JSON object."""
     node = model_node.node
-    output = model_node.found or model_node.output
+    output = model_node.actual_output or model_node.output
     record: dict[str, Any] = {
         "node": node.node,
         "operator": node.operator,
@@ -287,7 +287,7 @@ def node_record(model_node: ModelNode) -> dict[str, Any]:
             for role, (name, known) in model_node.inputs.items()
         },
         "output": {"name": node.output, "dtype": output.dtype, "shape": output.shape},
-        "assumed": model_node.assumed if model_node.found is None else (),
+        "assumed": model_node.assumed if model_node.actual_output is None else (),
     }
     if model_node.runs is not None:
         record |= {"runs": model_node.runs, "engines": engine_records(model_node.reports)}

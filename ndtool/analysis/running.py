@@ -62,6 +62,6 @@ class RunningValues:
         copies = np.repeat(values.opaque(self._sums), times).view(self._sums.dtype)
         return RunningValues(copies, self._combining, np.repeat(self._counts, times))
 
-    def one(self, n: int) -> RunningValues:
+    def element(self, n: int) -> RunningValues:
         """Return a single element."""
         return RunningValues(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])

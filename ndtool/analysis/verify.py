@@ -340,8 +340,8 @@ class _ComparisonPass:
 
     def _difference(self, number: int) -> "Difference":
         position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
-        whole: Any = (*position, ...)  # a 0-d array, not a scalar
-        actual, expected = self._result[whole].copy(), self._expected[whole].copy()
+        subscript: Any = (*position, ...)  # a 0-d array, not a scalar
+        actual, expected = self._result[subscript].copy(), self._expected[subscript].copy()
         ulps = int(
             distances(
                 self._flat_result[number : number + 1], self._flat_expected[number : number + 1]

@@ -38,14 +38,14 @@ _ZSH = """\
 #compdef %(prog_name)s
 
 %(complete_func)s() {
-    local value told
+    local value help
     local -a described
-    for value told in "${(@f)$(
+    for value help in "${(@f)$(
         COMP_WORDS="${words[*]}" COMP_CWORD=$((CURRENT - 1)) \\
             %(complete_var)s=zsh_complete "${words[1]}"
     )}"; do
-        if [[ -n $told ]]; then
-            described+=("${value//:/\\\\:}:$told")
+        if [[ -n $help ]]; then
+            described+=("${value//:/\\\\:}:$help")
         elif [[ $value == *[/:] ]]; then
             compadd -U -V words -S "" -- "$value"
         elif [[ -n $value ]]; then

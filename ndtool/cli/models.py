@@ -120,7 +120,7 @@ def assumed(outcome: Outcome) -> list[str]:
         f"assumed: {printable(node.node.node)}: {printable(sentence)}"
         for node in outcome.nodes
         for sentence in node.assumed
-        if node.found is None
+        if node.actual_output is None
     ]
 
 
@@ -131,7 +131,7 @@ def _cells(model_node: ModelNode) -> tuple[str, ...]:
     inputs = ", ".join(
         f"{name} {declared.described}" for name, declared in model_node.inputs.values()
     )
-    output = f"{node.output or ''} {(model_node.found or model_node.output).described}"
+    output = f"{node.output or ''} {(model_node.actual_output or model_node.output).described}"
     times = {None: (), 0: ("no",), 1: ("ok",)}
     computed = times.get(model_node.runs, (f"ok, {model_node.runs} times",))
     cells = (node.node, node.title + version, attributes, inputs, output, *computed)

@@ -28,8 +28,8 @@ def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return a flag stored in the reporter at once, for errors about other options."""
-    kept = {"is_eager": True, "expose_value": False, "callback": _store}
-    return _flag(flag, text, *names, **kept, **settings)
+    eager = {"is_eager": True, "expose_value": False, "callback": _store}
+    return _flag(flag, text, *names, **eager, **settings)
 
 
 def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:

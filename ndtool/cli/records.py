@@ -45,10 +45,10 @@ def duration(seconds: float) -> str:
 def title(inference: Inference) -> str:
     """Return a call in one line: operator, inputs, attributes."""
     inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
-    given = attributes_of(inference)
-    if len(given) > 1 and not given.get("batch_dims"):
-        given.pop("batch_dims", None)
-    attributes = [f"{name} {value}" for name, value in given.items()]
+    values = attributes_of(inference)
+    if len(values) > 1 and not values.get("batch_dims"):
+        values.pop("batch_dims", None)
+    attributes = [f"{name} {value}" for name, value in values.items()]
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
 
 

@@ -190,14 +190,14 @@ def change(choose: Choices, raw: bytearray) -> None:
 def damaged(choose: Choices, raw: bytes) -> bytes:
     """Return the bytes truncated, repeated, overwritten or with insertions."""
     at = choose.below(len(raw) + 1)
-    how = choose.below(5)
-    if how == 0:
+    change = choose.below(5)
+    if change == 0:
         return raw[:at]
-    if how == 1:
+    if change == 1:
         return raw[at:]
-    if how == 2:
+    if change == 2:
         return raw[:at] + choose.bytes(16) + raw[at:]
-    if how == 3:
+    if change == 3:
         return raw + raw[at:]
     flipped = bytearray(raw)
     if at < len(raw):

@@ -101,16 +101,16 @@ def tensor(choose: Choices) -> bytes:
     encoded += field(choose, 2, kind)
     if choose.below(2):
         encoded += field(choose, 8, choose.of(NAMES).encode())
-    how = choose.below(5)
-    if how == 0:
+    form = choose.below(5)
+    if form == 0:
         encoded += field(choose, 9, bytes(count * choose.of((1, 2, 4, 8, 16))))
-    elif how == 1:
+    elif form == 1:
         key = choose.of((5, 7, 11))
         encoded += field(choose, key, b"".join(varint(number(choose)) for _ in range(count)))
-    elif how == 2:
+    elif form == 2:
         key = choose.of((5, 7, 11))
         encoded += b"".join(field(choose, key, number(choose)) for _ in range(min(count, 50)))
-    elif how == 3:
+    elif form == 3:
         encoded += field(choose, choose.of((4, 10, 6)), bytes(count * choose.of((4, 8))))
     else:
         for name in ("location", "offset", "length", "checksum", "offset")[: choose.below(6)]:
@@ -126,16 +126,16 @@ def tensor(choose: Choices) -> bytes:
 def attribute(choose: Choices, depth: int) -> bytes:
     name = choose.of((b"value", b"value_int", b"value_floats", b"then_branch", b"sparse_value"))
     encoded = field(choose, 1, name)
-    how = choose.below(6)
-    if how == 0:
+    form = choose.below(6)
+    if form == 0:
         return encoded + field(choose, 5, tensor(choose))
-    if how == 1 and depth < 4:
+    if form == 1 and depth < 4:
         return encoded + field(choose, choose.of((6, 11)), graph(choose, depth + 1))
-    if how == 2:
+    if form == 2:
         return encoded + field(choose, 3, number(choose))
-    if how == 3:
+    if form == 3:
         return encoded + varint(2 << 3 | 5) + choose.bytes(4)
-    if how == 4:
+    if form == 4:
         return encoded + field(choose, 8, b"".join(varint(number(choose)) for _ in range(3)))
     return encoded + field(choose, choose.of((7, 9, 10, 22)), choose.bytes(9))
 

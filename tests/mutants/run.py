@@ -68,6 +68,33 @@ LARGE = tuple(
     )
 )  # fmt: skip
 KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
+# The tests of a file run first, and some only there: most mutants are killed by them.
+OWN = {
+    **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
+    **dict.fromkeys(
+        ("engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"), ("test_counts.py",)
+    ),
+    **dict.fromkeys(("engine/narrow.py", "loops/rowindices.pxd"), ("test_narrow.py",)),
+    **dict.fromkeys(("engine/small.py", "_small.pxi"), ("test_small_calls.py",)),
+    **dict.fromkeys(("engine/distinct.py", "loops/duplicates.pxd"), ("test_duplicates.py",)),
+    **dict.fromkeys(
+        ("engine/copies.py", "_copies.pxi", "loops/views.pxd"),
+        ("test_layouts.py", "test_normalize.py"),
+    ),
+    **dict.fromkeys(
+        ("engine/check.py", "loops/checks.pxd", "loops/indices.pxd"), ("test_out_of_bounds.py",)
+    ),
+    **dict.fromkeys(
+        ("rules/grid.py", "loops/boxes.pxd"), ("test_sweep_chunks.py", "test_normalize.py")
+    ),
+    "engine/counting.py": ("test_counts.py", "test_explain.py"),
+    "engine/gathers.py": ("test_columns.py", "test_sizes.py"),
+    "engine/packing.py": ("test_packed_types.py",),
+    "rules/shapes.py": ("test_spec_examples.py", "test_reference.py", "test_symbols.py"),
+    "loops/arithmetic.pxd": ("test_counts.py", "test_determinism.py"),
+    "_kernels.pyx": ("test_kernel_arguments.py",),
+    "_operands.pxi": ("test_kernel_arguments.py",),
+}
 # One seed, so that results are reproducible, and no shrinking of examples.
 # A test that takes 60 CPU seconds hangs, and ends with SIGPROF.
 PROFILE = """
@@ -147,6 +174,10 @@ EQUIVALENT = {
         "runs = bind_runs(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of these runs is used",
+    ("engine/distinct.py", "            if at >= 0:", ">="): "the second of two is never at 0",
+    ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
+    ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not: one result",
+    ("engine/bind.py", "fits = scratch <= 2 * cached", "*"): "packed or not: one result",
     ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
     ("engine/destinations.py", "groups = min(most", "min"): "bounds memory",
     ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
@@ -170,7 +201,12 @@ HARMLESS = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
 )
+# Quick tests kill nearly all mutants; then slow ones are run on the survivors.
+ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
+INVALID = "invalid"  # does not compile
+ERROR = re.compile(r"^ndtool/(\S+?):(\d+):\d+: (?!warning|note)", re.MULTILINE)
+ORIGIN = re.compile(r'\s*/\* "ndtool/(\S+)":(\d+)$')  # in the generated C
 HANGS = (-signal.SIGPROF, -signal.SIGXCPU)
 
 
@@ -309,72 +345,95 @@ def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
         process.wait()
 
 
-def run_tests(folder: Path, tests: Sequence[str], number: int = -1) -> str:
-    """Run tests until one fails; return what becomes of a mutant."""
+def tests_of(file: str) -> tuple[str, ...]:
+    """Return the tests for mutants of a file, its own first."""
+    return tuple(dict.fromkeys((*OWN.get(file, ()), *(KERNEL_TESTS if file in KERNELS else TESTS))))
+
+
+def run_tests(folder: Path, tests: Sequence[str], marks: str, number: int = -1) -> str:
+    """Run tests with some marks until one fails; return what becomes of a mutant."""
     ended = status(
         folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--assert=plain",
-        "-m", "not huge", *LARGE, *(f"tests/{name}" for name in tests), number=number,
+        "-m", marks, *LARGE, *(f"tests/{name}" for name in tests), number=number,
     )  # fmt: skip
     return TIMEOUT if ended is None else SURVIVED if ended == 0 else KILLED
 
 
 def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
     """Build as many mutants of kernels in one build as possible; return which, by number."""
-    records = [
-        (m.file, m.line + 1, m.column, m.new, number)
-        for number, m in enumerate(chosen)
-        if m.file in KERNELS
-    ]
-    if not records:
-        return set()
-    path = folder / "locations.json"
-    path.write_text(json.dumps(records))
+    together = {number for number, mutant in enumerate(chosen) if mutant.file in KERNELS}
     originals = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
-    (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
-    script = Path(__file__).with_name("schemata.py")
-    with (folder / "log").open("w") as log:
+    script, path = Path(__file__).with_name("schemata.py"), folder / "locations.json"
+    while together:
+        records = [(*place(chosen[number]), chosen[number].new, number) for number in together]
+        path.write_text(json.dumps(records))
+        (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
         built = subprocess.run(
-            [sys.executable, str(script), str(path)], cwd=folder, check=True, text=True,
-            stdout=subprocess.PIPE, stderr=log,
+            [sys.executable, str(script), str(path)], cwd=folder, check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    for name, text in originals.items():
-        (folder / "ndtool" / name).write_text(text)
-    skipped = set(json.loads(built.stdout.splitlines()[-1]))
-    return {number for *_, number in records} - skipped
+        (folder / "log").write_text(built.stdout)
+        for name, text in originals.items():
+            (folder / "ndtool" / name).write_text(text)
+        if not built.returncode:
+            return together - set(json.loads(built.stdout.splitlines()[-1]))
+        wrong = set(erroneous(built.stdout, folder / "ndtool" / "_kernels.c"))
+        invalid = {number for number in together if place(chosen[number])[:2] in wrong}
+        if not invalid:
+            raise SystemExit(f"the kernels do not build with mutants, see {folder / 'log'}")
+        together -= invalid
+    return set()
 
 
-def outcome(mutant: Mutant, folder: Path) -> str:
-    """Build, if necessary, and test a mutant; one that does not compile counts as killed."""
+def erroneous(log: str, generated: Path) -> Iterator[tuple[str, int]]:
+    """Yield the lines of the sources that Cython or the C compiler reports, each with its file."""
+    lines = generated.read_text().splitlines() if generated.exists() else []
+    for file, number in ERROR.findall(log):
+        if file != generated.name:
+            yield file, int(number)
+            continue
+        origins = (ORIGIN.match(line) for line in reversed(lines[: int(number)]))
+        found = next(filter(None, origins))
+        yield found[1], int(found[2])
+
+
+def place(mutant: Mutant) -> tuple[str, int, int]:
+    """Return a mutant's file, its line from 1 and its column from 0."""
+    return mutant.file, mutant.line + 1, mutant.column
+
+
+def outcome(mutant: Mutant, folder: Path, marks: str) -> str:
+    """Build, if necessary, and test a mutant."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
     try:
         if mutant.file not in KERNELS:
-            return run_tests(folder, TESTS)
-        return rebuilt(folder)
+            return run_tests(folder, tests_of(mutant.file), marks)
+        return rebuilt(folder, tests_of(mutant.file), marks)
     finally:
         path.write_text(original)
 
 
-def rebuilt(folder: Path) -> str:
+def rebuilt(folder: Path, tests: Sequence[str], marks: str) -> str:
     """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
     built = kernels.read_bytes()
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     try:
         if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
-            return KILLED
-        return run_tests(folder, KERNEL_TESTS)
+            return INVALID
+        return run_tests(folder, tests, marks)
     finally:
         kernels.unlink(missing_ok=True)
         kernels.write_bytes(built)
         kernels.chmod(0o755)
 
 
-def pass_without_mutants(folders: Sequence[Path], pool: ThreadPoolExecutor) -> bool:
-    """Run both lists of tests on the original sources."""
-    every = [(folders[0], TESTS), (folders[-1], KERNEL_TESTS)]
-    return set(pool.map(run_tests, *zip(*every, strict=True))) == {SURVIVED}
+def pass_without_mutants(folder: Path) -> bool:
+    """Run all tests on the original sources."""
+    every = dict.fromkeys(name for names in (TESTS, *OWN.values()) for name in names)
+    return run_tests(folder, tuple(every), "not huge") == SURVIVED
 
 
 def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
@@ -394,7 +453,7 @@ def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=120, help="mutants")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="then none is begun")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="without building")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one file")
@@ -421,35 +480,41 @@ def main() -> int:
         kernels = next((every_folder[0] / "ndtool").glob("_kernels*.so"))
         for folder in every_folder[1:]:
             shutil.copy(kernels, folder / "ndtool")
-    end = time.monotonic() + options.minutes * 60
 
-    def judge(number: int, mutant: Mutant) -> str | None:
-        folder, started = folders.get(), time.monotonic()
+    fates: dict[int, str] = {}
+
+    def judge(number: int, marks: str, end: float) -> None:
+        folder, started, mutant = folders.get(), time.monotonic(), every_mutant[number]
         try:
             if started > end:
-                return None
+                return
             if number in together:
-                fate = run_tests(folder, KERNEL_TESTS, number)
+                fates[number] = run_tests(folder, tests_of(mutant.file), marks, number)
             else:
-                fate = outcome(mutant, folder)
+                fates[number] = outcome(mutant, folder, marks)
         finally:
             folders.put(folder)
-        print(f"{fate:8} {time.monotonic() - started:5.0f} s {mutant}", flush=True)
-        return fate
+        seconds = time.monotonic() - started
+        print(f"{fates[number]:8} {seconds:5.0f} s {mutant} ({marks})", flush=True)
 
     print(f"seed {options.seed}, {len(together)} mutants compiled together", flush=True)
+    if not pass_without_mutants(every_folder[0]):
+        print("the tests fail without a mutant, see build/mutants/0/log")
+        return 2
+    print("the tests pass without a mutant", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        if not pass_without_mutants(every_folder, pool):
-            print("the tests fail without a mutant, see build/mutants/*/log")
-            return 2
-        print("the tests pass without a mutant", flush=True)
-        fates = list(pool.map(judge, range(len(every_mutant)), every_mutant))
+        alive = list(range(len(every_mutant)))
+        for marks, share in ROUNDS:
+            end = time.monotonic() + options.minutes * share * 60
+            list(pool.map(lambda n, marks=marks, end=end: judge(n, marks, end), alive))
+            alive = [n for n in alive if fates.get(n) == SURVIVED]
     expected = [KILLED] * len(FATAL) + [SURVIVED] * len(HARMLESS) if known else []
-    if fates[: len(known)] != expected:
+    if [fates.get(n) for n in range(len(known))] != expected:
         print("a mutant with a known fate met another one")
         return 2
-    begun = list(zip(every_mutant, fates, strict=True))[len(known) :]
-    judged = [(mutant, fate) for mutant, fate in begun if fate]
+    judged = [
+        (every_mutant[n], fate) for n, fate in fates.items() if n >= len(known) and fate != INVALID
+    ]
     print(*summary(judged), sep="\n")
     return 1 if any(fate == SURVIVED for _, fate in judged) else 0
 

@@ -39,8 +39,8 @@ def batches_on_one_place(overlap: bool) -> None:
     out = bytearray(count * 4)
     indices = _kernels.Indices(bytearray(count), 1, False, False)
     change = _kernels.UpdateSpec(bytearray(count * 4), 4, "add", "int32")
-    piece, how = _kernels.WorkItem(0, count, 0, 4), _kernels.KernelOptions(THREADS)
-    _kernels.scatter(batches, indices, piece, change, out, True, how)
+    piece, options = _kernels.WorkItem(0, count, 0, 4), _kernels.KernelOptions(THREADS)
+    _kernels.scatter(batches, indices, piece, change, out, True, options)
 
 
 def one_output() -> None:

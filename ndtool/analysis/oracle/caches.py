@@ -1,7 +1,7 @@
 """The slow reference of TensorScatter: the loop of the ONNX text, element by element."""
 
 from collections.abc import Callable
-from operator import index as whole
+from operator import index as as_integer
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def tensor_scatter(
     require(mode in ("linear", "circular"), f"mode {mode}: valid linear, circular")
     require(past.dtype == update.dtype, f"update of {update.dtype}: it must be {past.dtype}")
     require(r >= 2, f"rank {r}: it must be at least 2")
-    require(-r <= whole(axis) < r and axis % r != 0, f"axis {axis}: valid 1..{r - 1}")
+    require(-r <= as_integer(axis) < r and axis % r != 0, f"axis {axis}: valid 1..{r - 1}")
     axis %= r
     size, length = past.shape[axis], update.shape[axis : axis + 1]
     expected = past.shape[:axis] + length + past.shape[axis + 1 :]

@@ -15,7 +15,7 @@ DuplicatesError.
 
 from collections.abc import Callable
 from math import prod
-from operator import index as whole
+from operator import index as as_integer
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def gather_nd(
 
     output[i] = data[i[:b], indices[i], ...] for every i in indices.shape[:-1], b = batch_dims.
     """
-    data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
+    data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     k = _components(data, indices, b, least=1)
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
@@ -91,7 +91,7 @@ def scatter_nd(
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     combination = Combination(reduction, include_self, duplicates)
     check_types(data, indices, updates, combination)
-    b = whole(batch_dims)
+    b = as_integer(batch_dims)
     k = _components(data, indices, b, least=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
@@ -147,7 +147,7 @@ def gather(
     output[p][i][q] = data[p][indices[p[:b], i]][q] for p in data.shape[:axis], i in
     indices.shape[b:], q in data.shape[axis+1:], b = batch_dims.
     """
-    data, indices, b = np.asarray(data), np.asarray(indices), whole(batch_dims)
+    data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
     axis = _plain_axis(data, indices, axis, b)
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
@@ -184,7 +184,7 @@ def scatter(
     data, indices, updates = np.asarray(data), np.asarray(indices), np.asarray(updates)
     combination = Combination(reduction, include_self, duplicates)
     check_types(data, indices, updates, combination)
-    b = whole(batch_dims)
+    b = as_integer(batch_dims)
     axis = _plain_axis(data, indices, axis, b)
     expected = _plain_shape(data, indices, axis, b)
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
@@ -214,7 +214,7 @@ def _components(data: Array, indices: Array, b: int, least: int) -> int:
 def _plain_axis(data: Array, indices: Array, axis: int | None, b: int) -> int:
     """Check the axis and the batch axes of plain indices; return the non-negative axis."""
     require(data.ndim >= 1, "rank 0: data must have an axis")
-    axis = b if axis is None else whole(axis)
+    axis = b if axis is None else as_integer(axis)
     require(-data.ndim <= axis < data.ndim, f"axis {axis}: valid {-data.ndim}..{data.ndim - 1}")
     axis %= data.ndim
     highest = min(axis, indices.ndim)

@@ -1,6 +1,6 @@
 """The reference's checks of types and shapes."""
 
-from operator import index as whole
+from operator import index as as_integer
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
 
 def elements_axis(data: Array, indices: Array, axis: int) -> int:
     """Check ranks and sizes of an elements operator; return the non-negative axis."""
-    axis, r = whole(axis), data.ndim
+    axis, r = as_integer(axis), data.ndim
     require(r >= 1 and indices.ndim == r, f"ranks {r} and {indices.ndim}: equal, at least 1")
     require(-r <= axis < r, f"axis {axis}: valid {-r}..{r - 1}")
     axis %= r
