@@ -219,7 +219,9 @@ cdef class UpdateSpec:
         u.code = self.code
         u.op = self.op
         u.means = self.means
-        u.neutral = NULL if self.neutral is None else &self.neutral[0]
+        u.neutral = NULL
+        if self.neutral is not None:
+            u.neutral = &self.neutral[0]
         u.counts.data = NULL
         u.counts.per_window = u.counts.has_totals = False
         if self.counts is not None and out is not None:

@@ -26,7 +26,7 @@ MOST_PARTS = 1024  # partitions of an output, if 32 bits can number their rows
 LARGEST_PART = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
 REPEATED = 16  # updates per slice from which no first pass writes neutral elements
 SCRATCH = 1 << 27  # scratch bytes for sorting
-FILE_SCRATCH = 48 << 20  # the same in a run on files, whose plan includes it in its memory
+FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; the plan counts it
 
 # Files
 WAITING = 8 << 20  # bytes of incomplete dirty pages from which blocks of columns are faster
@@ -40,8 +40,8 @@ COUNTED_ON = 1 << 24  # bytes of memory that a plan assumes even if less is avai
 SWEPT = 1 << 30  # bytes of memory that a sweep takes at most
 SPARED = 1 << 26  # bytes of chunks that a sweep need not assemble, from which it may be faster
 RANDOM = 1 << 17  # cost of a random page read, at most, in bytes of sequential reading
-SEGMENT = 1 << 14  # cost of reading a spilled segment among others, prefetched, in such bytes
-REQUEST = 1 << 22  # the same if workers read it: a request to a server
+SEGMENT = 1 << 14  # cost of a prefetched spilled segment, in bytes of sequential reading
+REQUEST = 1 << 22  # cost of a spilled segment that workers request from a server, in such bytes
 FOUND = 64  # pages read to measure the cost of one
 ORDERED = 1 << 22  # bytes read sequentially, which that cost is compared with
 SORTING = 64  # cost of sorting a tuple, in bytes of sequential reading

@@ -28,7 +28,7 @@ cdef enum:
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source     # first wanted byte of the slice at offset 0
+    const uint8_t* source     # the first byte to gather of the slice at offset 0
     uint8_t* to               # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width
