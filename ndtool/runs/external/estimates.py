@@ -89,11 +89,12 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = paid(phase.requests)
     calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
-    moved = nbytes / machine.bandwidth + nbytes / machine.moved + phase.tuples / machine.sorted
-    each = machine.latency * calls + moved / tasks
+    transferred = (phase.read + phase.written * machine.writing) / machine.bandwidth
+    computed = nbytes / machine.moved + phase.tuples / machine.sorted
+    each = machine.latency * calls + (transferred + computed) / tasks
     limits = (
         phase.tasks * machine.scheduled,
-        nbytes / machine.bandwidth / workers,
+        transferred / workers,
         nbytes / machine.every if machine.every else 0.0,
         gets / machine.gets if machine.gets else 0.0,
         puts / machine.puts if machine.puts else 0.0,
