@@ -301,7 +301,7 @@ if {held}:
     fcntl.flock(file, fcntl.LOCK_EX)
 call(3)
 assert tasks() == alone + 2
-fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+fcntl.flock(file, fcntl.LOCK_EX)  # waits for other tests, not for this process
 fcntl.flock(file, fcntl.LOCK_UN)
 with ndtool._kernels.AdmissionLock():
     try:
@@ -310,7 +310,7 @@ with ndtool._kernels.AdmissionLock():
         pass
     else:
         raise AssertionError("a turn is nobody else's")
-fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+fcntl.flock(file, fcntl.LOCK_EX)
 """)
 
 
