@@ -85,7 +85,7 @@ def run(
         tables.begin(depth)
         resumed = abandoned.splits(depth, tables) if abandoned else {}
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
-        each(
+        run_phase(
             name, _blocks(tables.groups(depth), partitioning), count, nbytes, splits_ended, resumed
         )
         if not depth:
