@@ -22,7 +22,7 @@ from ndtool.errors import ResourceError
 from ndtool.publish import leftovers
 from ndtool.publish.newfile import NewFile
 
-pytest.importorskip("distributed", exc_type=ImportError)
+distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
 # Workers first load this: they record tasks, and obey a file.
 PRELOAD = """
@@ -117,6 +117,11 @@ class Site:
             *before, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
             "--no-dashboard", "--local-directory", self._folder / "own", *options,
         )  # fmt: skip
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until workers have joined the scheduler: a run counts them as it begins."""
+        with distributed.Client(scheduler_file=self.file, set_as_default=False) as client:
+            client.wait_for_workers(count)
 
     def order(self, what: str, phase: str) -> None:
         """Order workers to fail in a phase: die, once, wait, work."""
@@ -221,6 +226,7 @@ def test_a_task_that_does_not_end_is_started_elsewhere(
     site.scheduler()
     for _ in range(2):
         site.worker("--no-nanny")
+    site.wait_for_workers(2)
     site.order("stall", phase)
     run = site.start(*HASTY, *call, "-o", "out.npy", "--scheduler", site.file, "--no-trace")
     status, report = ended(run)
