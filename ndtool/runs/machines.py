@@ -11,7 +11,8 @@ class Machine(NamedTuple):
     latency: seconds of a request. at_once: its concurrent requests. bandwidth: bytes to and from
     its storage. gets, puts: requests of all workers, 0 for no limit. every: bytes of all workers, 0
     for no limit. sorted: tuples that it partitions or restores to order. moved: bytes that it
-    copies. scheduled: seconds of the scheduler for a task.
+    copies. scheduled: seconds of the scheduler for a task. writing: the time to write a byte, as a
+    multiple of that to read one.
     """
 
     latency: float
@@ -23,8 +24,9 @@ class Machine(NamedTuple):
     sorted: float = 20e6
     moved: float = 4e9
     scheduled: float = 0.0
+    writing: float = 1.0
 
 
 # S3's limits are for one prefix.
 STORE = Machine(0.03, 16, 100e6, 5500.0, 3500.0, scheduled=0.01)
-DISK = Machine(1e-4, 16, 1e9)
+DISK = Machine(1e-4, 16, 1e9, writing=2.0)

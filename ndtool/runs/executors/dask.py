@@ -36,10 +36,10 @@ class Cluster:
     ) -> None:
         self._client, self._kill = client, kill
         workers = self._identity(-1)["workers"].values()
-        self.slots = sum(one["nthreads"] for one in workers)
-        threads = max(one["nthreads"] for one in workers)
+        self.slots = sum(worker["nthreads"] for worker in workers)
+        threads = max(worker["nthreads"] for worker in workers)
         if limit is None:
-            limits = [one["memory_limit"] for one in workers if one["memory_limit"]]
+            limits = [worker["memory_limit"] for worker in workers if worker["memory_limit"]]
             limit = min(limits, default=memory.available() // (local or len(workers)))
         self.memory = limit // threads
         self._tasks: dict[Any, Task] = {}  # by future
@@ -75,7 +75,7 @@ class Cluster:
 
     def _elsewhere(self, task: Task) -> dict[str, Any]:
         """Return options that prefer other workers than those which are running a task."""
-        keys = {future.key for future, one in self._tasks.items() if one == task}
+        keys = {future.key for future, submitted in self._tasks.items() if submitted == task}
         if not keys:
             return {}
         running = self._asked(self._client.processing)

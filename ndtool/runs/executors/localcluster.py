@@ -34,7 +34,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
     Closing it would wait for tasks, whose results are useless once the run has failed. Raises
     ResourceError if the processes do not start within `seconds`.
     """
-    others = set(active_children())
+    other_processes = set(active_children())
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
         stack.callback(scratch.drop)
@@ -47,7 +47,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
             memory_limit=0, local_directory=scratch.inside, silence_logs=logging.CRITICAL + 1,
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
-        kill = partial(_killed, started, others)
+        kill = partial(_killed, started, other_processes)
         endings.add_cleanup(kill)
         stack.callback(endings.remove_cleanup, kill)
         stack.enter_context(started)
@@ -81,27 +81,27 @@ def _await(started: Any, workers: int, seconds: float) -> None:
             started.wait_for_workers(workers, timeout=OFTEN)
             return
         except TimeoutError:
-            if any(one.status.name == "failed" for one in started.workers.values()):
+            if any(worker.status.name == "failed" for worker in started.workers.values()):
                 raise ResourceError("the workers could not be started", hint=hint) from None
             if time.monotonic() > last:
                 message = f"{workers} workers have not started in {seconds} seconds"
                 raise ResourceError(message, hint=hint) from None
 
 
-def _killed(started: Any, others: set[Any]) -> None:
+def _killed(started: Any, other_processes: set[Any]) -> None:
     """Kill the processes and wait until they have ended, since their folder is removed next."""
     with suppress(RuntimeError, TimeoutError):  # its loop is closed, or waits for the main thread
-        started.sync(_kill, started, others, callback_timeout=KILL_TIMEOUT)
-    for process in set(active_children()) - others:
+        started.sync(_kill, started, other_processes, callback_timeout=KILL_TIMEOUT)
+    for process in set(active_children()) - other_processes:
         process.kill()
         process.join(KILL_TIMEOUT)
 
 
-async def _kill(started: Any, others: set[Any]) -> None:
+async def _kill(started: Any, other_processes: set[Any]) -> None:
     """Kill all worker processes, starting ones too, and prevent their restart."""
     started.worker_spec.clear()  # no further starts, no restarts
     logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
-    for process in set(active_children()) - others:
+    for process in set(active_children()) - other_processes:
         process.kill()
-    closing = [one.close(timeout=MISSED) for one in started.workers.values()]
+    closing = [worker.close(timeout=MISSED) for worker in started.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)

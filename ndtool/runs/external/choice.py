@@ -23,16 +23,16 @@ SMALLEST, LARGEST = 10, 34  # powers of two of the budgets that are tried if mem
 
 
 def chosen(
-    partition: Partition, budget: int, allowed: int, found: int = tuning.SEGMENT,
+    partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT,
     memory: Memory = lambda partitioning: partitioning.memory,
 ) -> Partitioning | None:  # fmt: skip
     """Return the cheapest partitioning that takes `allowed` bytes of memory at most, if any does.
 
-    budget: what partitions and blocks are for; others are tried if it does not fit. found: see
-    `cost`.
+    budget: what partitions and blocks are for; others are tried if it does not fit. segment_cost:
+    see `cost`.
     """
-    one = _cheapest(_levels(partition, budget), allowed, found, memory)
-    return one or _cheapest(_smallest(partition), allowed, found, memory)
+    cheapest = _cheapest(_levels(partition, budget), allowed, segment_cost, memory)
+    return cheapest or _cheapest(_smallest(partition), allowed, segment_cost, memory)
 
 
 def least(partition: Partition, memory: Memory = lambda partitioning: partitioning.memory) -> int:
@@ -50,19 +50,19 @@ def refusal(needed: int, allowed: int) -> ResourceError:
     )
 
 
-def cost(partitioning: Partitioning, found: int = tuning.RANDOM) -> int:
+def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM) -> int:
     """Return the cost of a sweep beyond the reads and writes that direct execution shares.
 
-    found: the cost of a random read of spilled data, which each segment takes, twice in a gather.
+    segment_cost: that of a random read of spilled data, for each segment, twice in a gather.
     """
     rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
-    finding = 2 * _segments(partitioning) * found * partitioning.spilled
+    seeking = 2 * _segments(partitioning) * segment_cost * partitioning.spilled
     offsets = sum(
         partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
     sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORTING
     read = rows.height * rows.width * partitioning.gathers
-    return read + 2 * partitioning.spilled + sorting + finding // max(1, partitioning.spilled_total)
+    return read + 2 * partitioning.spilled + sorting + seeking // max(1, partitioning.spilled_total)
 
 
 def _segments(partitioning: Partitioning) -> int:
@@ -92,19 +92,19 @@ def _smallest(partition: Partition) -> Iterator[Partitioning]:
 
 
 def _cheapest(
-    partitionings: Iterator[Partitioning], allowed: int, found: int, memory: Memory
+    partitionings: Iterator[Partitioning], allowed: int, segment_cost: int, memory: Memory
 ) -> Partitioning | None:
     """Return the cheapest partitioning that fits; a level more must halve the segments."""
     best: Partitioning | None = None
-    for one in partitionings:
-        if memory(one) <= allowed and (
+    for candidate in partitionings:
+        if memory(candidate) <= allowed and (
             best is None
             or (
-                cost(one, found) < cost(best, found)
-                and (one.levels <= best.levels or 2 * _segments(one) <= _segments(best))
+                cost(candidate, segment_cost) < cost(best, segment_cost)
+                and (candidate.levels <= best.levels or 2 * _segments(candidate) <= _segments(best))
             )
         ):
-            best = one
+            best = candidate
     return best
 
 
@@ -114,9 +114,9 @@ def read_again(
     """Return the maximum bytes of indices and updates that are read again.
 
     The next block reads a chunk again in which a block ends; every batch reads repeated indices
-    again that are not held.
+    again that are not in memory.
     """
-    again, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
+    reread, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
     if not rows.tuples:
         return 0
     for role, metadata in sources.items():
@@ -132,10 +132,10 @@ def read_again(
                 read = ends * min(partitioning.block, rows.period) + min(
                     partitioning.tuples(ends), rows.period
                 )
-            again += (
+            reread += (
                 read + 2 * partitioning.blocks * (unit - 1)
             ) * rows.tuple_bytes - metadata.nbytes
         else:
             within = ends - ends * partitioning.block // lcm(partitioning.block, unit)
-            again += within * unit * (metadata.nbytes // rows.tuples)
-    return again
+            reread += within * unit * (metadata.nbytes // rows.tuples)
+    return reread

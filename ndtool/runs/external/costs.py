@@ -57,18 +57,18 @@ class Stored(NamedTuple):
         if not metadata.in_chunks:
             return Counter(get=1 + -(-metadata.nbytes // http.LARGEST), head=1)
         chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
-        each = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
-        again = self._again(partitioning, chunks)
+        per_chunk = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
+        reread = self._chunks_read_again(partitioning, chunks)
         # At the end each process looks for changes of the chunks that it read.
-        head = self.files + min(again, self.files * (partitioning.workers - 1))
-        return Counter(get=(chunks + again) * each, head=head * (1 + is_sharded))
+        head = self.files + min(reread, self.files * (partitioning.workers - 1))
+        return Counter(get=(chunks + reread) * per_chunk, head=head * (1 + is_sharded))
 
     @property
     def is_sharded(self) -> bool:
         """Whether an object has several chunks."""
         return self.metadata.unit != self.metadata.grid
 
-    def _again(self, partitioning: Partitioning, chunks: int) -> int:
+    def _chunks_read_again(self, partitioning: Partitioning, chunks: int) -> int:
         """Return how many chunks are read again because a block ends in them."""
         slab, step = 1, self.metadata.grid
         for d, size in enumerate(self.shape):
@@ -138,7 +138,7 @@ class Run(NamedTuple):
 
     def requests(self, phases: list[Costs]) -> dict[str, int]:
         """Return all requests of a run by kind, those of its phases, its start and its end."""
-        total = sum((one.requests for one in phases), Counter[str]()) + self._opening()
+        total = sum((phase.requests for phase in phases), Counter[str]()) + self._opening()
         if self.directories > 1:
             ends = self.partitioning.spilled // spillstore.STRIPE
             total += Counter(read=ends, write=ends)
@@ -149,17 +149,17 @@ class Run(NamedTuple):
     def is_remote(self) -> bool:
         """Whether any of its data are at URLs."""
         arrays = (*self.inputs.values(), self.output)
-        return self.spill == "objects" or any(one.is_remote for one in arrays)
+        return self.spill == "objects" or any(array.is_remote for array in arrays)
 
     def _opening(self) -> Counter[str]:
         """Return the requests at most to open and close a run."""
         processes = 1 + self.partitioning.workers * self.is_shared
         requests = Counter[str]()
-        for role, one in self.inputs.items():
-            if one.is_remote:
+        for role, array in self.inputs.items():
+            if array.is_remote:
                 requests += Counter({kind: n * processes for kind, n in INPUT.items()})
-            if one.is_remote and self.is_shared and (role != "data" or self.partitioning.gathers):
-                requests["list"] += -(-one.files // LISTED)  # to fingerprint it
+            if array.is_remote and self.is_shared and (role != "data" or self.partitioning.gathers):
+                requests["list"] += -(-array.files // LISTED)  # to fingerprint it
         if self.output.is_remote:
             requests += OUTPUT + Counter({kind: n * processes for kind, n in WRITER.items()})
         if self.spill == "objects":
@@ -194,11 +194,11 @@ class Run(NamedTuple):
         if depth:
             requests, read = self._read_tuples(depth, self._blocks(depth) - self._groups(depth))
         else:
-            others = [one for role, one in self.inputs.items() if role != "data"]
-            requests = sum((one.reads(partitioning) for one in others), Counter[str]())
+            arrays = [array for role, array in self.inputs.items() if role != "data"]
+            requests = sum((array.reads(partitioning) for array in arrays), Counter[str]())
             # Each worker holds repeated indices.
-            again = self.again + (partitioning.workers - 1) * partitioning.indices * self.is_shared
-            read = sum(one.nbytes for one in others) + again
+            reread = self.again + (partitioning.workers - 1) * partitioning.indices * self.is_shared
+            read = sum(array.nbytes for array in arrays) + reread
         groups, blocks, fan_out = (
             self._groups(depth),
             self._blocks(depth),
@@ -225,8 +225,8 @@ class Run(NamedTuple):
         written = self.output.metadata.nbytes
         if partitioning.gathers:
             segments = self._segments(partitioning.levels)
-            each = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
-            at_once = max(1, min(MOST_SEGMENTS, partitioning.block // each))  # in a batch
+            segment_tuples = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
+            at_once = max(1, min(MOST_SEGMENTS, partitioning.block // segment_tuples))  # in a batch
             batches = -(-segments // partitioning.partitions // at_once)
             requests += self._write("sweep", batches)
             written = self._in_file("sweep")
@@ -367,8 +367,10 @@ class Spilled(NamedTuple):
         size, last = spillfiles.OBJECT_BYTES, self.tuples - (self.segments - 1) * self.each
         if not self.trailer or last <= 0:  # segments of any sizes
             return (self.nbytes + self.segments * self.trailer) // size + self.segments
-        each, rest = (-(-(n * self.per_tuple + self.trailer) // size) for n in (self.each, last))
-        return (self.segments - 1) * each + rest
+        objects, last_objects = (
+            -(-(n * self.per_tuple + self.trailer) // size) for n in (self.each, last)
+        )
+        return (self.segments - 1) * objects + last_objects
 
     def ends(self, first: int, stop: int) -> int:
         """Return how many ends of objects are between two bytes of each tuple of a segment."""

@@ -41,7 +41,7 @@ def arguments(
     """Return the inputs' locations on workers; UsageError for one that they cannot read."""
     if output in (None, "-"):
         raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
-    found = {}
+    names = {}
     for role, argument in named.items():
         source = sources[role]
         literal = argument.lstrip()[:1] == "[" and role == "indices"
@@ -58,17 +58,17 @@ def arguments(
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{called(argument)} is in Fortran order: expected C order")
-        found[role] = argument if literal else locators.absolute(argument)
+        names[role] = argument if literal else locators.absolute(argument)
     assert output is not None, "validated before"
-    if not REDUCTIONS[reduction].idempotent and _same(found["data"], locators.absolute(output)):
+    if not REDUCTIONS[reduction].idempotent and _same(names["data"], locators.absolute(output)):
         raise UsageError(
             f"{called(output)} is also data: on a cluster, {reduction} cannot update in place"
         )
-    return found
+    return names
 
 
-def _same(one: str, other: str) -> bool:
-    a, b = locators.parse(one), locators.parse(other)
+def _same(first: str, second: str) -> bool:
+    a, b = locators.parse(first), locators.parse(second)
     return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
 
 
@@ -102,19 +102,21 @@ def choose(
     """
     worker.require_one_version(cluster)
     to, rows = output.metadata, plan.rows_in(call, output.metadata)
-    each = cluster.slots * WORTH
+    tasks = cluster.slots * WORTH
     budget = max(
         1 << 20,
         min(
             cluster.memory,
-            8 * call.sources["data"].metadata.nbytes // each,
-            32 * rows.tuples * (rows.width + 4) // each,
+            8 * call.sources["data"].metadata.nbytes // tasks,
+            32 * rows.tuples * (rows.width + 4) // tasks,
         ),
     )
 
     def partition(budget: int, levels: int) -> Partitioning | None:
-        found = plan.partition_chunks(call, to, output.at_once, budget, levels)
-        return found and found._replace(in_memory=0, workers=cluster.slots).in_ranges()
+        partitioning = plan.partition_chunks(call, to, output.at_once, budget, levels)
+        if partitioning is None:
+            return None
+        return partitioning._replace(in_memory=0, workers=cluster.slots).in_ranges()
 
     partitioning = choice.chosen(partition, budget, cluster.memory, tuning.REQUEST, _task_memory)
     partitioning = partitioning or partition(budget, 1)

@@ -37,7 +37,7 @@ def run_of(
         "indices": call.inference.plan.positions,
         "updates": positions_of(call.inference.plan),
     }
-    given = {
+    inputs = {
         role: Stored(
             source.metadata,
             _is_remote(call, role),
@@ -46,12 +46,12 @@ def run_of(
         )
         for role, source in call.sources.items()
     }
-    metadata: dict[str, ArrayMetadata] = {role: one.metadata for role, one in given.items()}
-    again = read_again(call.inference, metadata, partitioning)
+    metadata: dict[str, ArrayMetadata] = {role: stored.metadata for role, stored in inputs.items()}
+    reread = read_again(call.inference, metadata, partitioning)
     to = call.metadata if output is None else output.metadata
     to_url = output is not None and locations.is_url(locators.parse(output.name).path)
     spills = max(1, len(call.spills)) if kind == "memory" else 1
-    return Run(partitioning, kind, given, again, Stored(to, to_url), spills)
+    return Run(partitioning, kind, inputs, reread, Stored(to, to_url), spills)
 
 
 def _is_remote(call: OpenCall, role: str) -> bool:
@@ -63,13 +63,13 @@ def _is_remote(call: OpenCall, role: str) -> bool:
 
 def estimates(run: Run, phases: list[Costs], prices: Prices) -> list[Estimate]:
     """Return the time and the money of a run for a few numbers of workers."""
-    machine, found = STORE if run.is_remote else DISK, list[Estimate]()
+    machine, results = STORE if run.is_remote else DISK, list[Estimate]()
     bought = dollars(phases, prices) if run.is_remote else 0.0
     for workers in WORKERS:
         took = run_seconds(run, phases, machine, workers)
         money = bought + workers * took / 3600 * prices.machine_hour
-        found.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (took, money))))
-    return found
+        results.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (took, money))))
+    return results
 
 
 def run_seconds(run: Run, phases: list[Costs], machine: Machine, workers: int) -> float:
@@ -89,23 +89,24 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = paid(phase.requests)
     calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
-    moved = nbytes / machine.bandwidth + nbytes / machine.moved + phase.tuples / machine.sorted
-    each = machine.latency * calls + moved / tasks
+    transferred = (phase.read + phase.written * machine.writing) / machine.bandwidth
+    computed = nbytes / machine.moved + phase.tuples / machine.sorted
+    task_seconds = machine.latency * calls + (transferred + computed) / tasks
     limits = (
         phase.tasks * machine.scheduled,
-        nbytes / machine.bandwidth / workers,
+        transferred / workers,
         nbytes / machine.every if machine.every else 0.0,
         gets / machine.gets if machine.gets else 0.0,
         puts / machine.puts if machine.puts else 0.0,
     )
-    return max(-(-phase.tasks // (workers * at_once)) * each, *limits)
+    return max(-(-phase.tasks // (workers * at_once)) * task_seconds, *limits)
 
 
 def dollars(phases: list[Costs], prices: Prices) -> float:
     """Return the price of requests and of bytes, without machines."""
-    total = sum((one.requests for one in phases), Counter[str]())
+    total = sum((phase.requests for phase in phases), Counter[str]())
     gets, puts = paid(total)
-    nbytes = sum(one.read + one.written for one in phases)
+    nbytes = sum(phase.read + phase.written for phase in phases)
     return gets / 1000 * prices.get + puts / 1000 * prices.put + nbytes / 1e9 * prices.gb
 
 

@@ -181,12 +181,12 @@ class Partitioning(NamedTuple):
         entry = self.rows.tuple_bytes * (
             1 if self.rows.repeats == 1 else 3
         )  # as stored, and expanded
-        each = 0
+        per_tuple = 0
         for depth in range(self.levels):
-            given = self.local_bytes(depth) if depth else entry
-            both = self.rows.width + self.local_bytes(depth + 1)
-            each = max(each, given + 2 * both + self.id_bytes(depth))
-        return min(self.block, self.rows.tuples) * each + 1024
+            read = self.local_bytes(depth) if depth else entry
+            moved = self.rows.width + self.local_bytes(depth + 1)
+            per_tuple = max(per_tuple, read + 2 * moved + self.id_bytes(depth))
+        return min(self.block, self.rows.tuples) * per_tuple + 1024
 
     @property
     def tables(self) -> int:
@@ -195,8 +195,8 @@ class Partitioning(NamedTuple):
         starts = [8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths]
         for depth in depths:
             children = self.groups(depth + 1)
-            each = self.blocks if depth + 1 < self.levels else 2 * self.ranges
-            total += 16 * (children + 1) + 8 * (children + each)
+            segments = self.blocks if depth + 1 < self.levels else 2 * self.ranges
+            total += 16 * (children + 1) + 8 * (children + segments)
         if not self.gathers:
             return total + max(map(add, [0, *starts], starts), default=0)
         fan_out = max(map(self.fan_out, depths))  # places replace starts, a group at a time
@@ -308,8 +308,8 @@ def partitioning_for(
     shapes = _group_shapes(rows.over, _shape_of(rows.over, most, box, doubles), doubles, levels)
     block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
     if units is not None:
-        both = lcm(units.read, units.written)
-        unit = both if both <= block else units.written
+        common = lcm(units.read, units.written)
+        unit = common if common <= block else units.written
         block = max(1, block // unit) * unit
     workers = min(threads + (threads > 1), MOST_WORKERS)
     chunk = 0 if units is None else units.held

@@ -52,11 +52,11 @@ def run(
     total_bytes += rows.height * width
     done, last = 0.0, "replay" if partitioning.gathers else "sweep"
 
-    def each(
+    def run_phase(
         name: str, numbers: Iterable[int], count: int, nbytes: int, add_result: ResultCallback,
-        known: dict[int, TaskResult],
+        resumed: dict[int, TaskResult],
     ) -> None:  # fmt: skip
-        """Run a phase of `count` tasks that move `nbytes`; known: results of resumed tasks."""
+        """Run a phase of `count` tasks that move `nbytes`; resumed: results of a killed run."""
 
         def ended(number: int, end: Any) -> None:
             nonlocal done
@@ -64,9 +64,9 @@ def run(
             done += nbytes / count
             progress(min(1.0, done / total_bytes))
 
-        for number, end in known.items():
+        for number, end in resumed.items():
             ended(number, end)
-        new = (Task(do, name, number) for number in numbers if number not in known)
+        new = (Task(do, name, number) for number in numbers if number not in resumed)
         policy.complete(executor, new, ended, in_order and name == last, troubles)
 
     def replays_ended(number: int, end: TaskResult) -> None:
@@ -83,9 +83,11 @@ def run(
     for depth in range(levels):
         yield (name := phase("split", depth))
         tables.begin(depth)
-        known = abandoned.splits(depth, tables) if abandoned else {}
+        resumed = abandoned.splits(depth, tables) if abandoned else {}
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
-        each(name, _blocks(tables.groups(depth), partitioning), count, nbytes, splits_ended, known)
+        run_phase(
+            name, _blocks(tables.groups(depth), partitioning), count, nbytes, splits_ended, resumed
+        )
         if not depth:
             outside.raise_or_report(report)
         tables.split()
@@ -99,23 +101,23 @@ def run(
     hot = list(_combined(partitioning, tables))
     if hot:
         yield "combine"
-        known = abandoned.rows("combine", tables) if abandoned else {}
-        each("combine", hot, len(hot), 0, rows_ended, known)
+        resumed = abandoned.rows("combine", tables) if abandoned else {}
+        run_phase("combine", hot, len(hot), 0, rows_ended, resumed)
         tables.write_attempts(levels)
     yield "sweep"
-    known = abandoned.rows("sweep", tables) if abandoned and partitioning.gathers else {}
+    resumed = abandoned.rows("sweep", tables) if abandoned and partitioning.gathers else {}
     count = partitioning.partitions + _additional_sweeps(partitioning, tables)
     numbers = _sweeps(partitioning, tables, hot_first=not in_order)
     add_result = rows_ended if partitioning.gathers else ignore
-    each("sweep", numbers, count, rows.height * width, add_result, known)
+    run_phase("sweep", numbers, count, rows.height * width, add_result, resumed)
     for depth in reversed(range(levels if partitioning.gathers else 0)):
         tables.write_attempts(depth + 1)
         tables.write_places(depth)
         yield (name := phase("replay", depth))
-        known = abandoned.rows(name, tables) if abandoned and depth else {}
+        resumed = abandoned.rows(name, tables) if abandoned and depth else {}
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width
-        each(name, numbers, tables.blocks(depth), nbytes, replays_ended, known)
+        run_phase(name, numbers, tables.blocks(depth), nbytes, replays_ended, resumed)
         tables.discard_places(depth)
 
 

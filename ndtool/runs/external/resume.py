@@ -55,10 +55,10 @@ def fingerprint_of(
     return again
 
 
-def difference(found: RunFingerprint, wanted: RunFingerprint) -> str:
+def difference(fingerprint: RunFingerprint, expected: RunFingerprint) -> str:
     """Return the first difference between two fingerprints, as text; "" if they are equal."""
-    for key, value in wanted.items():
-        if found.get(key) != value:
+    for key, value in expected.items():
+        if fingerprint.get(key) != value:
             return _CALL.get(key) or f"{called(value[0])} has changed"
     return ""
 
@@ -72,10 +72,10 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
     if role == "data" and grid.blocks(source.metadata.shape, source.metadata.unit) > LISTED:
         return None
-    found = source.fingerprint()
-    if found is None and role == "indices" and name.lstrip()[:1] == "[":
+    fingerprint = source.fingerprint()
+    if fingerprint is None and role == "indices" and name.lstrip()[:1] == "[":
         return "written out"
-    return found
+    return fingerprint
 
 
 def write_manifest(
@@ -110,10 +110,10 @@ class AbandonedRun:
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {called(name)} cannot be detected"
             return
-        insides, others = spillfiles.abandoned(location)
-        if others:
+        insides, in_use = spillfiles.abandoned(location)
+        if in_use:
             self.reason = (
-                f"{called(others[0])} is from another machine, or from before this machine's last"
+                f"{called(in_use[0])} is from another machine, or from before this machine's last"
                 " start"
             )
         for inside in insides:
@@ -148,20 +148,20 @@ class AbandonedRun:
 
     def splits(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
-        found = self._results(depth, tables) if depth else self._first
-        self.taken[phase("split", depth)] = len(found)
-        return found
+        results = self._results(depth, tables) if depth else self._first
+        self.taken[phase("split", depth)] = len(results)
+        return results
 
     def rows(self, name: str, tables: Collected) -> dict[int, TaskResult]:
         """Return the results of resumed tasks of a phase that spills rows, by task."""
         is_known = name == "combine" or self.fingerprint["data"][1] is not None
-        found = {
+        results = {
             segment.number: TaskResult(segment.attempt)
             for segment, nbytes in self._sizes.items()
             if segment.phase == name and nbytes == self._row_bytes(segment, tables) and is_known
         }
-        self.taken[name] = len(found)
-        return found
+        self.taken[name] = len(results)
+        return results
 
     def close(self) -> None:
         """Release the folder for another run, unless it was removed."""
@@ -170,17 +170,17 @@ class AbandonedRun:
 
     def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
-        found = dict[int, TaskResult]()
+        results = dict[int, TaskResult]()
         if self.folder is None:
-            return found
+            return results
 
         def read(segment: Segment) -> None:
             if end := self._result(segment, depth, tables):
-                found[segment.number] = end
+                results[segment.number] = end
 
-        segments = (one for one in self._sizes if one.phase == phase("split", depth))
+        segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
         pool.run_all(read, segments, self._store.at_once)
-        return found
+        return results
 
     def _result(self, segment: Segment, depth: int, tables: Collected) -> TaskResult | None:
         """Read the result of a split; None if its segment is incomplete."""
@@ -205,8 +205,8 @@ class AbandonedRun:
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
-        each = partitioning.blocks if kind == "replay" else partitioning.ranges
-        number, at = divmod(segment.number, each)
+        segments = partitioning.blocks if kind == "replay" else partitioning.ranges
+        number, at = divmod(segment.number, segments)
         group, span = tables.group(depth, number), partitioning.segment_tuples(depth)
         if at * span >= group.tuples:
             return None
@@ -218,11 +218,11 @@ class AbandonedRun:
 def _read(store: SharedStore) -> dict[str, Any] | None:
     """Return the manifest of a folder, None if it is missing or malformed."""
     try:
-        found = json.loads(store.read_file(_MANIFEST) or b"")
+        content = json.loads(store.read_file(_MANIFEST) or b"")
     except ValueError:
         return None
-    match found:
+    match content:
         case {"fingerprint": dict(), "block": int(), "group_shapes": list(), "range_tuples": int()}:
-            manifest: dict[str, Any] = found
+            manifest: dict[str, Any] = content
             return manifest
     return None

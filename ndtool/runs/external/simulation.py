@@ -107,9 +107,9 @@ class _MeteredStore:
         self._store.discard(table)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
-        found = self._store.lines(table, first, stop)
-        self._meter.add(Step(f"line {table.name} {first}", gets=1, nbytes=found.nbytes))
-        return found
+        numbers = self._store.lines(table, first, stop)
+        self._meter.add(Step(f"line {table.name} {first}", gets=1, nbytes=numbers.nbytes))
+        return numbers
 
     def close(self) -> None:
         self._store.close()
@@ -130,10 +130,10 @@ class _Metered:
 
     def block(self, number: int) -> memoryview:
         """Read a chunk."""
-        found: memoryview = self._of.block(number)
-        gets = -(-len(found) // http.LARGEST)
-        self._meter.add(Step("chunk", gets=gets, nbytes=len(found)))
-        return found
+        chunk: memoryview = self._of.block(number)
+        gets = -(-len(chunk) // http.LARGEST)
+        self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
+        return chunk
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a chunk."""
@@ -154,9 +154,11 @@ class _Flat:
         self._of, self._meter = of, meter
 
     @classmethod
-    def of(cls, one: Reader | Writer | None, meter: Meter) -> Any:
+    def of(cls, array: Reader | Writer | None, meter: Meter) -> Any:
         """Return a reader or writer, metered if its array is flat."""
-        return one if one is None or type(one).__name__.startswith("Grid") else cls(one, meter)
+        return (
+            array if array is None or type(array).__name__.startswith("Grid") else cls(array, meter)
+        )
 
     def read(self, box: Any, buffer: memoryview, chosen: Iterator[int] | None = None) -> None:
         """Read a box."""

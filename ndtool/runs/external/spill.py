@@ -75,17 +75,17 @@ class SpillStore(Protocol):
         """Return lines of a table, concatenated."""
 
 
-def read_all(store: SpillStore, wanted: list[tuple[Segment, int, int]], buffer: memoryview) -> None:
-    """Fill a buffer with bytes of segments, concatenated; wanted: (segment, offset, bytes) of each.
+def read_all(store: SpillStore, ranges: list[tuple[Segment, int, int]], buffer: memoryview) -> None:
+    """Fill a buffer with bytes of segments, concatenated; ranges: (segment, offset, bytes) of each.
 
     Prefetches all of them before it reads the first, so that a disk can reorder the requests.
     """
-    for segment, start, nbytes in wanted:
+    for segment, start, nbytes in ranges:
         store.expect(segment, start, nbytes)
-    offsets = list(accumulate((nbytes for *_, nbytes in wanted), initial=0))
+    offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
 
     def fetch(number: int) -> None:
-        segment, start, nbytes = wanted[number]
+        segment, start, nbytes = ranges[number]
         store.read(segment, start, buffer[offsets[number] : offsets[number] + nbytes])
 
-    pool.run_all(fetch, iter(range(len(wanted))), store.at_once)
+    pool.run_all(fetch, iter(range(len(ranges))), store.at_once)

@@ -113,8 +113,8 @@ class FolderStore:
 
     def segments(self) -> dict[Segment, int]:
         """Return the complete segments, with their bytes."""
-        with os.scandir(self._path) as found:
-            return _segments((one.name, _size(one)) for one in found)
+        with os.scandir(self._path) as entries:
+            return _segments((entry.name, _size(entry)) for entry in entries)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         buffer = memoryview(bytearray(8 * table.columns * (stop - first)))
@@ -211,8 +211,8 @@ class ObjectStore:
 
     def segments(self) -> dict[Segment, int]:
         """Return the segments that have objects, with their bytes."""
-        found = self._folder.contents().items()
-        return _segments((name, version.size or 0) for name, version in found)
+        objects = self._folder.contents().items()
+        return _segments((name, version.size or 0) for name, version in objects)
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         line = 8 * table.columns
@@ -296,10 +296,10 @@ def abandoned(location: str) -> tuple[list[str], list[str]]:
 
         return claims.folders(location, f"{_SPILL}-") if locations.is_shared(location) else ([], [])
     try:
-        found, others = leftovers.folders(os.path.abspath(location), _SPILL)
+        folders, in_use = leftovers.folders(os.path.abspath(location), _SPILL)
     except OSError:
         return [], []  # creating a folder reports the error
-    return [os.path.join(path, leftovers.INSIDE) for path in found], others
+    return [os.path.join(path, leftovers.INSIDE) for path in folders], in_use
 
 
 def reopen(inside: str) -> SpillFolder | None:
@@ -316,10 +316,10 @@ def reopen(inside: str) -> SpillFolder | None:
         return None
 
 
-def _size(one: os.DirEntry[str]) -> int:
+def _size(entry: os.DirEntry[str]) -> int:
     """Return the size of a file, 0 if a task that still ran has renamed it."""
     try:
-        return one.stat().st_size
+        return entry.stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -332,10 +332,10 @@ def _name(segment: Segment) -> str:
     return f"{segment.phase}-{segment.number}-{segment.attempt:016x}"
 
 
-def _segments(found: Iterable[tuple[str, int]]) -> dict[Segment, int]:
+def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
     """Return the segments that files or objects belong to, with their bytes."""
     sizes: Counter[Segment] = Counter()
-    for name, nbytes in found:
+    for name, nbytes in sizes_by_name:
         if parts := _SEGMENT_NAME.fullmatch(name):
             segment = Segment(parts[1], int(parts[2]), 0, int(parts[3], 16))
             sizes[segment] += nbytes

@@ -16,7 +16,7 @@ _FILE = "temporary file"
 
 
 class Store:
-    """A spill store of `nbytes` bytes, the first `held` of them in memory; thread-safe.
+    """A spill store of `nbytes` bytes, the first `in_memory` of them in memory; thread-safe.
 
     directories: one file is in each, and they are striped; none for TMPDIR. phases: the offset of
     each phase's segments. Disk space is reserved for the bytes that are not in memory. Raises
@@ -27,15 +27,15 @@ class Store:
     prefetches = True
 
     def __init__(
-        self, nbytes: int, held: int, directories: Sequence[str], phases: dict[str, int]
+        self, nbytes: int, in_memory: int, directories: Sequence[str], phases: dict[str, int]
     ) -> None:
         self._files: list[tuple[int, str]] = []  # descriptors, and names in errors
         self._phases = phases
         self._tables: dict[str, memoryview] = {}
-        self._held = min(nbytes, held)
-        self._buffer = _memory(self._held)
-        if nbytes > self._held:
-            shares = _shares(nbytes - self._held, max(1, len(directories)))
+        self._in_memory = min(nbytes, in_memory)
+        self._buffer = _memory(self._in_memory)
+        if nbytes > self._in_memory:
+            shares = _shares(nbytes - self._in_memory, max(1, len(directories)))
             try:
                 for directory, share in zip(directories or (None,), shares, strict=True):
                     several = len(directories) > 1
@@ -53,11 +53,11 @@ class Store:
 
     def write(self, segment: Segment, at: int, view: memoryview) -> None:
         start = self._phases[segment.phase] + segment.start + at
-        here = max(0, min(len(view), self._held - start))
-        self._buffer[start : start + here] = view[:here]
-        for (fd, name), position, first, stop in self._pieces(start + here, len(view) - here):
+        head = max(0, min(len(view), self._in_memory - start))
+        self._buffer[start : start + head] = view[:head]
+        for (fd, name), position, first, stop in self._stripes(start + head, len(view) - head):
             try:
-                descriptors.write_at(fd, position, view[here + first : here + stop])
+                descriptors.write_at(fd, position, view[head + first : head + stop])
             except OSError as exc:
                 raise failed(exc, name) from None
 
@@ -66,17 +66,17 @@ class Store:
 
     def expect(self, segment: Segment, at: int, nbytes: int) -> None:
         first = self._phases[segment.phase] + segment.start + at
-        start = max(self._held, first)
-        for (fd, _), position, begin, stop in self._pieces(start, first + nbytes - start):
+        start = max(self._in_memory, first)
+        for (fd, _), position, begin, stop in self._stripes(start, first + nbytes - start):
             descriptors.advise(fd, "WILLNEED", position, stop - begin)
 
     def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
         start = self._phases[segment.phase] + segment.start + at
-        here = max(0, min(len(buffer), self._held - start))
-        buffer[:here] = self._buffer[start : start + here]
-        for (fd, name), position, first, stop in self._pieces(start + here, len(buffer) - here):
+        head = max(0, min(len(buffer), self._in_memory - start))
+        buffer[:head] = self._buffer[start : start + head]
+        for (fd, name), position, first, stop in self._stripes(start + head, len(buffer) - head):
             try:
-                descriptors.read_into(fd, position, buffer[here + first : here + stop])
+                descriptors.read_into(fd, position, buffer[head + first : head + stop])
             except OSError as exc:
                 raise failed(exc, name) from None
 
@@ -94,12 +94,12 @@ class Store:
         while self._files:
             os.close(self._files.pop()[0])
 
-    def _pieces(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
+    def _stripes(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
         """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
 
         start: their offset in the store, not in memory.
         """
-        at, done, count = start - self._held, 0, len(self._files)
+        at, done, count = start - self._in_memory, 0, len(self._files)
         while done < nbytes:
             stripe, inside = divmod(at + done, STRIPE) if count > 1 else (0, at)
             size = min(STRIPE - inside, nbytes - done) if count > 1 else nbytes

@@ -197,13 +197,13 @@ def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
     """Apply the combined updates of all ranges of a partition, as updates of one long row."""
     partitioning, zero = work.partitioning, memoryview(bytes(8))
     count = -(-group.tuples // partitioning.range_tuples)
-    each = partitioning.block * partitioning.rows.width
+    slice_bytes = partitioning.block * partitioning.rows.width
     for at, attempt in enumerate(work.tables.attempts(group, count)):
         start = (group.segment + at) * partitioning.partition_bytes
         number = group.number * partitioning.ranges + at
         segment = spill.Segment("combine", number, start, attempt)
-        for first in range(0, len(buffer), each):
-            rows = buffer[first : first + each]
+        for first in range(0, len(buffer), slice_bytes):
+            rows = buffer[first : first + slice_bytes]
             with work.arena() as allocate:
                 updates = allocate(len(rows))
                 work.spills.read(segment, first, updates)

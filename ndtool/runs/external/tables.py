@@ -90,9 +90,9 @@ class Tables:
         if not parent.tuples:
             return Tuples(parent, *(memoryview(array("q")) for _ in range(3)))
         table = _starts(parent)
-        both = self._spills.lines(table, 1 + child, 3 + child)
+        lines = self._spills.lines(table, 1 + child, 3 + child)
         attempts = self._spills.lines(table, 0, 1)
-        return Tuples(parent, attempts, both[: parent.blocks], both[parent.blocks :])
+        return Tuples(parent, attempts, lines[: parent.blocks], lines[parent.blocks :])
 
     def attempts(self, group: Group, count: int) -> memoryview:
         """Return the attempts of segments of rows, from the first of a group on."""
@@ -105,9 +105,9 @@ class Tables:
         first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
         end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
-        both = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
+        lines = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
         attempts = self.attempts(children[0], end.segment - children[0].segment)
-        return Places(both[0], children, attempts, both[1 : 1 + count], both[2 + count :])
+        return Places(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
 
     def _groups(self, depth: int, first: int, count: int, after: bool = False) -> Iterator[Group]:
         """Yield successive groups; after: what follows them instead."""
@@ -117,8 +117,9 @@ class Tables:
             return
         lines = self._spills.lines(_offsets(depth), first, first + count + 1)
         for at in range(count):
-            here, segment, stop, segments = lines[2 * at : 2 * at + 4]
-            yield Group(depth, first + at, here, stop - here, block, segments if after else segment)
+            first_tuple, segment, end_tuple, next_segment = lines[2 * at : 2 * at + 4]
+            segment = next_segment if after else segment
+            yield Group(depth, first + at, first_tuple, end_tuple - first_tuple, block, segment)
 
 
 class Collected:
@@ -234,8 +235,8 @@ class Collected:
             table, before = _numbers((1 + blocks) * line), [0] * count
             for block in range(blocks):
                 table[block * line : (block + 1) * line] = _line([starts[block], *before])
-                here = starts[blocks + block :: blocks].tolist()
-                before = list(map(add, before, map(sub, here[1:], here)))
+                offsets = starts[blocks + block :: blocks].tolist()
+                before = list(map(add, before, map(sub, offsets[1:], offsets)))
             table[blocks * line :] = _line([0, *before])
             self._spills.tabulate(Table(_places(group), line), table)
             del starts

@@ -211,17 +211,17 @@ def _segments(
         is_leaf = child.depth == partitioning.levels
         segment_tuples = partitioning.segment_tuples(child.depth)
         kind = "sweep" if is_leaf else phase("replay", child.depth)
-        each = partitioning.ranges if is_leaf else partitioning.blocks
+        segments = partitioning.ranges if is_leaf else partitioning.blocks
         while first < stop:
             at = first // segment_tuples
             end, start = min(stop, (at + 1) * segment_tuples), child.first + at * segment_tuples
             attempt = places.attempts[child.segment - base + at]
-            segment = spill.Segment(kind, child.number * each + at, start * width, attempt)
+            segment = spill.Segment(kind, child.number * segments + at, start * width, attempt)
             yield segment, (first - at * segment_tuples) * width, (end - first) * width
             first = end
 
 
-PHASES = {one.__name__: one for one in (check, split, sweeps.combine, sweeps.sweep, replay)}
+PHASES = {task.__name__: task for task in (check, split, sweeps.combine, sweeps.sweep, replay)}
 sweep = sweeps.sweep
 
 

@@ -52,7 +52,7 @@ def units_of(
         del slabs["indices"]
     read = [slab(files_of(sources[role]), over) for role, over in slabs.items() if role in sources]
     written = slab(files_of(output), positions) if gathers else 1
-    held = max(chunk_buffers(output, True), *(chunk_buffers(one) for one in sources.values()))
+    held = max(chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values()))
     return Units(box, written, lcm(*read), held, at_once)
 
 

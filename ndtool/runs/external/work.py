@@ -65,9 +65,9 @@ class Work:
         )
         self._indices = arrays.indices
         if partitioning.indices:
-            held = memoryview(bytearray(partitioning.indices))
-            read_range(arrays.indices, 0, held)
-            self._indices = FlatReader(ByteRange(held), arrays.indices.over, Lock())
+            buffer = memoryview(bytearray(partitioning.indices))
+            read_range(arrays.indices, 0, buffer)
+            self._indices = FlatReader(ByteRange(buffer), arrays.indices.over, Lock())
 
     def indices(self, block: int, allocate: Allocate) -> Indices:
         """Return the indices of a block."""

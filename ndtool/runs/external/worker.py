@@ -140,7 +140,7 @@ def _at_work(call: Call) -> Iterator[_Opened]:
         _open.move_to_end(call.token)
         opened = _open[call.token]
         opened.users += 1
-        idle = [token for token, one in _open.items() if not one.users]
+        idle = [token for token, opened in _open.items() if not opened.users]
         for token in idle[: max(0, len(_open) - IDLE_RUNS)]:
             _open.pop(token).close()
     try:
@@ -175,17 +175,17 @@ def version() -> str:
 
 def require_one_version(cluster: Cluster) -> None:
     """Raise UsageError if a worker has another version of ndtool, or none."""
-    for name, found in cluster.everywhere(version).items():
-        if found != __version__:
-            raise mismatch(f"the worker at {name}", found, __version__)
+    for name, actual in cluster.everywhere(version).items():
+        if actual != __version__:
+            raise mismatch(f"the worker at {name}", actual, __version__)
 
 
-def mismatch(worker_name: str, found: object, wanted: str) -> UsageError:
+def mismatch(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
-    what = f"has ndtool {found}" if isinstance(found, str) else "has no ndtool"
+    what = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
     return UsageError(
-        f"{worker_name} {what}: expected {wanted}, as here",
-        hint=f"pip install 'ndtool[cluster]=={wanted}' on all workers",
+        f"{worker_name} {what}: expected {expected}, as here",
+        hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
     )
 
 
