@@ -81,9 +81,18 @@ def _lacking(exc: Exception) -> "NdtoolError | None":
     if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
         return failure(exc, str(exc.filename or "the system"))
     no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
-    if no_memory or isinstance(exc, MemoryError):
+    if no_memory or isinstance(exc, MemoryError) or _interrupted_import(exc):
         return ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
     return None
+
+
+def _interrupted_import(exc: Exception) -> bool:
+    """Return whether an import ended without a reason, as CPython's do if memory is short."""
+    import traceback
+
+    frames = traceback.extract_tb(exc.__traceback__)
+    importing = any(frame.filename.startswith("<frozen importlib") for frame in frames)
+    return isinstance(exc, SystemError) and importing
 
 
 def _listen() -> None:

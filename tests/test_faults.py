@@ -1,6 +1,7 @@
 """Failing system calls, killed processes, changing files: nothing is lost or incomplete."""
 
 import errno
+import importlib
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from ndtool import __main__ as program
 from ndtool.arrays.source import Source
 from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
-from ndtool.errors import OutputError
+from ndtool.errors import OutputError, ResourceError
 from ndtool.formats import locators
 from ndtool.machine import endings
 from ndtool.rules import dtypes, inference, shapes
@@ -515,6 +516,19 @@ def test_little_memory(run: tuple[str, ...], megabytes: int, workdir: Path) -> N
     else:
         result = np.load("out.npy" if "out.npy" in run else io.BytesIO(ran.out))
         assert np.array_equal(result, data + 1 if run == SCATTER else data[::-1])
+
+
+def test_an_import_that_ends_without_a_reason_lacks_memory(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPython's imports raise SystemError now and then if they get no memory."""
+    words = "error return without exception set"
+    Path("unreadable.py").write_text(f"raise SystemError({words!r})\n")
+    monkeypatch.syspath_prepend(workdir)
+    with pytest.raises(SystemError) as caught:
+        importlib.import_module("unreadable")
+    assert isinstance(program._lacking(caught.value), ResourceError)
+    assert program._lacking(SystemError(words)) is None  # a bug
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import forkserver
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, execute, ndtool, save
+from command import NDTOOL, at_terminal, environment, execute, ndtool, save
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="forks are for Linux only")
 DATA = np.arange(12.0).reshape(4, 3)
@@ -36,7 +36,8 @@ def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str])
     stdin = Path("idx.npy").read_bytes()
     servers = len(forkserver._all)
     forked = ndtool(*command, stdin=stdin, env=env)
-    assert max(servers, 1) == len(forkserver._all)  # was used
+    assert max(servers, 1) == len(forkserver._all)
+    assert forkserver._idle[-1].fits(environment(**env))  # was used
     assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
 
 
