@@ -82,7 +82,7 @@ WAYS = (
 LARGE = (
     Algorithm("columns", IN_ORDER, (5, 300_000), (9, 1)),
     Algorithm("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
-    Algorithm("parts", PARTS, (5_000_000,), (400_000, 1)),
+    Algorithm("parts", PARTS, (5_000_000,), (600_000, 1)),  # for two threads
     Algorithm("parts of rows", PARTS, (80_000, 70), (20_000, 1)),
     Algorithm("parts of a line", PARTS, (4_500_000,), (600_000,), 0),
     Algorithm("lines", LINES, (300, 3000), (300, 3000), 1),
@@ -218,8 +218,9 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
             for _ in range(repeats):
                 assert same(call.run(threads), result), (call.algorithm, call.combination, threads)
             algorithm, kernel = call.algorithm.taken
-            assert algorithm in taken, call.algorithm
-            assert 1 < taken[kernel] <= threads or threads == 1, call.algorithm
+            in_order = threads == 1 and algorithm == "by_destination"  # sorting gains nothing
+            assert algorithm in taken or in_order, call.algorithm
+            assert in_order or 1 < taken[kernel] <= threads or threads == 1, call.algorithm
 
 
 @pytest.mark.slow("each loop of each type has the bits of one thread")
