@@ -88,11 +88,12 @@ def _lacking(exc: Exception) -> "NdtoolError | None":
 
 def _interrupted_import(exc: Exception) -> bool:
     """Return whether an import ended without a reason, as CPython's do if memory is short."""
+    if not isinstance(exc, SystemError):
+        return False
     import traceback
 
     frames = traceback.extract_tb(exc.__traceback__)
-    importing = any(frame.filename.startswith("<frozen importlib") for frame in frames)
-    return isinstance(exc, SystemError) and importing
+    return any(frame.filename.startswith("<frozen importlib") for frame in frames)
 
 
 def _listen() -> None:

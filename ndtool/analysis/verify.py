@@ -133,7 +133,7 @@ def opened_arrays(
 ) -> Iterator[OpenArrays]:
     """Open the inputs of a call, and its output if any; raise OutputError if one changes.
 
-    sources: those that the caller has open, by role.
+    sources: the inputs that are open already, by role.
     """
     specs.check_mode("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
     arguments = dict(request.arguments)

@@ -34,7 +34,7 @@ cdef enum:            # bits of the result of a scatter
 cdef inline Py_ssize_t owned(
     int64_t* offsets, int64_t* positions, Py_ssize_t n, int64_t first, int64_t owner, int64_t owners
 ) noexcept nogil:
-    """Compact n offsets to those that `owner` updates, list their positions; return their number.
+    """Filter n offsets by owner, in place, and list their positions; return their number.
 
     Threads own slices by a hash of the offset, so that each slice is updated by one thread.
     """

@@ -199,11 +199,8 @@ class Run(NamedTuple):
             # Each worker holds repeated indices.
             reread = self.again + (partitioning.workers - 1) * partitioning.indices * self.is_shared
             read = sum(array.nbytes for array in arrays) + reread
-        groups, blocks, fan_out = (
-            self._groups(depth),
-            self._blocks(depth),
-            partitioning.fan_out(depth),
-        )
+        groups, blocks = self._groups(depth), self._blocks(depth)
+        fan_out = partitioning.fan_out(depth)
         nbytes = self._in_file(name) + self._spilled()[name].trailer * blocks
         if self.is_shared:
             nbytes += 16 * (groups * fan_out + 1) + 8 * (2 + fan_out) * blocks
@@ -245,11 +242,8 @@ class Run(NamedTuple):
     def _replay(self, depth: int) -> Costs:
         partitioning, name = self.partitioning, phase("replay", depth)
         n, per_tuple = partitioning.rows.tuples, partitioning.spilled_per_tuple(depth)
-        groups, blocks, fan_out = (
-            self._groups(depth),
-            self._blocks(depth),
-            partitioning.fan_out(depth),
-        )
+        groups, blocks = self._groups(depth), self._blocks(depth)
+        fan_out = partitioning.fan_out(depth)
         split, inner = phase("split", depth), depth + 1 < partitioning.levels
         rows = phase("replay", depth + 1) if inner else "sweep"
         ends = self._blocks(depth + 1) - self._groups(depth + 1) if inner else 0

@@ -44,10 +44,8 @@ def run(
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
     tables, outside = Collected(partitioning, spills), Outside(inference)
-    bytes_read = [
-        rows.tuple_bytes,
-        *map(partitioning.spilled_per_tuple, range(levels - 1)),
-    ]  # of a tuple, by split
+    spilled = map(partitioning.spilled_per_tuple, range(levels - 1))
+    bytes_read = [rows.tuple_bytes, *spilled]  # of a tuple, by split
     total_bytes = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
     total_bytes += rows.height * width
     done, last = 0.0, "replay" if partitioning.gathers else "sweep"

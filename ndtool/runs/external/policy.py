@@ -95,8 +95,13 @@ def patiently(action: Callable[[], object]) -> None:
         except NdtoolError as error:
             if not error.passing:
                 raise
-        time.sleep(BACKOFF * 2.0**waits)
+        time.sleep(_delay_after(waits))
     action()
+
+
+def _delay_after(waits: int) -> float:
+    """Return the seconds to wait after an error that may pass, and `waits` before it."""
+    return BACKOFF * 2.0**waits
 
 
 class _Run:
@@ -199,7 +204,7 @@ class _Run:
         self._troubles.waited(error)
         self._remove(task)
         self._limit = max(1, min(self._limit, self._executor.slots) // 2)
-        due = self._executor.now() + BACKOFF * 2.0 ** (self._waits[task] - 1)
+        due = self._executor.now() + _delay_after(self._waits[task] - 1)
         self._delayed.append((due, task))
 
     def _submit_late(self, now: float, troubles: Troubles) -> None:

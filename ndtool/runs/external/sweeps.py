@@ -43,18 +43,16 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Combine a range of the updates of a hot partition, and spill the result."""
     partitioning, dtype = work.partitioning, work.inference.dtype
     partition, at = divmod(number, partitioning.ranges)
-    group, height = (
-        work.tables.group(partitioning.levels, partition),
-        partitioning.height(partition),
-    )
+    group = work.tables.group(partitioning.levels, partition)
+    height = partitioning.height(partition)
     first, stop = _range(work, group, at)
     segment = spill.Segment("combine", number, (group.segment + at) * partitioning.partition_bytes)
     with work.partition_buffer() as whole:
         buffer = whole[: height * partitioning.rows.width]
         neutral = identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
-            slice_ = buffer[start : start + (1 << 20)]
-            slice_[:] = neutral * (len(slice_) // len(neutral))
+            chunk = buffer[start : start + (1 << 20)]
+            chunk[:] = neutral * (len(chunk) // len(neutral))
         _apply(work, group, first, stop, buffer, None)
         segment = work.spills.create(segment)
         work.spills.write(segment, 0, buffer)

@@ -38,12 +38,8 @@ class Work:
     def __init__(
         self, inference: Inference, partitioning: Partitioning, arrays: Arrays, spills: SpillStore
     ) -> None:
-        self.inference, self.partitioning, self.arrays, self.spills = (
-            inference,
-            partitioning,
-            arrays,
-            spills,
-        )
+        self.inference, self.partitioning = inference, partitioning
+        self.arrays, self.spills = arrays, spills
         plan, dtype, handling = inference.plan, inference.dtype, inference.handling
         if is_error(plan, handling.mode):
             handling = handling._replace(mode="error")
