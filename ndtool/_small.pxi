@@ -166,7 +166,7 @@ cdef class BoundCalls:
 
     array, empty: numpy.ndarray and numpy.empty. bind: returns a SmallCall for the arguments, shapes
     and element types of a call, or None; BoundCalls caches these. otherwise: the general path,
-    which takes all other calls and raises all errors. tuning: has SMALL, a limit in bytes.
+    which takes all other calls and raises all errors. tuning: has SMALL_CALL, a limit in bytes.
     """
 
     cdef object array, empty, bind, fallback, tuning
@@ -207,7 +207,7 @@ cdef class BoundCalls:
         """Return the result, or None if the general path must be taken."""
         cdef int64_t sizes[1 + 3 * (1 + MAX_AXES)]
         cdef int d, n
-        cdef Py_ssize_t moved, limit = self.tuning.SMALL
+        cdef Py_ssize_t moved, limit = self.tuning.SMALL_CALL
         cdef object entry, dtype = data.dtype
         cdef SmallCall bound
         cdef bint done

@@ -31,7 +31,7 @@ from dask.utils import parse_bytes
 from ndtool import notebook
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
-from ndtool.errors import RuleError, shown
+from ndtool.errors import RuleError, format_value
 from ndtool.inmemory.arguments import array, attributes_of, index_array, type_of, word
 from ndtool.inmemory.nulls import libraries
 from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
@@ -146,7 +146,7 @@ def _call(
     options = GatherOptions if len(inputs) == 2 else ScatterOptions
     for name in keywords:
         if name not in options.__annotations__:
-            raise TypeError(f"{operator}() got an unexpected keyword argument {shown(name)}")
+            raise TypeError(f"{operator}() got an unexpected keyword argument {format_value(name)}")
     keywords = dict(keywords)
     spec = word("spec", keywords.pop("spec", "ndtool"))
     parsed = attributes_of(operator, (attributes | keywords).items())

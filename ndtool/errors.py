@@ -57,26 +57,26 @@ def printable(text: str, limit: int = 200) -> str:
     return escaped if len(escaped) <= limit else escaped[: limit - 3] + "..."
 
 
-def words(error: object, limit: int = 200) -> str:
+def library_message(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
     text = foreign(" ".join(str(error).split()))
     return printable(text or type(error).__name__, limit)
 
 
-def called(argument: str) -> str:
+def argument_name(argument: str) -> str:
     """Return the name of a file, member or stream argument in messages."""
     return "standard input" if argument == "-" else printable(argument)
 
 
-def shown(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
+def format_value(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
     """Return the repr of a value on one line, or its type where the repr fails."""
     try:
         return printable(form(value), limit)
     except Exception:
-        return number(value) if type(value) is int else f"a {type(value).__name__}"
+        return format_integer(value) if type(value) is int else f"a {type(value).__name__}"
 
 
-def number(value: int) -> str:
+def format_integer(value: int) -> str:
     """Return an integer in digits, or its order of magnitude if it has more than 40."""
     if abs(value) < 10**40:
         return str(value)
@@ -84,12 +84,12 @@ def number(value: int) -> str:
     return f"about {'-' if value < 0 else ''}10^{power}"
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return a count with its noun in the singular or plural: 1 thread, 2 threads."""
     return f"{count} {noun}" + "s" * (count != 1)
 
 
-def sized(count: int) -> str:
+def format_size(count: int) -> str:
     """Return a size as text: 10.2 kB."""
     if count < 1000:
         return "1 byte" if count == 1 else f"{count} bytes"
@@ -101,7 +101,7 @@ def sized(count: int) -> str:
     return f"{size:.3g} {units[0]}" if size < 1000 else f"{size:.0f} {units[0]}"
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def format_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells as plain text in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
@@ -251,7 +251,7 @@ class BoundsError(NdtoolError, IndexError):
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
-            f"{indices}{brackets} = {shown(self.value)}",
+            f"{indices}{brackets} = {format_value(self.value)}",
             f"{axis} has size {self.size}{of_several}: {valid}",
         )
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, called
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, argument_name
 from ndtool.formats.opened import require_same
 from ndtool.inmemory.arguments import attributes_of, name_exactly
 from ndtool.literals import Reduction, WriteMode
@@ -332,11 +332,11 @@ def _run(
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(ready, progress, sink=sink)
             if outcome.outside is not None:
-                name_exactly(outcome.outside, inputs["indices"], called(arguments["data"]))
+                name_exactly(outcome.outside, inputs["indices"], argument_name(arguments["data"]))
             run_warnings = steps.warnings(ready, outcome.outside)  # with that name
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
-        name_exactly(error, inputs.get("indices"), called(arguments.get("data", "")))
+        name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
         raise
     except MemoryError as error:
         if isinstance(error, NdtoolError):

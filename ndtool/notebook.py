@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ndtool.errors import RuleError, aligned, printable
+from ndtool.errors import RuleError, format_columns, printable
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.trace import Trace
@@ -37,7 +37,7 @@ def rich(tables: Iterable[Table]) -> Any:
 def text(content: Table) -> str:
     """Return a table as plain text, one line per row."""
     rows = [[printable(cell, 1000) for cell in row] for row in (content.columns, *content.rows)]
-    return (content.title and printable(content.title, 1000) + "\n") + aligned(rows)
+    return (content.title and printable(content.title, 1000) + "\n") + format_columns(rows)
 
 
 def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from ndtool.arrays import memory as buffers
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, silent
-from ndtool.errors import UsageError, shown
+from ndtool.errors import UsageError, format_value
 from ndtool.formats import opened
 from ndtool.inmemory.arguments import array, attributes_of, index_array, integer, word
 from ndtool.literals import CallOptions
@@ -80,10 +80,14 @@ def _whole(name: str, value: Any) -> int:
 def _memory(name: str, value: Any) -> int:
     nbytes = memory.parse_size(word(name, value)) if isinstance(value, str) else None
     if nbytes is None and isinstance(value, str):
-        raise UsageError(f"memory is {shown(value)}: expected bytes, or a size such as '500MB'")
+        raise UsageError(
+            f"memory is {format_value(value)}: expected bytes, or a size such as '500MB'"
+        )
     nbytes = _whole(name, value) if nbytes is None else nbytes
-    if nbytes < tuning.LEAST_MEMORY:
-        raise UsageError(f"memory is {shown(value)}: it must be at least {tuning.LEAST_MEMORY}")
+    if nbytes < tuning.MIN_MEMORY:
+        raise UsageError(
+            f"memory is {format_value(value)}: it must be at least {tuning.MIN_MEMORY}"
+        )
     return nbytes
 
 
@@ -93,10 +97,10 @@ def _codec(name: str, value: Any) -> str:
 
 def _sizes(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, tuple | list):
-        raise UsageError(f"{name} is {shown(value)}: it must be a tuple of sizes")
+        raise UsageError(f"{name} is {format_value(value)}: it must be a tuple of sizes")
     sizes = tuple(integer(name, size, UsageError) for size in value)
     if min(sizes, default=1) < 1:
-        raise UsageError(f"{name} is {shown(sizes)}: sizes must be at least 1")
+        raise UsageError(f"{name} is {format_value(sizes)}: sizes must be at least 1")
     return sizes
 
 
@@ -105,7 +109,7 @@ def path(name: str, value: Any) -> str:
     try:
         return os.fsdecode(value)
     except Exception:
-        raise UsageError(f"{name} is {shown(value)}: it must be a str or a path") from None
+        raise UsageError(f"{name} is {format_value(value)}: it must be a str or a path") from None
 
 
 def _directories(name: str, value: Any) -> tuple[str, ...]:
@@ -127,7 +131,9 @@ class ProgressReporter:
 
     def __init__(self, operator: str, progress: Progress) -> None:
         if not isinstance(progress, bool) and not callable(progress):
-            raise UsageError(f"progress is {shown(progress)}: it must be a bool or a function")
+            raise UsageError(
+                f"progress is {format_value(progress)}: it must be a bool or a function"
+            )
         self._operator, self._progress, self._shown = operator, progress, 0
 
     def __enter__(self) -> ProgressCallback:
@@ -151,7 +157,9 @@ class ProgressReporter:
 def operator_name(name: str) -> str:
     """Return the name of an operator; UsageError if there is none."""
     if word("operator", name) not in EVERY:
-        raise UsageError(f"{shown(name)} is not an operator: expected one of {', '.join(EVERY)}")
+        raise UsageError(
+            f"{format_value(name)} is not an operator: expected one of {', '.join(EVERY)}"
+        )
     return name
 
 
@@ -194,7 +202,7 @@ def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     for name in attributes:
         if name not in valid:
             listed = ", ".join(valid)
-            raise UsageError(f"{operator} has no attribute {shown(name)}: expected {listed}")
+            raise UsageError(f"{operator} has no attribute {format_value(name)}: expected {listed}")
     return attributes_of(operator, attributes.items())
 
 
@@ -236,5 +244,5 @@ def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -
         ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
     for name, number, least in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
         if number < least:
-            raise UsageError(f"{name} is {shown(number)}: it must be at least {least}")
+            raise UsageError(f"{name} is {format_value(number)}: it must be at least {least}")
     return EngineSettings(numbers[0], numbers[1], threads, numbers[2])

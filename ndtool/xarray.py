@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 from ndtool.dask import gather_nd
-from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, printable, shown
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, format_value, printable
 from ndtool.inmemory.arguments import index_array
 
 T = TypeVar("T", xr.Dataset, xr.DataArray)
@@ -61,7 +61,9 @@ def isel_points(
     for name in requested:
         if name not in obj.dims:
             dimensions = ", ".join(map(str, obj.dims))
-            raise UsageError(f"{shown(name)} is not a dimension: expected some of {dimensions}")
+            raise UsageError(
+                f"{format_value(name)} is not a dimension: expected some of {dimensions}"
+            )
     checked = {
         name: _indexer(name, value, over, obj.sizes[name]) for name, value in requested.items()
     }

@@ -327,7 +327,7 @@ def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
 def test_subclasses_are_updated_in_place(
     name: str, aside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "ASIDE", aside)
+    monkeypatch.setattr(tuning, "TEMPORARY_OUTPUT", aside)
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         assert call(name, data=data, out=data) is data
@@ -368,7 +368,7 @@ def test_small_arrays_are_normalized_as_large_ones(
             for order, aligned in product("<>", (False, True)):
                 done = []
                 for limit in (0, 1 << 12):
-                    monkeypatch.setattr(tuning, "COPIED", limit)
+                    monkeypatch.setattr(tuning, "NUMPY_COPY", limit)
                     done.append(bytes(buffers.normalize(workdir, kind, order, aligned, 2)))
                 assert done[0] == done[1]
                 assert raw(workdir) == before
@@ -379,7 +379,7 @@ def test_small_calls_have_the_bits_of_large_ones(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = call(name)
-    monkeypatch.setattr(tuning, "COPIED", 1 << 12)
+    monkeypatch.setattr(tuning, "NUMPY_COPY", 1 << 12)
     for layout in LAYOUTS:
         if layout != "broadcast":
             assert same(call(name, data=laid_out(DATA, layout)), expected)
@@ -604,7 +604,7 @@ def test_an_output_beyond_memory_is_refused() -> None:
 
 
 def test_memory_that_cannot_be_mapped_is_a_lack_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SMALL", 0)
+    monkeypatch.setattr(tuning, "SMALL_CALL", 0)
     monkeypatch.setattr(scatters, "scatter", failing(12))
     with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
         call("scatter_nd")

@@ -99,7 +99,7 @@ def test_elements_selected_by_negative_indices(reduction: str, strays: int, kind
 def test_rows_streamed_from_and_to_anywhere(
     width: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "STREAMED", 1)
+    monkeypatch.setattr(tuning, "NON_TEMPORAL", 1)
     rng = np.random.default_rng(53)
     count, buffer = 300, rng.integers(0, 256, 400 * width + 128, np.uint8)
     for at, to in product((0, 1, 16, 48, 63), (0, 1, 16, 40, 63)):
@@ -138,7 +138,7 @@ def test_batches_of_one_tuple(batches: tuple[int, ...], rule: str) -> None:
 def test_tuples_that_follow_each_other(
     order: str, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "SORTED", 0)  # random tuples would be sorted
+    monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)  # random tuples would be sorted
     rng = np.random.default_rng(55)
     size, count = 1 << 20, 1 << 15
     data, updates = rng.random(size, np.float32), rng.random(count, np.float32)

@@ -44,9 +44,9 @@ def calls() -> dict[str, Callable[[], Any]]:
     return made
 
 
-@pytest.mark.parametrize("small", [tuning.SMALL, 0], ids=["small calls", "general path"])
+@pytest.mark.parametrize("small", [tuning.SMALL_CALL, 0], ids=["small calls", "general path"])
 def test_threads_that_call_at_once(small: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "SMALL", small)
+    monkeypatch.setattr(tuning, "SMALL_CALL", small)
     operators = calls()
     wanted = {name: call().tobytes() for name, call in operators.items()}
     start = Barrier(THREADS)

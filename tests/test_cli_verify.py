@@ -112,7 +112,7 @@ def test_memory_depends_on_no_size(workdir: Path) -> None:
 
 def test_the_share_that_is_done_grows_to_the_whole() -> None:
     shares: list[float] = []
-    verify.verify(scattered(3 * blocks.TUPLES, 3 * blocks.PIECE // 8), shares.append)
+    verify.verify(scattered(3 * blocks.TUPLES, 3 * blocks.BLOCK_BYTES // 8), shares.append)
     assert len(shares) == 4 * 3  # check, copy, walk, compare: three blocks each
     assert shares == sorted(shares)
     assert shares[-1] == 1
@@ -142,7 +142,7 @@ def test_a_terminal_shows_a_bar_that_goes_away() -> None:
 def test_differences_of_all_blocks_are_counted(
     fortran: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "PIECE", 16)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 16)
     wrong = np.arange(35.0).reshape(5, 7)
     wrong[1, 3] = wrong[1, 4] = wrong[4, 6] = -1
     order = "F" if fortran else "C"
@@ -166,7 +166,7 @@ def test_an_unsupported_output_is_refused_first(out: np.ndarray) -> None:
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy", "upd.npy", "out.npy"])
 def test_an_input_that_changes_during_the_work(name: str) -> None:
-    request = scattered(10 * blocks.TUPLES, 10 * blocks.PIECE // 8)
+    request = scattered(10 * blocks.TUPLES, 10 * blocks.BLOCK_BYTES // 8)
 
     def corrupt(share: float) -> None:
         if share > 0.5 and os.stat(name).st_mtime_ns:

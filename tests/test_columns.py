@@ -30,9 +30,9 @@ PAGE = _kernels.PAGE
 def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Write all outputs along an axis that is not the last in blocks of at most a few pages."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "WAITING", 0)
+    monkeypatch.setattr(tuning, "INCOMPLETE_PAGES", 0)
     monkeypatch.setattr(memory, "available", lambda: 0)
-    monkeypatch.setattr(tuning, "BLOCK", 2 * PAGE)
+    monkeypatch.setattr(tuning, "COLUMN_BLOCK", 2 * PAGE)
     bind.bind_units.cache_clear()
     yield monkeypatch
     bind.bind_units.cache_clear()
@@ -82,7 +82,7 @@ def test_blocks_have_the_bits_of_the_reference(
     blocks: pytest.MonkeyPatch, case: Case, threads: int, block: int, bands: int
 ) -> None:
     blocks.setattr(columns, "LINE", 1)
-    blocks.setattr(tuning, "BLOCK", block)
+    blocks.setattr(tuning, "COLUMN_BLOCK", block)
     blocks.setattr(tuning, "BANDS", bands)
     with np.errstate(all="ignore"):
         want = expected(case)
@@ -124,7 +124,7 @@ def test_bands_whose_tiles_exceed_the_cache(
 def test_every_page_is_written_by_two_blocks_at_most(
     blocks: pytest.MonkeyPatch, operator: str, columns_of_row: int
 ) -> None:
-    blocks.setattr(tuning, "BLOCK", 8 * PAGE)
+    blocks.setattr(tuning, "COLUMN_BLOCK", 8 * PAGE)
     blocks.setattr(tuning, "BANDS", 100)
     touched: Counter[int] = Counter()
     size = 0
@@ -168,7 +168,7 @@ def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, 
     cut = list(columns.blocks(panels, rows, bytearray(1), bands))
     buffer = len(columns.allocate(panels, rows, bands, bytearray(1)))
     assert max(block.nbytes for block in cut) <= buffer
-    assert buffer <= tuning.BLOCK + 4 * rows <= 33 << 20
+    assert buffer <= tuning.COLUMN_BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in cut) == rows * width * 4
 
 

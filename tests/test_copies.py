@@ -73,7 +73,7 @@ def test_the_bits_of_one_thread(
 ) -> None:
     rng, values = np.random.default_rng(51), special_values(dtype)
     for slots, run, tuples, piece in ((5, (), 999, 500), (3, (2, 2), 300, 1 << 26)):
-        monkeypatch.setattr(tuning, "PIECE", piece)
+        monkeypatch.setattr(tuning, "WORK_ITEM", piece)
         indices = rng.integers(-slots, slots, (tuples, 1))
         for some in (values, values[:4], values[-4:]):
             data, updates = rng.choice(some, (slots, *run)), rng.choice(some, (tuples, *run))
@@ -103,7 +103,7 @@ def test_elements_of_the_only_line(taken: list[str]) -> None:
 def test_a_bad_index_changes_nothing(
     position: int, taken: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "ASIDE", 0)
+    monkeypatch.setattr(tuning, "TEMPORARY_OUTPUT", 0)
     data, indices, updates = np.arange(7), np.full((1000, 1), 3), np.ones(1000, int)
     indices[position] = 7
     for threads in (2, 3):

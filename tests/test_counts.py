@@ -46,7 +46,7 @@ def test_elements_are_marked_or_counted_first(
     dtype: str, repeated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neutral elements take the places of current values, unless an update is a NaN."""
-    monkeypatch.setattr(tuning, "REPEATED", repeated)
+    monkeypatch.setattr(tuning, "UPDATES_PER_SLICE", repeated)
     rng, item = np.random.default_rng(4), np.dtype(dtype)
     for combination in counted(item):
         for special in (False, True):
@@ -67,7 +67,7 @@ def test_slices_are_divided_after_their_last_update(width: int) -> None:
     flat = (rows[:, None] * width + np.arange(width)).ravel()
     for combination in counted(data.dtype):
         expected = expected_scatter(data, flat, updates, **combination)
-        for tables in ((), ({(tuning, "SMALL"): 0, (tuning, "PIECE"): 1000},)):
+        for tables in ((), ({(tuning, "SMALL_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
             with lowered(*tables):
                 actual = ndtool.scatter(data, rows, updates, **combination, threads=3)
             assert agree(actual, expected, combination["reduction"]), combination
@@ -99,7 +99,7 @@ def test_means_of_a_small_call_in_which_all_elements_have_updates() -> None:
     for axis_first in (False, True):
         shape = (6000, 1) if axis_first else (6000,)
         given = data.reshape(-1, *shape[1:]), places.reshape(shape), updates.reshape(shape)
-        with lowered({(tuning, "SMALL"): 1 << 16}):
+        with lowered({(tuning, "SMALL_CALL"): 1 << 16}):
             actual = ndtool.scatter_elements(*given, reduction="mean", include_self=False)
         sums, numbers = np.bincount(places, updates), np.bincount(places)
         assert actual.ravel().tolist() == (sums // numbers).tolist()

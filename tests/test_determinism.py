@@ -180,7 +180,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     for algorithm, kernel in {algorithm.taken for algorithm in WAYS}:
         spy(monkeypatch, scatters, algorithm, note)
         spy(monkeypatch, gathers._kernels, kernel, note)
-    monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)  # `lead` changes it
+    monkeypatch.setattr(tuning, "WIDE_SLICE", tuning.WIDE_SLICE)  # `lead` changes it
     return seen
 
 
@@ -200,7 +200,7 @@ def spy(
 
 def lead(algorithm: Algorithm) -> None:
     """Exclude the algorithm for long slices, to test another one."""
-    tuning.WIDE = 65 if algorithm.taken == IN_ORDER else 1 << 40
+    tuning.WIDE_SLICE = 65 if algorithm.taken == IN_ORDER else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
@@ -242,7 +242,7 @@ def test_every_type_and_reduction(dtype: np.dtype, small: None, taken: dict[str,
 def test_algorithms_at_their_real_size(
     reduction: str, heavy: bool, taken: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)  # three elements may be neighbours
+    monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)  # three elements may be neighbours
     rng = np.random.default_rng(32)
     compare(
         [a_call(rng, w, np.dtype("f4"), {"reduction": reduction}, heavy) for w in LARGE],
@@ -277,7 +277,7 @@ def test_runs_that_bypass_the_cache(width: int, begin: int, small: None) -> None
 
 @pytest.mark.parametrize("packed", [0, 1 << 28])
 def test_gathers(packed: int, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "PACKED", packed)
+    monkeypatch.setattr(tuning, "MAX_PACKED", packed)
     rng = np.random.default_rng(33)
     memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
     turned = memory.transpose(2, 0, 1), np.asfortranarray(memory)
@@ -346,7 +346,7 @@ def test_an_index_out_of_bounds_leaves_the_output_unchanged(
     algorithm: Algorithm, limit: int, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "SCRATCH", limit)
-    monkeypatch.setattr(tuning, "WIDE", tuning.WIDE)
+    monkeypatch.setattr(tuning, "WIDE_SLICE", tuning.WIDE_SLICE)
     lead(algorithm)
     call = a_call(np.random.default_rng(44), algorithm, np.dtype("f4"), {"reduction": "add"}, False)
     data, indices, updates = call.arrays
@@ -414,7 +414,7 @@ def test_no_call_gathers_more_than_a_work_item(
     data, index = np.ones((9, width), "u1"), np.full((90_000 // width + 1, 1), -1)
     assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
     assert sum(moved) == len(index) * width
-    assert tuning.PIECE // 2 < max(moved) <= tuning.PIECE
+    assert tuning.WORK_ITEM // 2 < max(moved) <= tuning.WORK_ITEM
 
 
 def arguments(algorithm: Algorithm, reduction: str) -> dict[str, Any]:
@@ -439,7 +439,7 @@ def test_files_in_chunks_of_any_size(
         moved = arguments(algorithm, "none")["operator"].replace("scatter", "gather")
         read = getattr(ndtool, moved)(data, indices, algorithm.axis or 0)
         for chunk, threads in product((999, 1 << 22), (1, 3)):
-            monkeypatch.setattr(tuning, "WRITTEN", chunk)
+            monkeypatch.setattr(tuning, "WRITE_SIZE", chunk)
             monkeypatch.setattr(tuning, "FILE_SCRATCH", chunk)
             names = ("data.npy", "indices.npy")
             options = {"output": "out.npy", "threads": threads}

@@ -447,7 +447,7 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int, workdir: Path) -> None:
 def test_all_blocks_are_compared(
     piece: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "PIECE", piece)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", piece)
     monkeypatch.setattr(diagnosis, "EXAMINED", 5)
     request = without_updates(workdir)
     with pytest.raises(DifferenceError) as caught:
@@ -464,7 +464,7 @@ def test_largest_differences_are_examined(
     piece: int, within: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If most differences are rounding errors, the few lost updates are reported, too."""
-    monkeypatch.setattr(blocks, "PIECE", piece)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", piece)
     monkeypatch.setattr(diagnosis, "EXAMINED", 5)
     idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")
     case = Case("scatter_nd", (np.zeros(100, "f4"), idx, upd), {"reduction": "add"})

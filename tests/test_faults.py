@@ -949,10 +949,10 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
-    monkeypatch.setattr(tuning, "SORTED", 0)
-    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)
-    for largest in (tuning.LARGEST_PART, 1):
-        monkeypatch.setattr(tuning, "LARGEST_PART", largest)
+    monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)
+    monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)
+    for largest in (tuning.MAX_PARTITION, 1):
+        monkeypatch.setattr(tuning, "MAX_PARTITION", largest)
         request = Request(
             "scatter_nd",
             "data.npy",

@@ -29,7 +29,7 @@ from ndtool.machine import threads as teams
 from ndtool.rules import dtypes
 
 Array = np.ndarray[Any, Any]
-tuning.COPIED = tuning.SMALL = 0  # disables the fast path for small arrays
+tuning.NUMPY_COPY = tuning.SMALL_CALL = 0  # disables the fast path for small arrays
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
 
@@ -138,7 +138,7 @@ def limits() -> Iterator[None]:
     """Disable the fast path of small calls, and enable streamed outputs."""
     limit(WORTH=1)
     yield
-    limit(STREAMED=1, PIECE=1 << 16)
+    limit(NON_TEMPORAL=1, WORK_ITEM=1 << 16)
     yield
 
 
@@ -176,7 +176,7 @@ def far() -> None:
 def lines() -> None:
     """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
-    limit(WORTH=1, STREAMED=1)
+    limit(WORTH=1, NON_TEMPORAL=1)
     for width in range(1, 601):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
         data = guarded(values(rng, "u1", (5, width)))
@@ -198,7 +198,7 @@ def columns() -> None:
     rng = np.random.default_rng(2)
     limit(WORTH=1)
     for streamed, width in product((1, 1 << 40), (65536, 65537, 65599, 131071)):
-        limit(STREAMED=streamed)
+        limit(NON_TEMPORAL=streamed)
         data, index = values(rng, "u1", (3, width)), np.array([[2], [0], [-1]])
         call(gather_nd, data[index[:, 0]], (data, index))
         updates = data[::-1].copy()
@@ -206,9 +206,9 @@ def columns() -> None:
         expected[index[:, 0]] = updates
         call(scatter_nd, expected, (data, index, updates))
         in_place(scatter_nd, expected, (data, index, updates))
-        limit(PIECE=1 << 15)
+        limit(WORK_ITEM=1 << 15)
         call(gather_nd, data[index[:, 0]], (data, index))
-        limit(PIECE=1 << 26)
+        limit(WORK_ITEM=1 << 26)
 
 
 @algorithm
@@ -231,7 +231,7 @@ def batches() -> None:
 @algorithm
 def strided() -> None:
     rng = np.random.default_rng(4)
-    limit(WORTH=1, PACKED=0)
+    limit(WORTH=1, MAX_PACKED=0)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
@@ -244,9 +244,9 @@ def strided() -> None:
             )
             index = ends(rng, (3,), (9,))
             call(gather_nd, data[index[:, 0]], (data, index))
-            limit(PIECE=3 * width)  # slices are divided into work items
+            limit(WORK_ITEM=3 * width)  # slices are divided into work items
             call(gather_nd, data[index[:, 0]], (data, index))
-            limit(PIECE=1 << 26)
+            limit(WORK_ITEM=1 << 26)
             along = ends(rng, (2,), (3, 5, 4))[..., 0]
             call(gather_elements, np.take_along_axis(data, along, 1), (data, along), 1)
             last = ends(rng, (4,), (3, 2, 9))[..., 0]
@@ -327,11 +327,11 @@ def other_axis() -> None:
     gathers.bytearray = scratch
     limit(WORTH=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
-        limit(CACHED=1 << 19 if packed else 0, PIECE=1 << 26 if packed else 1 << 14)
+        limit(CACHE_SIZE=1 << 19 if packed else 0, WORK_ITEM=1 << 26 if packed else 1 << 14)
         data = values(rng, f"V{width}", (2, 5, columns + (columns == 6)))
         index = ends(rng, (5,), (2, 9, columns))[..., 0]
         call(gather_elements, np.take_along_axis(data[..., :columns], index, 1), (data, index), 1)
-    limit(CACHED=1 << 19)
+    limit(CACHE_SIZE=1 << 19)
     for columns in (511, 512, 513, 1030):
         data, index = values(rng, "f4", (3, columns)), rng.integers(-3, 3, (600, columns))
         call(gather_elements, np.take_along_axis(data, index, 0), (data, index), 0)
@@ -353,9 +353,9 @@ def scatter_algorithms() -> Iterator[str]:
     memory.take, memory._spare = scratch, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
-    limit(CACHED=256, FEW=1, SORTED=0, LOCAL_SHARE=2, STREAMED=1)
+    limit(CACHE_SIZE=256, MIN_SORTED=1, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1)
     yield "streamed parts"
-    limit(CACHED=64, SORTED=0, LOCAL_SHARE=2, STREAMED=1 << 40, PIECE=1 << 12)
+    limit(CACHE_SIZE=64, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1 << 40, WORK_ITEM=1 << 12)
     yield "small parts"
 
 
@@ -432,7 +432,7 @@ def copies() -> None:
     gathers.bytearray = scratch
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
-        limit(WORTH=1, PIECE=128, STREAMED=streamed)
+        limit(WORTH=1, WORK_ITEM=128, NON_TEMPORAL=streamed)
         for size in range(1, 400):
             data, updates = values(rng, "u1", (size,)), values(rng, "u1", (2,))
             expected = data.copy()
@@ -461,7 +461,7 @@ def changing_indices() -> None:
     """Another thread changes the indices during the calls: values are wrong, but no access is
     out of bounds."""
     rng = np.random.default_rng(13)
-    limit(WORTH=1, FEW=1, CACHED=1 << 10, SORTED=0, LOCAL_SHARE=2)
+    limit(WORTH=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
     data, updates = guarded(values(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
     index, right = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)
@@ -513,5 +513,5 @@ def reads_after() -> None:
 
 
 if __name__ == "__main__":
-    limit(ASIDE=0)
+    limit(TEMPORARY_OUTPUT=0)
     algorithms[sys.argv[1]]()

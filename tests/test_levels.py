@@ -116,7 +116,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST, distributed._task_memory)
+    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
     assert cut is not None
     spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
@@ -159,7 +159,7 @@ def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(folder: Path) 
 def test_a_gather_that_does_not_fit_is_refused_with_the_least_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "LEAST_MEMORY", 1)
+    monkeypatch.setattr(tuning, "MIN_MEMORY", 1)
     with pytest.raises(
         ResourceError, match=r"--memory 10 kB is less than the [0-9.]+ kB"
     ) as caught:

@@ -24,8 +24,8 @@ SHAPES = [((40, 50), 2, 0), ((300, 400), 2, 0), ((3, 30, 20, 2), 2, 1), ((9, 8, 
 
 @pytest.fixture(autouse=True)
 def narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "NARROWED", 1)
-    monkeypatch.setattr(tuning, "PIECE", 1 << 14)  # so that several calls narrow them
+    monkeypatch.setattr(tuning, "NARROW_INDICES", 1)
+    monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 14)  # so that several calls narrow them
 
 
 def drawn(shape: tuple[int, ...], k: int, b: int, count: int) -> np.ndarray:
@@ -88,7 +88,7 @@ def test_short_rows_are_copied_by_their_numbers(
     lines: tuple[int, int], dtype: str, streamed: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spatially local batches and others, indices of two bytes and four, cached data and larger."""
-    monkeypatch.setattr(tuning, "STREAMED", streamed)
+    monkeypatch.setattr(tuning, "NON_TEMPORAL", streamed)
     count, length = lines
     data = RNG.integers(0, 2, (count, length, np.dtype(dtype).itemsize), np.uint8).view(dtype)[
         ..., 0
@@ -173,8 +173,8 @@ def test_an_index_out_of_bounds_leaves_out_unchanged(location: int, value: int) 
 
 
 def test_an_out_of_large_parts_is_untouched_by_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "MOST_PARTS", 4)
-    monkeypatch.setattr(tuning, "LARGEST_PART", 1 << 18)
+    monkeypatch.setattr(tuning, "MAX_PARTITIONS", 4)
+    monkeypatch.setattr(tuning, "MAX_PARTITION", 1 << 18)
     size, count = 1 << 25, 1 << 15
     data, out = np.zeros(size, np.uint8), np.full(size, 7, np.uint8)
     indices = np.random.default_rng(0).integers(0, size, (count, 1))

@@ -61,7 +61,7 @@ def test_every_byte_is_written_once(
         out[start : start + len(view)] = view
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "TURNED", limit)
+        patch.setattr(tuning, "NORMALIZED_BOX", limit)
         patch.setattr("ndtool.machine.threads.WORTH", 1)
         copies.write_normalized(data, shape, dtype, order, write, threads)
     assert bytes(out) == turned
@@ -140,9 +140,9 @@ def test_gathers_of_rows_from_fortran_files(
     methods = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
     for order, packed, box, threads in methods:
         save(data=data.view(dtype), indices=np.array(indices, order=order))
-        temporary.setattr(tuning, "PACKED", packed)
-        temporary.setattr(tuning, "TURNED", box)
-        temporary.setattr(tuning, "WRITTEN", box + 13)
+        temporary.setattr(tuning, "MAX_PACKED", packed)
+        temporary.setattr(tuning, "NORMALIZED_BOX", box)
+        temporary.setattr(tuning, "WRITE_SIZE", box + 13)
         got = run("gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy")
         assert got.dtype == dtype
         assert raw(got) == want, (order, packed, box, threads)
@@ -158,7 +158,7 @@ def test_scatters_into_fortran_files(temporary: pytest.MonkeyPatch, code: str) -
     for turned, box, threads in product("CF", (70, 999), (1, 3)):
         save(data=np.asarray(data, order="F"), indices=np.asarray(indices, order="F"))
         save(updates=np.asarray(updates, order=turned))
-        temporary.setattr(tuning, "TURNED", box)
+        temporary.setattr(tuning, "NORMALIZED_BOX", box)
         names = "data.npy", "indices.npy", "updates.npy"
         got = run("scatter_nd", Attributes(reduction="add"), threads, *names)
         assert raw(got) == raw(want), (turned, box, threads)

@@ -249,7 +249,7 @@ def test_the_size_of_blocks_changes_no_bit(
         for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
             with monkeypatch.context() as patched:
                 patched.setattr(blocks, "TUPLES", tuples)
-                patched.setattr(blocks, "PIECE", piece)
+                patched.setattr(blocks, "BLOCK_BYTES", piece)
                 assert all(map(same, in_all_ways(dtype, reduction, order), expected))
 
 

@@ -12,7 +12,7 @@ from limits import failing
 import ndtool as ndtool_package
 from ndtool.analysis import infer, values
 from ndtool.cli import records
-from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, sized
+from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError, format_size
 from ndtool.inmemory import ops
 from ndtool.rules import dtypes, specs
 from ndtool.rules.operators import Attributes
@@ -24,7 +24,7 @@ from ndtool.rules.operators import Attributes
      (999_500, "1 MB"), (5 << 40, "5.5 TB"), (10**18, "1000 PB")],
 )  # fmt: skip
 def test_sizes(count, text):
-    assert sized(count) == text
+    assert format_size(count) == text
 
 
 @pytest.mark.parametrize(

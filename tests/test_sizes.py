@@ -144,11 +144,11 @@ def test_sorting_beyond_42_bits(width: int, workdir: Path, several_threads: None
     rows = (5 << 40) // width
     data = sparse((rows, width))
     at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
-    index = np.tile(at, tuning.FEW + 1)[:, None]
+    index = np.tile(at, tuning.MIN_SORTED + 1)[:, None]
     updates = np.ones((len(index), width), "u1")
     for threads in THREADS:
         ndtool.scatter_nd(data, index, updates, "add", out=data, threads=threads)
-    assert (data[at] == 2 * (tuning.FEW + 1) % 256).all()
+    assert (data[at] == 2 * (tuning.MIN_SORTED + 1) % 256).all()
     ndtool.scatter_nd(data, index, updates, out=data)
     assert (data[at] == 1).all()
     assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
@@ -259,7 +259,7 @@ def test_elements_are_normalized_in_boxes(
     itemsize: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run between two kernel calls."""
-    monkeypatch.setattr(tuning, "PIECE", 1 << 20)
+    monkeypatch.setattr(tuning, "WORK_ITEM", 1 << 20)
     packed, swapped = Mock(wraps=_kernels.pack), Mock(wraps=_kernels.swap)
     monkeypatch.setattr(_kernels, "pack", packed)
     monkeypatch.setattr(_kernels, "swap", swapped)

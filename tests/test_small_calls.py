@@ -98,10 +98,10 @@ def test_the_outcome_equals_the_general_path(
     case, rule = drawn
     options = dict(case.arguments, threads=threads, out_of_bounds=rule)
     results = []
-    for small in (tuning.SMALL, tuning.SMALL, 0):  # bound, cached, and not bound
+    for small in (tuning.SMALL_CALL, tuning.SMALL_CALL, 0):  # bound, cached, and not bound
         arrays = [*case.arrays]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tuning, "SMALL", small)
+            patch.setattr(tuning, "SMALL_CALL", small)
             operator = partial(getattr(ndtool, case.operator), **options)
             try:
                 made = operator(*arrays)
@@ -124,7 +124,7 @@ def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> N
     assert same(out, expected)
     assert both_paths.are_short(lambda: call(out=out))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "SMALL", 0)
+        patch.setattr(tuning, "SMALL_CALL", 0)
         assert not both_paths.are_short(call)
         assert same(call(), expected)
 
@@ -148,13 +148,13 @@ def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
     assert not both_paths.are_short(
         lambda: ndtool.gather_nd(DATA.reshape((1,) * 7 + (3, 4)), [[0]])
     )
-    many_rows = np.zeros((tuning.SMALL // DATA.itemsize // 4 + 1, 1), np.int64)
+    many_rows = np.zeros((tuning.SMALL_CALL // DATA.itemsize // 4 + 1, 1), np.int64)
     assert not both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows))
     assert both_paths.are_short(lambda: ndtool.gather_nd(DATA, many_rows[: 1 << 10]))
 
 
 def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
-    data = np.zeros((tuning.SMALL, 4), np.float32)
+    data = np.zeros((tuning.SMALL_CALL, 4), np.float32)
     assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
     assert same(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
     assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))

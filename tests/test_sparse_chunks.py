@@ -53,7 +53,7 @@ def test_few_rows_are_swept_and_many_assembled(
     data, rng = stored(name), np.random.default_rng(3)
     few, many = rng.integers(-20_000, 20_000, 300), rng.integers(-20_000, 20_000, 30_000)
     assert gathered(data, few, threads=threads)[0] == "direct"  # the table is small
-    monkeypatch.setattr(tuning, "SPARED", TABLE.nbytes // 2)
+    monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
         way, output = gathered(data, rows, threads=threads)
         assert way == expected
@@ -67,8 +67,8 @@ def test_modes_and_bounds_are_those_of_direct_execution(
     rows = np.random.default_rng(4).integers(0, 20_000, 300)
     rows[[7, 9]] = 20_000, -20_001
     outputs = {}
-    for spared in (tuning.SPARED, TABLE.nbytes // 2):
-        monkeypatch.setattr(tuning, "SPARED", spared)
+    for spared in (tuning.UNUSED_CHUNKS, TABLE.nbytes // 2):
+        monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
         with pytest.raises(BoundsError) as caught:
             gathered(data, rows)
         way, output = gathered(data, rows, attributes=FILLED)
@@ -81,7 +81,7 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
 ) -> None:
     pytest.importorskip("aiohttp", reason="aiohttp is not installed")
     monkeypatch.setattr("ndtool.storage.ranged.GAP", 0)
-    monkeypatch.setattr(tuning, "SPARED", TABLE.nbytes // 2)
+    monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     path, rows = stored("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
     with serving() as server:
         url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))

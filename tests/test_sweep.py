@@ -183,11 +183,11 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     ("tuples", "cached", "page", "limit", "way"),
     [
         (2_000, 0.0, 1 << 13, None, "direct"),
-        (2_000, 0.0, tuning.RANDOM, None, "sweep"),
+        (2_000, 0.0, tuning.RANDOM_READ_COST, None, "sweep"),
         (2_000, 0.0, 1 << 13, 1 << 24, "direct"),
         (10_000, 0.0, 1 << 13, None, "sweep"),
-        (10_000, 1.0, tuning.RANDOM, None, "direct"),
-        (10_000, 1.0, tuning.RANDOM, 1 << 24, "sweep"),
+        (10_000, 1.0, tuning.RANDOM_READ_COST, None, "direct"),
+        (10_000, 1.0, tuning.RANDOM_READ_COST, 1 << 24, "sweep"),
     ],
     ids=[
         "pages are found fast", "and slowly", "within a limit", "more pages than memory holds",
@@ -213,7 +213,7 @@ def test_the_cost_of_a_page_decides(
 def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM
+        assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM_READ_COST
         byte_range.release()
 
 

@@ -205,7 +205,7 @@ import resource, time
 from ndtool.engine import tuning
 updates, summed = idx[:, 0], data.copy()
 np.add.at(summed, updates, updates)
-tuning.PIECE, tuning.LARGEST_PART, tuning.SORTED, tuning.LOCAL_SHARE = 5 << 19, 1, 0, 2
+tuning.WORK_ITEM, tuning.MAX_PARTITION, tuning.SORTED_OUTPUT, tuning.LOCAL_FRACTION = 5 << 19, 1, 0, 2
 
 def scatter(threads):  # pieces of data that are worth two threads, then tuples that are worth all
     got = ndtool.scatter_nd(data, idx, updates, "add", threads=threads)

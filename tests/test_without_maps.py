@@ -120,8 +120,8 @@ def test_a_run_gives_the_same_file(
     case: Case, threads: int, reading: bool, disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_inputs(case)
-    monkeypatch.setattr(tuning, "SORTED", 0)
-    monkeypatch.setattr(tuning, "LOCAL_SHARE", 2)
+    monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)
+    monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)
     monkeypatch.setattr(teams, "WORTH", 1)
     expected = case.algorithm
     if expected == "by_destination" and threads == 1 and case.reduction != "mean":

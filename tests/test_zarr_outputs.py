@@ -325,7 +325,7 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
 
 def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     save(data=DATA, indices=np.arange(24)[::-1, None])
-    monkeypatch.setattr(tuning, "PIECE", 4 * DATA[0].nbytes)
+    monkeypatch.setattr(tuning, "WORK_ITEM", 4 * DATA[0].nbytes)
     shares: list[float] = []
     given = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
     with OpenCall(given) as call:

@@ -16,21 +16,21 @@ from ndtool.storage import descriptors, local, tempfiles
 Table = Mapping[tuple[Any, str], int]  # the value of a module's constant
 # Of the kernels: work items, partitions, tiles and threads.
 KERNELS: Table = {
-    (tuning, "PIECE"): 192, (tuning, "STREAMED"): 100, (tuning, "CACHED"): 128,
-    (tuning, "SORTED"): 1, (tuning, "LOCAL_SHARE"): 2, (tuning, "FEW"): 2, (tuning, "SMALL"): 0,
+    (tuning, "WORK_ITEM"): 192, (tuning, "NON_TEMPORAL"): 100, (tuning, "CACHE_SIZE"): 128,
+    (tuning, "SORTED_OUTPUT"): 1, (tuning, "LOCAL_FRACTION"): 2, (tuning, "MIN_SORTED"): 2, (tuning, "SMALL_CALL"): 0,
     (threads, "WORTH"): 1,
 }  # fmt: skip
 # The same for arrays of some kilobytes.
 TEAMS: Table = {
-    (tuning, "PIECE"): 1 << 15, (tuning, "STREAMED"): 1 << 12, (tuning, "CACHED"): 1 << 11,
-    (tuning, "TILE"): 1 << 12, (tuning, "ASIDE"): 0, (tuning, "FEW"): 256, (tuning, "LONG"): 32,
-    (tuning, "SORTED"): 0, (tuning, "LOCAL_SHARE"): 2, (threads, "WORTH"): 1,
+    (tuning, "WORK_ITEM"): 1 << 15, (tuning, "NON_TEMPORAL"): 1 << 12, (tuning, "CACHE_SIZE"): 1 << 11,
+    (tuning, "TILE"): 1 << 12, (tuning, "TEMPORARY_OUTPUT"): 0, (tuning, "MIN_SORTED"): 256, (tuning, "LONG_BATCH"): 32,
+    (tuning, "SORTED_OUTPUT"): 0, (tuning, "LOCAL_FRACTION"): 2, (threads, "WORTH"): 1,
 }  # fmt: skip
 # Of files and streams: what is mapped, read at once, and spooled.
 STORAGE: Table = {
     (local, "SMALL"): 16, (descriptors, "CHUNK"): 48, (streams, "CHUNK"): 48,
     (tempfiles, "MEMORY"): 64, (sink, "CHUNK"): 48, (sinks, "CHUNK"): 48, (npz, "CHUNK"): 48,
-    (tuning, "WRITTEN"): 96, (tuning, "FILE_SCRATCH"): 256,
+    (tuning, "WRITE_SIZE"): 96, (tuning, "FILE_SCRATCH"): 256,
 }  # fmt: skip
 
 

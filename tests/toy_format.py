@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, MemberInfo
-from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, called, printable
+from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, argument_name, printable
 from ndtool.publish.newfile import NewFile
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes, grid
@@ -77,7 +77,7 @@ class Blocks:
 
     def recheck(self) -> None:
         if change := self._storage.change():
-            raise OutputError(f"{called(self.name)} {change}")
+            raise OutputError(f"{argument_name(self.name)} {change}")
 
     def is_open_as(self, fd: int) -> bool:
         return bool(self._storage.is_open_as(fd))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
 from ndtool.analysis.mapping import Position, Positions
-from ndtool.analysis.oracle.blocks import PIECE, ProgressCallback, silent
+from ndtool.analysis.oracle.blocks import BLOCK_BYTES, ProgressCallback, silent
 from ndtool.analysis.preview import element_at, pick
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.tuples import Search, Tuples
@@ -328,7 +328,7 @@ class _ElementFinder:
         """Apply updates to the element in order, as a run does."""
         if self._running is None or self._known_current is None:
             return
-        step = max(1, PIECE // self._known_current.itemsize)
+        step = max(1, BLOCK_BYTES // self._known_current.itemsize)
         for block in _blocks(numbers, step):
             self._running.apply(np.zeros(len(block), np.int64), self._updates_at(block))
 
@@ -348,7 +348,7 @@ class _ElementFinder:
     ) -> Iterator[tuple[Step, RunningValues | None]]:
         """Yield the steps of updates, and the element after each, starting from `running`."""
         itemsize = self._call.call.inference.dtype.itemsize
-        for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * PIECE // itemsize) or 1)):
+        for block in _blocks(numbers, min(_TOGETHER, isqrt(2 * BLOCK_BYTES // itemsize) or 1)):
             values: Sequence[Array | None] = [None] * len(block)
             results, after = values, [running] * len(block)
             if running is not None:

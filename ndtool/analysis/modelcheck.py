@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 
-from ndtool.errors import NdtoolError, ResourceError, RuleError, printable, words
+from ndtool.errors import NdtoolError, ResourceError, RuleError, library_message, printable
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.modelproto import DOMAINS
 from ndtool.formats.onnx.tensordata import Folder
@@ -25,7 +25,7 @@ def converted_errors(path: str, verb: str = "cannot run") -> Iterator[None]:
     except NdtoolError:
         raise
     except Exception as exc:
-        reason = words(exc, _LONG)
+        reason = library_message(exc, _LONG)
         if isinstance(exc, MemoryError) or any(sign in reason for sign in _NO_MEMORY):
             raise ResourceError(f"{printable(path)}: not enough memory: {reason}") from None
         raise RuleError(f"{printable(path)}: the onnx package {verb} it: {reason}") from None

@@ -16,7 +16,14 @@ from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, op
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
-from ndtool.errors import BoundsError, DifferenceError, NdtoolError, OutputError, called, printable
+from ndtool.errors import (
+    BoundsError,
+    DifferenceError,
+    NdtoolError,
+    OutputError,
+    argument_name,
+    printable,
+)
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes, filling, shapes, specs
@@ -163,7 +170,7 @@ def _recheck(sources: list[Source]) -> None:
 
 def label_of(request: Request) -> str:
     """Return the name of a call's output in messages."""
-    return "the output" if request.output is None else called(request.output)
+    return "the output" if request.output is None else argument_name(request.output)
 
 
 def recomputed(
@@ -200,7 +207,7 @@ def recomputed(
         name_inputs(exc, named_inputs)
         raise
     except IndexError:  # they were validated
-        raise OutputError(f"{called(request.indices)} changed during the run") from None
+        raise OutputError(f"{argument_name(request.indices)} changed during the run") from None
     return output
 
 

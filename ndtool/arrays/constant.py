@@ -7,7 +7,7 @@ import mmap
 from ndtool.arrays.source import ArrayMetadata, Flat, Storage, Touched
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
-from ndtool.errors import ResourceError, called
+from ndtool.errors import ResourceError, argument_name
 from ndtool.rules.plans import ElementsPlan, Plan
 from ndtool.storage.local import ByteRange
 
@@ -76,7 +76,7 @@ class Constant(Flat):
             return memoryview(mmap.mmap(-1, nbytes, flags, mmap.PROT_READ))
         except (MemoryError, OSError, OverflowError, ValueError):
             raise ResourceError(
-                f"{called(self.name)}: not enough memory for {nbytes} bytes"
+                f"{argument_name(self.name)}: not enough memory for {nbytes} bytes"
             ) from None
 
     def close(self) -> None:

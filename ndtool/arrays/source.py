@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.errors import NdtoolError, OutputError, called, printable
+from ndtool.errors import NdtoolError, OutputError, argument_name, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import described
@@ -234,7 +234,7 @@ class StoredSource:
 
     def recheck(self) -> None:
         if self._storage is not None and (change := self._storage.change()):
-            raise OutputError(f"{called(self.name)} {change}")
+            raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
         return None if self._storage is None else self._storage.fingerprint()
@@ -315,7 +315,7 @@ def whole(
         metadata = source.metadata
         block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
         blocks = None if touched is None else touched.blocks
-        label = f"temporary copy of {called(source.name)}"
+        label = f"temporary copy of {argument_name(source.name)}"
         at_once = max(threads, source.at_once)
         read = None if dry else source.block
         byte_range = assembly.assembled(

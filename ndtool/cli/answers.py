@@ -13,7 +13,7 @@ from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
 from ndtool.engine.counting import Combining
-from ndtool.errors import called, counted
+from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
 from ndtool.runs.calls import OpenCall
 
@@ -63,7 +63,7 @@ class Names:
         source = self._call.sources.get(role)
         if source is None or isinstance(source, TypeSource) or source.name.startswith("["):
             return role
-        return called(source.name)
+        return argument_name(source.name)
 
 
 class AnswerText(NamedTuple):
@@ -132,7 +132,7 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     title = names.name_of("data", origin.position) + _value_suffix(origin.value)
     if origin.element is not None:
         return AnswerText(f"{title} {_scattered(call, names, origin, origin.element)}", [])
-    count = counted(origin.total, "element") if origin.total else "no element"
+    count = format_count(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
         return names.name_of("output", copy.at), names.index(copy.indices or (), copy.stored)
@@ -145,7 +145,7 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
 
 def _scattered(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
-    updates = counted(element.updates, "update")
+    updates = format_count(element.updates, "update")
     if not origin.total and Combining.of(call.inference.attributes).copies_first:
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"

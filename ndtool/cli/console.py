@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from ndtool.errors import OutputError, sized
+from ndtool.errors import OutputError, format_size
 from ndtool.storage.descriptors import write_next
 
 _BLOCK = 1 << 16  # characters to write at a time
@@ -102,8 +102,8 @@ class Progress:
         self._drawn = True
         labels = [self._phase]
         if nbytes:
-            labels.append(f"{sized(round(fraction * nbytes))} of {sized(nbytes)}")
-            labels += [f"{sized(round(rate * nbytes))}/s"] * (rate > 0)
+            labels.append(f"{format_size(round(fraction * nbytes))} of {format_size(nbytes)}")
+            labels += [f"{format_size(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
             labels.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
         write_stderr(styled.progress(fraction, ", ".join(filter(None, labels))))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Flat
 from ndtool.cli import records
-from ndtool.errors import called, counted, sized
+from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import team
 from ndtool.rules.inference import is_literal
 from ndtool.rules.plans import ElementsPlan
@@ -39,7 +39,7 @@ def details(ready: Prepared) -> list[str]:
 
 def _access(source: Source) -> str:
     """Describe how the bytes of an input are accessed."""
-    metadata, name = source.metadata, called(source.name)
+    metadata, name = source.metadata, argument_name(source.name)
     if isinstance(source, Constant):
         return f"{name}, one value, which is not stored"
     if is_literal(source.name):
@@ -58,8 +58,8 @@ def _selection(inference: Inference) -> str:
     plan, itemsize = inference.plan, inference.dtype.itemsize
     if isinstance(plan, ElementsPlan):
         return f"selection: one element of data along axis {plan.axis} for each index"
-    slices = f"{counted(plan.width, 'element')} ({sized(plan.width * itemsize)})"
-    return f"selection: {counted(plan.tuples, 'index tuple')}, each a slice of {slices}"
+    slices = f"{format_count(plan.width, 'element')} ({format_size(plan.width * itemsize)})"
+    return f"selection: {format_count(plan.tuples, 'index tuple')}, each a slice of {slices}"
 
 
 def _combined(inference: Inference) -> str:
@@ -75,13 +75,13 @@ def _combined(inference: Inference) -> str:
 def _executor(ready: Prepared) -> str:
     """Describe what executes a plan."""
     call, request = ready.call, ready.call.request
-    threads = counted(call.threads, "thread")
+    threads = format_count(call.threads, "thread")
     if ready.plan.way == "direct":
         used = team(call.threads, ready.call.inference.nbytes)
         return f"{used} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
-        directories = ", ".join(map(called, call.spills or ["TMPDIR"]))
+        directories = ", ".join(map(argument_name, call.spills or ["TMPDIR"]))
         return f"{threads} of this process; temporary files in {directories}"
     if request.workers is not None:
-        return f"a Dask cluster of {counted(request.workers, 'worker')} on this machine"
-    return f"the Dask cluster of {called(str(request.scheduler))}"
+        return f"a Dask cluster of {format_count(request.workers, 'worker')} on this machine"
+    return f"the Dask cluster of {argument_name(str(request.scheduler))}"

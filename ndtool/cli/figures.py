@@ -13,7 +13,7 @@ from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
 from ndtool.cli.answers import Names
 from ndtool.cli.folding import columns, lines
-from ndtool.errors import aligned, counted, sized
+from ndtool.errors import format_columns, format_count, format_size
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
@@ -26,7 +26,7 @@ COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "
 def metadata(call: OpenCall, stats: Stats) -> list[str]:
     """Return statistics as lines of text, first the number of index tuples."""
     names = Names(call)
-    statistics = [counted(stats.tuples, "index tuple"), *_out_of_bounds(names, stats)]
+    statistics = [format_count(stats.tuples, "index tuple"), *_out_of_bounds(names, stats)]
     statistics += [
         f"hint: {guess}" for guess in causes(stats, call.inference.inputs["indices"].dtype)
     ]
@@ -60,21 +60,25 @@ def _out_of_bounds(names: Names, stats: Stats) -> list[str]:
         + f" = {index.value}"
         for index in stats.first_out_of_bounds
     )
-    return [f"out of bounds: {counted(stats.out_of_bounds, 'tuple')}, first {first}"]
+    return [f"out of bounds: {format_count(stats.out_of_bounds, 'tuple')}, first {first}"]
 
 
 def _selected(call: OpenCall, stats: Stats) -> str:
     runs, total = prod(stats.runs), bytes_of_data(call)
-    pages = "" if stats.pages_touched is None else f", in {counted(stats.pages_touched, 'page')}"
+    pages = (
+        "" if stats.pages_touched is None else f", in {format_count(stats.pages_touched, 'page')}"
+    )
     fraction = f" ({100 * stats.distinct / runs:.3g}%)" if runs else ""
-    selected = f"{stats.distinct} of {counted(runs, 'slice')}{fraction}"
-    return f"selected: {selected}; {sized(stats.bytes_touched)} of {sized(total)}{pages}"
+    selected = f"{stats.distinct} of {format_count(runs, 'slice')}{fraction}"
+    return (
+        f"selected: {selected}; {format_size(stats.bytes_touched)} of {format_size(total)}{pages}"
+    )
 
 
 def _duplicates(call: OpenCall, names: Names, stats: Stats) -> list[str]:
     if not stats.duplicated:
         return ["duplicates: none"]
-    lines = [f"duplicates: {counted(stats.duplicated, 'slice')}; {_consequence(call)}"]
+    lines = [f"duplicates: {format_count(stats.duplicated, 'slice')}; {_consequence(call)}"]
     return lines + [_frequent(names, frequent) for frequent in stats.most]
 
 
@@ -121,7 +125,7 @@ def bars(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) ->
     """Return a bar chart: a line for each count, under a header."""
     rows = [(label, str(count)) for label, count in counts]
     largest = max(1, *(count for _, count in counts))
-    table_lines = aligned([titles, *rows]).splitlines()
+    table_lines = format_columns([titles, *rows]).splitlines()
     label_width = max(map(len, table_lines)) + 2
     length = max(1, min(_LONGEST, columns(fd) - label_width))
     bar = _bar(fd)

@@ -169,11 +169,11 @@ def prices(word: str) -> Any:
 
 def memory(word: str) -> int:
     """Convert a size in bytes, with or without a unit."""
-    from ndtool.engine.tuning import LEAST_MEMORY
+    from ndtool.engine.tuning import MIN_MEMORY
     from ndtool.machine import memory
 
     nbytes = memory.parse_size(word)
-    if nbytes is None or nbytes < LEAST_MEMORY:
+    if nbytes is None or nbytes < MIN_MEMORY:
         raise UsageError(
             f"{word!r} is not a size in bytes: expected one such as 512MiB, at least 1MiB"
         )

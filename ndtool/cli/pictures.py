@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from ndtool.analysis.stats import Stats
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
-from ndtool.errors import UsageError, called
+from ndtool.errors import UsageError, argument_name
 from ndtool.runs.calls import OpenCall
 
 WIDTH, LEFT, RIGHT = 720, 70, 60  # of the picture, and of its margins
@@ -55,7 +55,7 @@ class Picture(NamedTuple):
 
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
-    runs, name = prod(stats.runs), called(call.inference.inputs["data"].name)
+    runs, name = prod(stats.runs), argument_name(call.inference.inputs["data"].name)
     frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis.records import attributes_of, notes_of
 from ndtool.arrays.source import MemberInfo, OperatorNode
-from ndtool.errors import printable, sized
+from ndtool.errors import format_size, printable
 from ndtool.rules.inference import Inference
 from ndtool.rules.shapes import described
 from ndtool.rules.specs import Row
@@ -72,16 +72,20 @@ def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
 def conclusion(inference: Inference) -> list[str]:
     """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
-    size = "" if isinstance(inference.nbytes, Symbol) else f", {sized(inference.nbytes)}"
+    size = "" if isinstance(inference.nbytes, Symbol) else f", {format_size(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
 
 
 def plan_text(plan: Plan) -> str:
     """Return a run's plan as a line of text."""
     tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
-    moved = [f"{sized(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")]
+    moved = [
+        f"{format_size(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")
+    ]
     execution = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
-    return f"plan: {execution}; {', '.join(moved)}, memory {sized(plan.memory)}; {plan.reason}"
+    return (
+        f"plan: {execution}; {', '.join(moved)}, memory {format_size(plan.memory)}; {plan.reason}"
+    )
 
 
 def cost_text(plan: Plan) -> list[str]:

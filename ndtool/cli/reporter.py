@@ -18,7 +18,15 @@ from ndtool.cli import records
 from ndtool.cli.console import Progress, write_stderr, write_stdout, write_stdout_blocks
 from ndtool.cli.folding import columns, lines
 from ndtool.cli.records import duration
-from ndtool.errors import NdtoolError, OutputError, Status, aligned, counted, printable, sized
+from ndtool.errors import (
+    NdtoolError,
+    OutputError,
+    Status,
+    format_columns,
+    format_count,
+    format_size,
+    printable,
+)
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST
@@ -125,10 +133,10 @@ class Reporter:
                 }
             )
         elif self._is_interactive() and dry_run:
-            size = sized(inference.nbytes)
+            size = format_size(inference.nbytes)
             _say_line(f"dry run: {_output(inference)}, {size}; nothing was written")
         elif self._is_interactive() and output not in (None, "-"):
-            threads = f", {counted(call.threads, 'thread')}"
+            threads = f", {format_count(call.threads, 'thread')}"
             _say_line(_wrote(output or "", _output(inference), inference.nbytes, seconds, threads))
         if self.json or self.quiet:
             return
@@ -343,7 +351,7 @@ def table(
         from ndtool.cli import styled
 
         return styled.table(columns, rows, folded, fd, title)
-    return (title and title + "\n") + aligned([columns, *rows])
+    return (title and title + "\n") + format_columns([columns, *rows])
 
 
 def _output(inference: Inference) -> str:
@@ -351,7 +359,10 @@ def _output(inference: Inference) -> str:
 
 
 def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:
-    return f"wrote {printable(name)}: {described}, {sized(nbytes)} in {duration(seconds)}{suffix}"
+    return (
+        f"wrote {printable(name)}: {described}, {format_size(nbytes)} in"
+        f" {duration(seconds)}{suffix}"
+    )
 
 
 def _preserved(names: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ndtool.errors import UsageError, called
+from ndtool.errors import UsageError, argument_name
 
 STORING = ("chunks", "shards", "codec")  # options for chunked outputs
 
@@ -84,7 +84,7 @@ def _require_directory(spill: str) -> None:
     if not locations.is_url(directory) and not os.path.isdir(directory):
         problem = "is not a directory" if os.path.lexists(directory) else "does not exist"
         raise UsageError(
-            f"NDTOOL_SPILL is {called(directory)}, which {problem}: expected a directory"
+            f"NDTOOL_SPILL is {argument_name(directory)}, which {problem}: expected a directory"
         )
 
 

@@ -40,7 +40,7 @@ def bind_indices(
 def filling_for(plan: Plan, element: bytes) -> bytes:
     """Return the fill value repeated for a slice, or for the part of it that one call moves."""
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
-    return element * max(1, min(width, tuning.PIECE // len(element)))
+    return element * max(1, min(width, tuning.WORK_ITEM // len(element)))
 
 
 class Runs(NamedTuple):

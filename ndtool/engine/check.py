@@ -40,7 +40,7 @@ def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> Ndtool
     pitch = entries * indices.itemsize
     if not tuples or not pitch:
         return None
-    step = max(1, tuning.PIECE // pitch)
+    step = max(1, tuning.WORK_ITEM // pitch)
     for first in range(0, tuples, step):
         count = min(step, tuples - first)
         if _kernels.check(addressing, indices, first, count, team(threads, count * pitch)):
@@ -54,7 +54,7 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     The search is serial. If it finds none, the indices changed during the run.
     """
     addressing, tuples, entries = bind_check(plan, negatives)
-    step = max(1, tuning.PIECE // (entries * indices.itemsize))
+    step = max(1, tuning.WORK_ITEM // (entries * indices.itemsize))
     count = 0
     for first in range(0, tuples, step):
         number, which, bad = _kernels.find(addressing, indices, first, min(step, tuples - first))

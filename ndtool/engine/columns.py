@@ -52,9 +52,9 @@ def suit(p: Panels, rows: int) -> bool:
     """
     width = p.columns * p.itemsize
     whole = p.columns == p.index_step and width > LINE and p.itemsize <= LINE
-    if not whole or rows * min(PAGE, width) <= tuning.WAITING:
+    if not whole or rows * min(PAGE, width) <= tuning.INCOMPLETE_PAGES:
         return False
-    return prod(p.sizes) * rows * width > memory.available() // tuning.DIRTY
+    return prod(p.sizes) * rows * width > memory.available() // tuning.DIRTY_FRACTION
 
 
 def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
@@ -80,8 +80,8 @@ def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
 def _block_shape(p: Panels, rows: int, bands: int) -> tuple[int, int]:
     """Return the rows of a band and the bytes of a row in a group: complete pages if possible."""
     width = p.columns * p.itemsize
-    band = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.BLOCK)))
-    limit = tuning.BLOCK // band
+    band = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.COLUMN_BLOCK)))
+    limit = tuning.COLUMN_BLOCK // band
     return band, limit // PAGE * PAGE or max(limit // LINE, 1) * LINE
 
 

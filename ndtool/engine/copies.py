@@ -85,8 +85,8 @@ def write_normalized(
                 write(box.offset + row * box.pitch, to[row * width : (row + 1) * width])
         buffers.give(buffer)
 
-    buffers = BufferPool(min(size, max(tuning.TURNED, item)))
-    divided = boxes(sizes or (1,), steps or (item,), item, tuning.TURNED)
+    buffers = BufferPool(min(size, max(tuning.NORMALIZED_BOX, item)))
+    divided = boxes(sizes or (1,), steps or (item,), item, tuning.NORMALIZED_BOX)
     run_all(move, divided, team(threads, 2 * size))
 
 
@@ -121,7 +121,7 @@ def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[B
 
 def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int) -> bool:
     """Whether packing strided data before a gather is faster than gathering strided slices."""
-    return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.PACKED, 2 * gathered)
+    return layouts.is_scattered(shape, strides) and nbytes <= min(tuning.MAX_PACKED, 2 * gathered)
 
 
 @lru_cache(maxsize=1024)
@@ -142,7 +142,7 @@ def _copy_strips(
 ) -> None:
     """Copy in strips, so that complete cache lines are read and written."""
     options = KernelOptions(team(threads, 2 * size))
-    step = -(-layout.strips * tuning.PIECE // size)
+    step = -(-layout.strips * tuning.WORK_ITEM // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
         _kernels.copy_strips(layout, data.buffer, data.origin, out, first, stop, options)
@@ -150,7 +150,7 @@ def _copy_strips(
 
 
 def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out: Buffer) -> None:
-    step = max(1, tuning.PIECE // itemsize)
+    step = max(1, tuning.WORK_ITEM // itemsize)
     for first in range(0, size // itemsize, step):
         n = min(step, size // itemsize - first)
         to = out[first * itemsize : (first + n) * itemsize]
@@ -159,6 +159,6 @@ def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out:
 
 def swap(buffer: Buffer, unit: int) -> None:
     """Swap the bytes of every unit of a buffer, in place."""
-    step = max(1, tuning.PIECE // unit) * unit
+    step = max(1, tuning.WORK_ITEM // unit) * unit
     for first in range(0, len(buffer), step):
         _kernels.swap(buffer[first : first + step], unit)

@@ -22,7 +22,7 @@ def by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     limit = tuning.SCRATCH if s.limit is None else s.limit
     most = max(1, (limit - buffers) // (GROUP * entry))
     groups = min(most, -(-runs.tuples // GROUP))
-    large = data is not None and width << shift > tuning.LARGEST_PART
+    large = data is not None and width << shift > tuning.MAX_PARTITION
     if s.guarded and (large or groups * GROUP < runs.tuples):
         # the output changes before all indices are validated
         check.check(s.plan, s.indices, s.negatives, s.threads)
@@ -44,7 +44,7 @@ def by_destination(s: Scatter, runs: Runs, rows: int) -> bool:
     )
     for first in range(0, runs.tuples, groups * GROUP):
         n = min(groups * GROUP, runs.tuples - first)
-        sorting = KernelOptions(threads, n * entry >= tuning.STREAMED)
+        sorting = KernelOptions(threads, n * entry >= tuning.NON_TEMPORAL)
         if _kernels.partition(addressing, s.indices, first, n, work.spec, work.partitions, sorting):
             return False
         if data is not None and s.write is not None:
@@ -74,7 +74,7 @@ def _store_partitions(
     """
     before, share_of_all = done
     partitions, spec, size = work
-    step = max(options.threads, tuning.PIECE // size)
+    step = max(options.threads, tuning.WORK_ITEM // size)
     for first in range(0, partitions.partitions, step):
         stop = min(partitions.partitions, first + step)
         byte_range = partitions.byte_range(first, stop)
@@ -86,7 +86,7 @@ def _store_partitions(
 def _write_partitions(s: Scatter, work: Sorted, data: Buffer, threads: int) -> None:
     """Update partitions in buffers and write those: faster than stores to a mapped file."""
     partitions, spec, size = work
-    step = max(1, tuning.WRITTEN // size)
+    step = max(1, tuning.WRITE_SIZE // size)
     buffers = BufferPool(step * size + spec.window(size))
 
     def finish(first: int) -> None:
@@ -110,7 +110,7 @@ def _partition_shift(rows: int, width: int) -> int:
 
     Row indices in a partition have 32 bits, so more than 2^42 rows need more partitions.
     """
-    shift, half = 0, tuning.CACHED // 2
-    while (width << shift) < half or ((rows >> shift) > tuning.MOST_PARTS and shift < 32):
+    shift, half = 0, tuning.CACHE_SIZE // 2
+    while (width << shift) < half or ((rows >> shift) > tuning.MAX_PARTITIONS and shift < 32):
         shift += 1
     return shift

@@ -59,7 +59,7 @@ def bits_for(plan: Plan) -> int:
 def check(plan: Plan, indices: Indices, negatives: bool) -> None:
     """Raise DuplicatesError if two tuples select the same slice or element."""
     stored = stored_tuples(plan, negatives)
-    step = max(1, tuning.PIECE // max(1, stored.components * indices.itemsize))
+    step = max(1, tuning.WORK_ITEM // max(1, stored.components * indices.itemsize))
 
     def blocks() -> Iterator[Tuples]:
         for first in range(0, stored.tuples, step):

@@ -44,11 +44,11 @@ def gather(
 ) -> bool:
     """Gather all slices to out; return False if an index is out of bounds."""
     size = runs.tuples * runs.width
-    streamed = size >= tuning.STREAMED
-    if size <= tuning.PIECE:
+    streamed = size >= tuning.NON_TEMPORAL
+    if size <= tuning.WORK_ITEM:
         item = WorkItem(0, runs.tuples, 0, runs.width)
         return gather_item(runs, data, indices, item, out, threads, streamed)
-    for item in work_items(runs, tuning.PIECE):
+    for item in work_items(runs, tuning.WORK_ITEM):
         byte_range = item.byte_range(runs.width)
         if not gather_item(runs, data, indices, item, out[byte_range], threads, streamed):
             return False
@@ -122,10 +122,10 @@ def gather_units(
 ) -> bool:
     """Gather units of panels; return False if an index is out of bounds."""
     total, grid = units.grid.units, units.grid
-    step = max(threads, tuning.PIECE // max(1, units.work))
+    step = max(threads, tuning.WORK_ITEM // max(1, units.work))
     threads = team(threads, total * units.work)
     buffers = memoryview(bytearray(threads * units.scratch)) if units.packs else None
-    options = KernelOptions(threads, len(out) >= tuning.STREAMED, buffers)
+    options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
     for first in range(0, total, step):
         stop = min(total, first + step)
         if _kernels.gather_units(

@@ -45,7 +45,7 @@ def checked(
     buffer = scratch.take(tuples * itemsize)
     rows_buffer = memoryview(buffer)
     pitch = len(sizes) * indices.itemsize
-    step = max(1, tuning.PIECE // pitch)
+    step = max(1, tuning.WORK_ITEM // pitch)
     for first in range(0, tuples, step):
         n = min(step, tuples - first)
         to = rows_buffer[first * itemsize : (first + n) * itemsize]
@@ -63,7 +63,7 @@ def _row_index_bytes(plan: Plan, indices: Indices) -> int:
     sizes, tuples = _sizes(plan), prod(plan.positions)
     rows, entry = prod(sizes), len(sizes) * indices.itemsize
     itemsize = 2 if rows <= 1 << 16 else 4
-    pays = entry >= 4 * itemsize and tuples * entry >= tuning.NARROWED
+    pays = entry >= 4 * itemsize and tuples * entry >= tuning.NARROW_INDICES
     return itemsize if pays and rows <= 1 << 31 and tuples * itemsize <= tuning.SCRATCH else 0
 
 

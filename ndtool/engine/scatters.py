@@ -45,23 +45,25 @@ def scatter(s: Scatter) -> bool:
     batch_bytes = size * runs.width  # the range of the output that one batch updates
     one_batch = runs.per_batch == runs.tuples
     threads = team(s.threads, len(s.updates))
-    wide = runs.width >= tuning.WIDE and s.write is None
+    wide = runs.width >= tuning.WIDE_SLICE and s.write is None
     if one_batch and threads > 1 and _is_worth_copies(s, threads):
         return _by_copies(s, runs, threads)
     is_worth_sorting = (
-        runs.tuples >= tuning.FEW and rows >= 4 * threads and runs.width <= tuning.CACHED
+        runs.tuples >= tuning.MIN_SORTED and rows >= 4 * threads and runs.width <= tuning.CACHE_SIZE
     )
-    exceeds_cache = len(s.out) > (1 if threads > 1 else 2) * tuning.SORTED * tuning.CACHED
+    exceeds_cache = (
+        len(s.out) > (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
+    )
     # on one thread, prefetched updates in order are faster, unless windows help more
     gains = threads > 1 or s.combining.is_counted or s.write is not None
-    spans_cache = one_batch or batch_bytes > tuning.CACHED
+    spans_cache = one_batch or batch_bytes > tuning.CACHE_SIZE
     if gains and is_worth_sorting and exceeds_cache and spans_cache and not wide:
         local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
-        if local < tuning.LOCAL_SHARE:
+        if local < tuning.LOCAL_FRACTION:
             return by_destination(s, runs, rows)
     with _guarded(s) as work:
         batches = runs.tuples // runs.per_batch
-        if not one_batch and (runs.width < tuning.WIDE or batches >= threads):
+        if not one_batch and (runs.width < tuning.WIDE_SLICE or batches >= threads):
             return _by_batches(work, batch_bytes)
         copy(work)
         return _in_order(work)
@@ -88,11 +90,11 @@ def _in_order(s: Scatter) -> bool:
     """Scatter in order: each thread reads all tuples and updates the slices that it owns."""
     runs = _runs(s)
     assert runs is not None
-    threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE else 1
+    threads = team(s.threads, len(s.updates)) if runs.width >= tuning.WIDE_SLICE else 1
     options = KernelOptions(threads, s.reduction == "none" and s.streamed)
-    step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
+    step = max(1, tuning.WORK_ITEM // (runs.width + runs.entries * s.indices.itemsize))
     complete = s.combining.is_counted
-    step_bytes = runs.width if complete else complete_elements(runs.itemsize, tuning.PIECE)
+    step_bytes = runs.width if complete else complete_elements(runs.itemsize, tuning.WORK_ITEM)
 
     def apply(spec: UpdateSpec) -> int:
         found = 0
@@ -113,7 +115,7 @@ def _in_order(s: Scatter) -> bool:
 
 def _is_worth_copies(s: Scatter, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
-    small = threads * len(s.out) <= min(tuning.CACHED, len(s.updates))
+    small = threads * len(s.out) <= min(tuning.CACHE_SIZE, len(s.updates))
     return small and not s.combining.is_counted and bool(identity(s.dtype, s.reduction))
 
 
@@ -124,7 +126,7 @@ def _by_copies(s: Scatter, runs: Runs, threads: int) -> bool:
     options = KernelOptions(threads, False, copies)
     neutral = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
     copies[:size] = neutral
-    step = max(1, tuning.PIECE // (runs.width + runs.entries * s.indices.itemsize))
+    step = max(1, tuning.WORK_ITEM // (runs.width + runs.entries * s.indices.itemsize))
     for first in range(0, runs.tuples, step):
         n = min(step, runs.tuples - first)
         copies[size:] = neutral * (threads - 1)
@@ -153,14 +155,14 @@ def _by_batches(s: Scatter, batch_bytes: int) -> bool:
     assert runs is not None
     batches, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
     scattered = batches * batch_bytes != len(s.out) or runs.entries != 1
-    if scattered or per < tuning.LONG or batch_bytes > tuning.CACHED:
+    if scattered or per < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
         copy(s)
         data = None
     elif data is None and s.combining.is_counted:
         data = s.out  # counts of a window are in cache
     moved = batch_bytes + per * (runs.width + runs.entries * s.indices.itemsize)
     threads = min(team(s.threads, batches * moved), batches)
-    step = max(threads, tuning.PIECE // moved)
+    step = max(threads, tuning.WORK_ITEM // moved)
     windowed = s.windowed(runs.width)
     windows = (
         None if data is None else memoryview(bytearray(threads * windowed.window(batch_bytes)))
@@ -216,7 +218,7 @@ def _by_columns(s: Scatter, panels: Panels) -> bool:
         spec = s._replace(updates=s.updates[first_update:]).windowed(itemsize)
         tiles = memoryview(bytearray(threads * spec.window(units.scratch)))
         options = KernelOptions(threads, s.streamed, tiles)
-        source, step = data[block.data :], max(threads, tuning.PIECE // work)
+        source, step = data[block.data :], max(threads, tuning.WORK_ITEM // work)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
             grid = units.grid
@@ -245,7 +247,7 @@ def _by_units(s: Scatter, panels: Panels, covered: bool) -> bool:
     windowed = s.windowed(itemsize)
     tiles = memoryview(bytearray(threads * windowed.window(buffer))) if buffer else None
     options = KernelOptions(threads, s.streamed, tiles)
-    step = max(threads, tuning.PIECE // work)
+    step = max(threads, tuning.WORK_ITEM // work)
 
     def apply(spec: UpdateSpec) -> int:
         found = 0

@@ -50,7 +50,7 @@ def bind_small(
     spec = None
     if new is not None:
         each = combining.bytes_each(tuples, width)
-        if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL:
+        if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL_CALL:
             return None
         counts = combining.counts(bytearray(), tuples, width)
         spec = UpdateSpec(b"", width, reduction, dtype.name, counts)

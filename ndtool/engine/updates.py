@@ -62,20 +62,20 @@ class Scatter(NamedTuple):
     @property
     def streamed(self) -> bool:
         """Whether the output is too large for the cache."""
-        return len(self.out) >= tuning.STREAMED
+        return len(self.out) >= tuning.NON_TEMPORAL
 
 
 def copy(s: Scatter) -> None:
     """Copy data to out, unless out has them already."""
     if s.data is None:
         return
-    size, data, write, step = len(s.data), s.data, s.write, tuning.WRITTEN
+    size, data, write, step = len(s.data), s.data, s.write, tuning.WRITE_SIZE
     if write is not None:
         begins = iter(range(0, size, step))
         run_all(lambda at: write(at, data[at : at + step]), begins, team(s.threads, size))
         return
-    for begin in range(0, size, tuning.PIECE):
-        end = min(size, begin + tuning.PIECE)
+    for begin in range(0, size, tuning.WORK_ITEM):
+        end = min(size, begin + tuning.WORK_ITEM)
         options = KernelOptions(team(s.threads, end - begin), s.streamed)
         _kernels.copy(data[begin:end], s.out[begin:end], options)
 
@@ -90,7 +90,7 @@ def counting(s: Scatter, width: int, apply: Callable[[UpdateSpec], int]) -> bool
     """
     combining, tuples, slices = s.combining, len(s.updates) // width, len(s.out) // width
     neutral = combining.neutral(s.dtype, width) if width <= LINE else None
-    if neutral is not None and tuples < tuning.REPEATED * slices:
+    if neutral is not None and tuples < tuning.UPDATES_PER_SLICE * slices:
         found = apply(s.update_spec(width, None, neutral, first_pass=True))
         if found & BAD:
             return False

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ndtool.errors import InputError, NdtoolError, ResourceError, printable, words
+from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
 from ndtool.storage.descriptors import CHUNK
 from ndtool.storage.local import ByteRange
 
@@ -18,7 +18,7 @@ def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory") from None
     except Exception as exc:
-        raise kind(f"{printable(label)}: {words(exc)}") from None
+        raise kind(f"{printable(label)}: {library_message(exc)}") from None
 
 
 def blocks_of(buffer: memoryview) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
-from ndtool.errors import UsageError, number, printable, shown
+from ndtool.errors import UsageError, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
 
@@ -42,7 +42,9 @@ def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
     bounds = (0, _UNSIGNED) if dtype.kind == "u" else (_LOWEST, _HIGHEST)
     for value in (lowest, highest):
         if not bounds[0] <= value <= bounds[1]:
-            _refuse(argument, f"{number(value)} is beyond 64 bits: valid {_LOWEST}..{_HIGHEST}")
+            _refuse(
+                argument, f"{format_integer(value)} is beyond 64 bits: valid {_LOWEST}..{_HIGHEST}"
+            )
     return ArrayMetadata(dtype, shape, "C", shape, {}), values
 
 
@@ -83,7 +85,7 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
         level = [entry for item in level for entry in item]
     for value in level:
         if type(value) is not int:
-            what = printable(value, 60) if isinstance(value, _Other) else shown(value)
+            what = printable(value, 60) if isinstance(value, _Other) else format_value(value)
             _refuse(argument, f"{what} is not an integer of up to 64 bits: expected indices")
     return tuple(shape), level
 
@@ -91,7 +93,7 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
 def _counted(entry: Any) -> str:
     """Describe an element of a ragged list."""
     if type(entry) is not list:
-        return shown(entry)
+        return format_value(entry)
     return f"a list of {len(entry)}"
 
 

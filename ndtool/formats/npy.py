@@ -5,7 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
-from ndtool.errors import DtypeError, InputError, printable, shown
+from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import reader
@@ -139,14 +139,14 @@ def _parse_literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
         _refuse(name, f"the header has the keys {sorted(fields)}: expected {list(_KEYS)}")
     descr, fortran, shape = (fields[key] for key in _KEYS)
     if type(fortran) is not bool:
-        _refuse(name, f"fortran_order is {shown(fortran)}: valid True, False")
+        _refuse(name, f"fortran_order is {format_value(fortran)}: valid True, False")
     if type(shape) is not tuple:
-        _refuse(name, f"shape is {shown(shape)}: expected a tuple of sizes")
+        _refuse(name, f"shape is {format_value(shape)}: expected a tuple of sizes")
     if len(shape) > RANK:
         _refuse(name, f"shape has {len(shape)} axes: valid up to {RANK}")
     for axis, size in enumerate(shape):
         if type(size) is not int or not 0 <= size <= LARGEST:
-            _refuse(name, f"shape[{axis}] is {shown(size)}: expected a size of 0..{LARGEST}")
+            _refuse(name, f"shape[{axis}] is {format_value(size)}: expected a size of 0..{LARGEST}")
     return descr, fortran, shape
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.errors import DtypeError, OutputError, UsageError, called, printable
+from ndtool.errors import DtypeError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import locators, table
 from ndtool.formats.table import Format
 from ndtool.machine import pool
@@ -40,7 +40,7 @@ class Output(NamedTuple):
         dtype = self.metadata.dtype
         if self.stored.name == dtype.name or self.encoding.as_void:
             return []
-        destination = "standard output" if self.target is None else called(self.name)
+        destination = "standard output" if self.target is None else argument_name(self.name)
         stored = self.stored.name
         return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
 

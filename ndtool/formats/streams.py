@@ -6,7 +6,7 @@ import os
 import stat
 
 from ndtool.arrays.source import Flat, MemberInfo
-from ndtool.errors import InputError, UsageError, called
+from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
 from ndtool.storage.descriptors import CHUNK, is_closed, os_errors, reader
 from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
@@ -38,7 +38,7 @@ class Stream:
     def begin(self) -> str:
         """Return the name of the next array in messages; raise if it cannot be read."""
         self._count += 1
-        label = called(self.name) + (f", array {self._count}" if self._count > 1 else "")
+        label = argument_name(self.name) + (f", array {self._count}" if self._count > 1 else "")
         if not self._mode:
             raise InputError(f"{label}: it is closed")
         if stat.S_ISCHR(self._mode) and os.isatty(self._fd):
@@ -47,7 +47,7 @@ class Stream:
 
     def text(self, count: int) -> bytes:
         """Read the next bytes, fewer only at the end."""
-        with os_errors(called(self.name)):
+        with os_errors(argument_name(self.name)):
             return self._read(count)
 
     def entry(self) -> MemberInfo:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.engine import layouts
-from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, shown
+from ndtool.errors import BoundsError, DtypeError, NdtoolError, RuleError, UsageError, format_value
 from ndtool.inmemory import nulls, tensors
 from ndtool.machine import threads as _threads
 from ndtool.rules import dtypes, shapes
@@ -68,7 +68,7 @@ def _converted(name: str, value: object) -> tuple[Array, object, set[type]]:
         raise
     except Exception as error:
         kind = RuleError if isinstance(error, ValueError) else DtypeError
-        reason = shown(error, str, 300)
+        reason = format_value(error, str, 300)
         raise kind(
             f"{name} is a {type(value).__name__} that NumPy cannot convert to an array: {reason}"
         ) from error
@@ -142,8 +142,8 @@ def _require_times(name: str, nested_list: Any, converted: Array) -> None:
 
 def _changed(name: str, original: object, converted: object) -> DtypeError:
     return DtypeError(
-        f"{name} is a list with {shown(original)}, which NumPy would convert to {shown(converted)}:"
-        " give its elements one type"
+        f"{name} is a list with {format_value(original)}, which NumPy would convert to"
+        f" {format_value(converted)}: give its elements one type"
     )
 
 
@@ -234,9 +234,9 @@ def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
     except Exception:
         index = None
     if index is None:
-        raise kind(f"{name} is {shown(value)}: it must be an integer")
+        raise kind(f"{name} is {format_value(value)}: it must be an integer")
     if not _LOWEST <= index <= _HIGHEST:
-        raise kind(f"{name} is {shown(index)}: it must fit in 64 bits")
+        raise kind(f"{name} is {format_value(index)}: it must fit in 64 bits")
     return index
 
 
@@ -251,7 +251,7 @@ def number(name: str, value: Any) -> str | None:
             return str(plain).strip("()")
         return _number_text(plain)
     except Exception:
-        raise DtypeError(f"{name} is {shown(value)}: it must be a number") from None
+        raise DtypeError(f"{name} is {format_value(value)}: it must be a number") from None
 
 
 def _number_text(value: Any) -> str:
@@ -287,7 +287,7 @@ def flag(name: str, value: object) -> bool:
     """Return an argument that is True or False."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    raise UsageError(f"{name} is {shown(value)}: it must be True or False")
+    raise UsageError(f"{name} is {format_value(value)}: it must be True or False")
 
 
 def word(name: str, value: object) -> str:
@@ -296,7 +296,7 @@ def word(name: str, value: object) -> str:
         return value
     if issubclass(type(value), str):
         return str.__str__(value)
-    raise UsageError(f"{name} is {shown(value)}: it must be a str")
+    raise UsageError(f"{name} is {format_value(value)}: it must be a str")
 
 
 def reduction_name(name: str, value: object) -> str:

@@ -52,7 +52,7 @@ def normalize(array: Array, dtype: Dtype, order: str, aligned: bool, team: int) 
 
 def copy_normalized(array: Array, dtype: Dtype, order: str, buffer: Array, team: int) -> None:
     """Copy an array to a buffer, in row-major order and the given byte order."""
-    if array.nbytes > tuning.COPIED:
+    if array.nbytes > tuning.NUMPY_COPY:
         copies.normalize(operand(array), array.shape, dtype, order, buffer, team)
         return
     plain = opaque(array)

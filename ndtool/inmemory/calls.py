@@ -13,7 +13,7 @@ from ndtool._kernels import Indices, SmallCall
 from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
 from ndtool.engine.counting import Combining
 from ndtool.engine.updates import Scatter
-from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, shown
+from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
     array,
@@ -120,7 +120,7 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         _show_trace(error)
         raise
     except (MemoryError, OSError) as error:
-        message = f"{call[0]}: not enough memory: {shown(error, str)}"
+        message = f"{call[0]}: not enough memory: {format_value(error, str)}"
         raise ResourceError(message) from error  # also an OSError of a memory map
     return tensors.like(data, result) if out is None else out
 
@@ -228,7 +228,7 @@ def _scattered(
 
 def _is_direct(out: Array) -> bool:
     """Whether to scatter into the caller's array; small results are copied to it instead."""
-    return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.ASIDE
+    return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.TEMPORARY_OUTPUT
 
 
 def _copied_out(result: Array, out: Array | None) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.errors import DtypeError, UsageError, shown
+from ndtool.errors import DtypeError, UsageError, format_value
 from ndtool.inmemory import nulls
 
 Array = NDArray[Any]
@@ -126,7 +126,8 @@ def _extended(kind: str) -> np.dtype[Any] | None:
         import ml_dtypes
     except ImportError:
         raise UsageError(
-            f"{shown(kind, str)} is not one of NumPy's types: it needs the package ml_dtypes",
+            f"{format_value(kind, str)} is not one of NumPy's types: it needs the package"
+            " ml_dtypes",
             hint="pip install 'ndtool[ml]'",
         ) from None
     dtype = getattr(ml_dtypes, kind, None)

@@ -3,7 +3,7 @@
 import os
 from functools import cache
 
-from ndtool.errors import UsageError, shown
+from ndtool.errors import UsageError, format_value
 from ndtool.machine import cgroups
 
 MOST = 1024
@@ -23,7 +23,7 @@ def resolve(threads: int | None) -> int:
     if threads is None:
         return default()
     if not 1 <= threads <= MOST:
-        raise UsageError(f"threads is {shown(threads)}: it must be in 1..{MOST}")
+        raise UsageError(f"threads is {format_value(threads)}: it must be in 1..{MOST}")
     return threads
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, get_ident
 
-from ndtool.errors import OutputError, called
+from ndtool.errors import OutputError, argument_name
 
 
 class Gate:
@@ -24,7 +24,7 @@ class Gate:
         """Admit a writer; OutputError if the lock is closed."""
         with self._changed:
             if self._closed:
-                raise OutputError(f"{called(self._name)}: the run has ended")
+                raise OutputError(f"{argument_name(self._name)}: the run has ended")
             self._inside[get_ident()] += 1
         try:
             yield

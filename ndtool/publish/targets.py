@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, printable, redacted, shown
+from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redacted
 from ndtool.storage.descriptors import is_closed, is_protected, os_errors
 from ndtool.storage.local import is_store
 
@@ -24,7 +24,7 @@ def codec(text: str) -> str:
     """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
     if text not in _CODECS and text not in (*_LEVELS, "none"):
         choice = ", ".join(f"{name}[:0..{most}]" for name, most in _LEVELS.items())
-        raise UsageError(f"{shown(text)} is not a codec: expected {choice} or none")
+        raise UsageError(f"{format_value(text)} is not a codec: expected {choice} or none")
     return text
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError, shown
+from ndtool.errors import DtypeError, format_value
 
 NATIVE = "<" if sys.byteorder == "little" else ">"
 # Element types that have reductions, by the kernels' names.
@@ -169,13 +169,17 @@ def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
     item, size = _field_type(descr)
     sizes = shape if isinstance(shape, tuple) else (shape,)
     if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
-        raise DtypeError(f"a field's shape is {shown(shape)}: expected sizes of 0..{_LARGEST}")
+        raise DtypeError(
+            f"a field's shape is {format_value(shape)}: expected sizes of 0..{_LARGEST}"
+        )
     if not size:
         raise DtypeError("a field of 0 bytes has a shape: expected at least one byte")
     count = prod(sizes)
     # Strides must fit into 64 bits; NumPy computes them with axes of 0 counted as 1.
     if len(sizes) > _AXES or prod(d or 1 for d in sizes) >= 2**63:
-        raise DtypeError(f"a field's shape is {shown(shape)}: valid up to {_AXES} axes, 2^63 - 1")
+        raise DtypeError(
+            f"a field's shape is {format_value(shape)}: valid up to {_AXES} axes, 2^63 - 1"
+        )
     if max(count, size * count) > _LARGEST:
         raise DtypeError(f"a field has more than {_LARGEST} bytes")
     return ((item, sizes) if sizes else item), size * count
@@ -215,7 +219,9 @@ def _field_name(name: Any, names_seen: set[str]) -> Any:
     """Return a field's name or (title, name); DtypeError for a duplicate."""
     title, name_text = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
     if not isinstance(name_text, str) or not isinstance(title, str | None):
-        raise DtypeError(f"a field is called {shown(name)}: expected a name or (title, name)")
+        raise DtypeError(
+            f"a field is called {format_value(name)}: expected a name or (title, name)"
+        )
     for text in (name_text,) if title is None else (name_text, title):
         if text in names_seen:
             raise DtypeError(f"two fields have the name or title {text!r}: all must differ")

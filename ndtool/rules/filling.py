@@ -4,7 +4,7 @@ import math
 import re
 import struct
 
-from ndtool.errors import DtypeError, shown
+from ndtool.errors import DtypeError, format_value
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import NATIVE, Dtype
 
@@ -122,4 +122,6 @@ def _bfloat16(value: float) -> int:
 
 
 def _refusal(fill: str, dtype: Dtype, expected: str) -> DtypeError:
-    return DtypeError(f"fill is {shown(fill)}: data of {dtype.name} cannot hold it: {expected}")
+    return DtypeError(
+        f"fill is {format_value(fill)}: data of {dtype.name} cannot hold it: {expected}"
+    )

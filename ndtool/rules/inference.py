@@ -12,8 +12,8 @@ from ndtool.errors import (
     DuplicatesError,
     NdtoolError,
     RuleError,
-    called,
-    number,
+    argument_name,
+    format_integer,
     printable,
 )
 from ndtool.rules import dtypes, filling, mistakes, shapes, specs, tensorscatter
@@ -39,7 +39,7 @@ class Input(NamedTuple):
         try:
             return self._replace(dtype=dtypes.view_as(self.dtype, dtype))
         except DtypeError as exc:
-            raise DtypeError(f"{called(self.name)}: {exc.message}") from None
+            raise DtypeError(f"{argument_name(self.name)}: {exc.message}") from None
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class Input(NamedTuple):
     def described(self) -> str:
         """The name, and the type and shape unless the name consists of them."""
         described = shapes.described(self.dtype, self.shape)
-        return described if self.name == described else f"{called(self.name)}: {described}"
+        return described if self.name == described else f"{argument_name(self.name)}: {described}"
 
 
 Inputs = dict[str, Input]  # by the standards' names: data, indices, updates
@@ -172,11 +172,13 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
     empty = (sizes or Sizes()).may_be_empty(size)
     if not empty:
         raise RuleError(
-            f"the output {shapes.written(plan.output)} would have {number(size)} bytes:"
+            f"the output {shapes.written(plan.output)} would have {format_integer(size)} bytes:"
             " at most 2^63 - 1 fit"
         )
     sentence = f"the output has no elements: {' or '.join(empty)} is 0"
-    return (Step("bytes of output < 2^63", f"{number(size)} < 2^63", "assumed", (sentence,)),)
+    return (
+        Step("bytes of output < 2^63", f"{format_integer(size)} < 2^63", "assumed", (sentence,)),
+    )
 
 
 def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
@@ -184,11 +186,11 @@ def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
     if isinstance(error, BoundsError):
         lowered = "write_indices" in inputs
         name, dtype, _ = inputs["write_indices" if lowered else "indices"]
-        error.name(called(name), called(inputs["past" if lowered else "data"].name))
+        error.name(argument_name(name), argument_name(inputs["past" if lowered else "data"].name))
         if not error.hint and not is_literal(name):
             error.hint = mistakes.likeliest(error.value, error.size, dtype)
     elif isinstance(error, DuplicatesError):
-        error.name(called(inputs["indices"].name))
+        error.name(argument_name(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
         error.places = tuple(f"{role} {value.described}" for role, value in inputs.items())
         if error.hint.endswith(shapes.PLAIN):

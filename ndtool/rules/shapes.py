@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from ndtool.errors import number
+from ndtool.errors import format_integer
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.symbols import Symbol
@@ -56,8 +56,9 @@ def _output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
     t.require(
         int(count) <= MOST,
         "elements of output < 2^63",
-        f"{number(count)} < 2^63",
-        f"the output {written(shape)} would have {number(count)} elements: at most 2^63 - 1 fit",
+        f"{format_integer(count)} < 2^63",
+        f"the output {written(shape)} would have {format_integer(count)} elements: at most 2^63 -"
+        " 1 fit",
     )
 
 
@@ -170,9 +171,9 @@ def _tuple_batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
     t.require(
         0 <= b < min(r, q),
         "0 <= b < min(r, q)",
-        f"0 <= {number(b)} < min({r}, {q})",
-        f"batch_dims is {number(b)}: with rank(data) {r} and rank(indices) {q} it must be in"
-        f" 0..{min(r, q) - 1}",
+        f"0 <= {format_integer(b)} < min({r}, {q})",
+        f"batch_dims is {format_integer(b)}: with rank(data) {r} and rank(indices) {q} it must be"
+        f" in 0..{min(r, q) - 1}",
     )
     _batches(t, data, indices, b)
 
@@ -195,9 +196,15 @@ def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> N
     k, tuples = indices[-1], prod(indices[:-1])
     tail = data[b + k :]
     t.derive(
-        "tuples = prod(indices.shape[:-1])", written(indices[:-1]), f"{number(tuples)} index tuples"
+        "tuples = prod(indices.shape[:-1])",
+        written(indices[:-1]),
+        f"{format_integer(tuples)} index tuples",
     )
-    t.derive("width = prod(data.shape[b+k:])", written(tail), f"{number(prod(tail))} elements each")
+    t.derive(
+        "width = prod(data.shape[b+k:])",
+        written(tail),
+        f"{format_integer(prod(tail))} elements each",
+    )
     return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], tail)
 
 
@@ -276,8 +283,8 @@ def _plain(
         t.require(
             0 <= b <= limit,
             "0 <= b <= min(a, q)",
-            f"0 <= {number(b)} <= min({number(b) if a is None else a}, {q})",
-            f"batch_dims is {number(b)}: with {subject} and rank(indices) {q} it must be in"
+            f"0 <= {format_integer(b)} <= min({format_integer(b) if a is None else a}, {q})",
+            f"batch_dims is {format_integer(b)}: with {subject} and rank(indices) {q} it must be in"
             f" 0..{limit}",
         )
         _batches(t, data, indices, b)
@@ -297,9 +304,13 @@ def _plain_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b
     t.derive(
         f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
         f"{written(batch)} * {written(trailing)}",
-        f"{number(tuples)} slices",
+        f"{format_integer(tuples)} slices",
     )
-    t.derive("width = prod(data.shape[a+1:])", written(tail), f"{number(prod(tail))} elements each")
+    t.derive(
+        "width = prod(data.shape[a+1:])",
+        written(tail),
+        f"{format_integer(prod(tail))} elements each",
+    )
     sizes = data[a : a + 1]
     return NdPlan(t.operator, data, indices, output, batch, tuples, sizes, tail, True, b)
 
@@ -334,8 +345,8 @@ def _axis(t: Tracer, data: Shape, axis: int) -> int:
     t.require(
         -r <= axis < r,
         "-r <= axis <= r - 1",
-        f"{-r} <= {number(axis)} <= {r - 1}",
-        f"axis is {number(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
+        f"{-r} <= {format_integer(axis)} <= {r - 1}",
+        f"axis is {format_integer(axis)}: with rank(data) {r} it must be in {-r}..{r - 1}",
     )
     return axis % r
 

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ndtool.errors import DtypeError, RuleError, UsageError, shown
+from ndtool.errors import DtypeError, RuleError, UsageError, format_value
 from ndtool.rules import dtypes, modes, reductions
 from ndtool.rules.dtypes import INTEGERS, Dtype
 from ndtool.rules.modes import MODES
@@ -140,7 +140,9 @@ def require(spec: str) -> None:
     standard, _, digits = spec.partition(":")
     known = standard in ("onnx", "openvino")
     if spec not in UNNUMBERED and not (known and re.fullmatch("[0-9]{1,9}", digits)):
-        raise UsageError(f"spec is {shown(spec)}: expected ndtool, onnx:N, openvino:N or webnn")
+        raise UsageError(
+            f"spec is {format_value(spec)}: expected ndtool, onnx:N, openvino:N or webnn"
+        )
 
 
 @lru_cache(maxsize=64)
@@ -183,7 +185,7 @@ def accept(
     data, reduction = types["data"], attributes.reduction
     if reduction not in REDUCTIONS:
         allowed = ", ".join(REDUCTIONS)
-        raise UsageError(f"reduction is {shown(reduction)}: expected one of {allowed}")
+        raise UsageError(f"reduction is {format_value(reduction)}: expected one of {allowed}")
     row = resolve(spec, operator)
     check_mode(spec, row, attributes)
     if not attributes.negatives:
@@ -218,7 +220,9 @@ def check_mode(spec: str, row: Row, attributes: Attributes) -> None:
     """Check the out-of-bounds mode and the fill value."""
     mode = attributes.out_of_bounds
     if mode not in MODES:
-        raise UsageError(f"out_of_bounds is {shown(mode)}: expected one of {', '.join(MODES)}")
+        raise UsageError(
+            f"out_of_bounds is {format_value(mode)}: expected one of {', '.join(MODES)}"
+        )
     scatters = operator_of(row.operator).scatters
     if not MODES[mode].suits(scatters):
         kind, others = "scatter" if scatters else "gather", ", ".join(modes.of_operator(scatters))
@@ -251,7 +255,7 @@ def _check_without_self(spec: str, row: Row, reduction: str) -> None:
 def _check_duplicates(spec: str, row: Row, duplicates: str, reduction: str) -> None:
     if duplicates not in DUPLICATES:
         raise UsageError(
-            f"duplicates is {shown(duplicates)}: expected one of {', '.join(DUPLICATES)}"
+            f"duplicates is {format_value(duplicates)}: expected one of {', '.join(DUPLICATES)}"
         )
     if not OPERATORS[row.operator].scatters:
         raise UsageError("a gather has no duplicates: it may select an element several times")

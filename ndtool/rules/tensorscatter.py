@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ndtool.errors import DtypeError, UsageError, number, shown
+from ndtool.errors import DtypeError, UsageError, format_integer, format_value
 from ndtool.rules import shapes, specs
 from ndtool.rules.dtypes import INTEGERS, Dtype, from_name
 from ndtool.rules.operators import WRITE_MODES, Attributes
@@ -55,7 +55,7 @@ def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Ro
     or spec.
     """
     if mode not in MODES:
-        raise UsageError(f"mode is {shown(mode)}: expected one of {', '.join(MODES)}")
+        raise UsageError(f"mode is {format_value(mode)}: expected one of {', '.join(MODES)}")
     indices = types.get("write_indices")
     if indices is not None and indices.name not in INTEGERS:
         raise DtypeError(
@@ -123,9 +123,9 @@ def _axis(t: Tracer, r: int, axis: int) -> int:
     t.require(
         -r <= axis < r and axis % r != 0,
         "-r <= axis <= r - 1, axis mod r != 0",
-        f"{-r} <= {number(axis)} <= {r - 1}",
-        f"axis is {number(axis)}: with rank(past) {r} it must be in {1 - r}..-1 or 1..{r - 1}:"
-        " axis 0 is the batch",
+        f"{-r} <= {format_integer(axis)} <= {r - 1}",
+        f"axis is {format_integer(axis)}: with rank(past) {r} it must be in {1 - r}..-1 or"
+        f" 1..{r - 1}: axis 0 is the batch",
     )
     return axis % r
 

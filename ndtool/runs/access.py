@@ -30,8 +30,10 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
     prefetches: whether many pages are prefetched at once, as a gather of rows does.
     """
     size = len(data.buffer)
-    buffer = memoryview(bytearray(min(tuning.ORDERED, size // 4)))
-    offsets = [(2 * i + 1) * size // (2 * tuning.FOUND) for i in range(tuning.FOUND)]
+    buffer = memoryview(bytearray(min(tuning.SAMPLED_BYTES, size // 4)))
+    offsets = [
+        (2 * i + 1) * size // (2 * tuning.SAMPLED_PAGES) for i in range(tuning.SAMPLED_PAGES)
+    ]
     started = perf_counter()
     for start in offsets if prefetches else ():
         data.advise("willneed", start, 1)
@@ -40,7 +42,7 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
     finished = perf_counter()
     data.read(size // 4, buffer)
     per_read, sequential = (finished - started) / len(offsets), perf_counter() - finished
-    return min(int(per_read / sequential * len(buffer)), tuning.RANDOM)
+    return min(int(per_read / sequential * len(buffer)), tuning.RANDOM_READ_COST)
 
 
 def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
@@ -71,7 +73,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
         numbers = [(partition_ids[i] << SHIFT) + local[i] for i in range(item.tuples)]
         lowest, highest = min(lowest, *numbers), max(highest, *numbers)
         steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
-        local_count += sum(step <= tuning.RANDOM for step in steps)
+        local_count += sum(step <= tuning.RANDOM_READ_COST for step in steps)
         total += len(steps)
     span = max(0, highest + 1 - lowest) * rows.width
     return local_count / total if total else 0.0, span

@@ -5,7 +5,7 @@ from copy import copy
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Source
-from ndtool.errors import OutputError, called
+from ndtool.errors import OutputError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.machine import threads
@@ -72,7 +72,7 @@ class OpenCall:
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(
-                    f"standard output is redirected to {called(argument)}, which is an input"
+                    f"standard output is redirected to {argument_name(argument)}, which is an input"
                 )
 
     @property

@@ -11,7 +11,7 @@ from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
 from ndtool.engine.gathers import ProgressCallback, silent
-from ndtool.errors import DtypeError, OutputError, called
+from ndtool.errors import DtypeError, OutputError, argument_name
 from ndtool.formats import locators, outputs
 from ndtool.formats.outputs import Output
 from ndtool.formats.streams import Streams
@@ -54,7 +54,7 @@ class Conversion:
         self.source: Source = open_source or locators.open_source(request.source, Streams())
         try:
             if request.output == "-" and self.source.is_open_as(1):
-                message = f"standard output is redirected to {called(request.source)}"
+                message = f"standard output is redirected to {argument_name(request.source)}"
                 raise OutputError(f"{message}, which is the input")
             metadata = self.source.metadata
             dtype = (
@@ -100,7 +100,7 @@ def _resolved(request: Request, metadata: ArrayMetadata, like: ChunkLayout | Non
     )  # fmt: skip
     dtype, stored = metadata.dtype.name, output.stored.name
     if stored != dtype and not request.as_void:
-        name = "standard output" if request.output == "-" else called(request.output)
+        name = "standard output" if request.output == "-" else argument_name(request.output)
         raise DtypeError(
             f"{name}: its format does not know {dtype}, which would be stored as"
             f" {stored}: expected a format that does, such as .safetensors",

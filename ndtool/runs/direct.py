@@ -62,7 +62,9 @@ def gather(
     if not inference.inputs["data"].size:
         with whole_output(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
-            gathers.fill(out, inference.filling * (tuning.WRITTEN // inference.dtype.itemsize or 1))
+            gathers.fill(
+                out, inference.filling * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
+            )
         return
 
     def choose() -> Gathering:
@@ -107,7 +109,7 @@ def _gather_items(
     inference, indices = validated.call.inference, validated.bound
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else team(threads, nbytes)
-    team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITTEN
+    team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
     prefetches = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)

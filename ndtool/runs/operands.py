@@ -10,7 +10,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Touched
 from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
-from ndtool.errors import BoundsError, DuplicatesError, OutputError, called
+from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.modes import Handling
@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
             return self.byte_range.buffer
         from ndtool.storage import tempfiles
 
-        label = f"temporary copy of {called(name)}"
+        label = f"temporary copy of {argument_name(name)}"
         if self.dry:
             return tempfiles.allocate(size, label, directory=self.spill).toreadonly()
         return tempfiles.filled(
@@ -153,4 +153,4 @@ def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indic
 
 def changed(inferred: Inference) -> OutputError:
     """Return the error that an index that was valid has become invalid."""
-    return OutputError(f"{called(inferred.inputs['indices'].name)} changed during the run")
+    return OutputError(f"{argument_name(inferred.inputs['indices'].name)} changed during the run")

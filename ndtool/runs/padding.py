@@ -3,7 +3,7 @@
 import array
 from typing import Any
 
-from ndtool.errors import called
+from ndtool.errors import argument_name
 from ndtool.rules import mistakes
 from ndtool.rules.inference import Input, is_literal
 from ndtool.rules.operators import Attributes
@@ -45,7 +45,7 @@ def suspected(
     sample = "" if step == 1 else " in a sample"
     count = columns[0].count(-1) if k == 1 else list(zip(*columns, strict=True)).count((-1,) * k)
     warning = mistakes.padding(count, len(columns[0]), sample, k)
-    return [f"{called(name)}: {warning}"] if warning else []
+    return [f"{argument_name(name)}: {warning}"] if warning else []
 
 
 def _unequal(info: Input, pad: int | None) -> list[str]:
@@ -54,4 +54,4 @@ def _unequal(info: Input, pad: int | None) -> list[str]:
         return []
     bits = 8 * info.dtype.itemsize
     stored = f"as {info.dtype.name} it is {2**bits + pad}" if pad >= -(1 << bits - 1) else "never"
-    return [f"{called(info.name)}: pad {pad} equals no index of {info.dtype.name}: {stored}"]
+    return [f"{argument_name(info.name)}: pad {pad} equals no index of {info.dtype.name}: {stored}"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import distinct, tuning
-from ndtool.errors import ResourceError, called, sized
+from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs import access
@@ -94,8 +94,8 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
     if buffers > limit:
         nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         raise ResourceError(
-            f"{called(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory: more than"
-            f" the {limit} of --memory"
+            f"{argument_name(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory:"
+            f" more than the {limit} of --memory"
         )
     if not buffers:
         return call
@@ -105,7 +105,7 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
     """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
     data, gathers = call.sources["data"], not call.inference.scatters
-    nbytes = call.threads * tuning.WRITTEN if gathers else tuning.FILE_SCRATCH + _counts(call)
+    nbytes = call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _counts(call)
     if at_once is not None:
         from ndtool.runs.external.units import chunk_buffers
 
@@ -164,7 +164,7 @@ def _partition_chunked(
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     if isinstance(data, Flat) and not _is_readable_in_parts(data):
         if limit is not None:
             _require_parts(call, data, allowed)
@@ -185,13 +185,13 @@ def _partition_chunked(
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
-    fits, budget = memory.holds(working_set, allowed), min(allowed // 2, tuning.SWEPT)
+    fits, budget = memory.holds(working_set, allowed), min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
     reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
     if fits:
-        budget = min(budget, tuning.SPARED)
+        budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
         is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
-        if not (gathers and is_read_in_turn and assembled >= tuning.SPARED):
+        if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
     from ndtool.runs.external import choice
 
@@ -260,7 +260,7 @@ def _at_once(call: OpenCall, written: int) -> int:
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
-    allowed = max(memory.available(), tuning.COUNTED_ON) if limit is None else limit
+    allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, Flat), "no array has chunks"
     local_range = data.local_range
     if local_range is None or not _is_readable_in_parts(data):
@@ -290,11 +290,11 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
         return partitioning.within(allowed)
 
-    partitioning = choice.chosen(partition, min(allowed // 2, tuning.SWEPT), allowed)
+    partitioning = choice.chosen(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
         minimum = choice.least(partition)
-        is_fast = is_bounded(call) and rows.width >= tuning.RANDOM
+        is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
             raise choice.refusal(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
@@ -303,7 +303,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     random_reads = scattered * max(1 - allowed / size, 0.25)
     if memory.holds(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep = tuning.RANDOM, choice.cost(partitioning)
+    read_cost, sweep = tuning.RANDOM_READ_COST, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(scattered * (PAGE + rows.width)), span)
@@ -343,7 +343,7 @@ def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
         return
     what = "is in Fortran order" if metadata.order == "F" else "is remote"
     raise ResourceError(
-        f"{called(data.name)} {what} and larger than --memory {sized(allowed)}, so it cannot be"
-        " read in parts: expected a local file or a store, in C order",
-        hint=f"ndtool convert {called(data.name)} NEW makes one",
+        f"{argument_name(data.name)} {what} and larger than --memory {format_size(allowed)}, so"
+        " it cannot be read in parts: expected a local file or a store, in C order",
+        hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )

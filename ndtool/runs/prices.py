@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ndtool.errors import UsageError, printable, shown
+from ndtool.errors import UsageError, format_value, printable
 
 _LARGEST = 1 << 20  # characters of a file of prices
 _MOST = 1e9  # dollars
@@ -38,11 +38,11 @@ def parse(fields: Any, name: str = "prices") -> Prices:
         raise UsageError(f"{name}: expected an object with {_keys()}")
     for key, price in fields.items():
         if key not in Prices._fields:
-            raise UsageError(f"{name}: {shown(key)} is not a price: expected {_keys()}")
+            raise UsageError(f"{name}: {format_value(key)} is not a price: expected {_keys()}")
         number = type(price) in (int, float) and 0 <= price <= _MOST
         if not number:
             raise UsageError(
-                f"{name}: {key} is {shown(price)}: expected a number of dollars, at least 0"
+                f"{name}: {key} is {format_value(price)}: expected a number of dollars, at least 0"
             )
     return Prices(**{key: float(price) for key, price in fields.items()})
 

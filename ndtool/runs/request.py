@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ndtool.errors import UsageError, called
+from ndtool.errors import UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.rules.operators import LOWERED_INPUTS, Attributes, operator_of
 from ndtool.runs.prices import Prices
@@ -87,10 +87,12 @@ class Request(NamedTuple):
         if locations.is_url(location):
             if not self.on_cluster:
                 raise UsageError(
-                    f"--spill {called(location)}: only a cluster spills to a URL:"
+                    f"--spill {argument_name(location)}: only a cluster spills to a URL:"
                     " expected a directory"
                 )
         elif not os.path.isdir(location):
             what = "is not a directory" if os.path.lexists(location) else "does not exist"
-            raise UsageError(f"--spill {called(location)} {what}: expected an existing directory")
+            raise UsageError(
+                f"--spill {argument_name(location)} {what}: expected an existing directory"
+            )
         return location

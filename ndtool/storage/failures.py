@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable, words
+from ndtool.errors import (
+    InputError,
+    NdtoolError,
+    OutputError,
+    UsageError,
+    library_message,
+    printable,
+)
 
 T = TypeVar("T")
 
@@ -126,7 +133,7 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
         error = kind(f"{name}: the server answers {status}{_reason(exc)}")
         error.passing = status in THROTTLED
         return error
-    return kind(f"{name}: {words(getattr(exc, 'strerror', None) or exc)}")
+    return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 
 def _incomplete(url: str, arguments: list[str]) -> UsageError:
@@ -145,4 +152,4 @@ def _reason(exc: Exception) -> str:
     response = getattr(exc, "response", None)
     code = response.get("Error", {}).get("Code", "") if type(response) is dict else ""
     code = (code or str(exc)).removeprefix(str(status_of(exc))).strip()
-    return f" ({words(code, 80)})" if code else ""
+    return f" ({library_message(code, 80)})" if code else ""

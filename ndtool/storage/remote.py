@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
 
-from ndtool.errors import InputError, UsageError, printable, words
+from ndtool.errors import InputError, UsageError, library_message, printable
 from ndtool.redaction import register
 from ndtool.storage import failures, signing
 from ndtool.storage.http import AT_ONCE, Http, Opened, Requests, Version, Write
@@ -38,12 +38,12 @@ def filesystem(url: str) -> tuple[Any, str]:
         fs, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
         if package is None:
-            raise UsageError(f"{printable(url)}: {words(exc)}") from None
+            raise UsageError(f"{printable(url)}: {library_message(exc)}") from None
         raise _missing(url, package, package) from None
     except ValueError as exc:
         supported = ": expected s3://, gs://, https:// or another that fsspec knows"
         hint = supported if "Protocol" in str(exc) else ""
-        raise UsageError(f"{printable(url)}: {words(exc)}{hint}") from None
+        raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
     except Exception as exc:
         raise failures.failure(exc, url) from None
     return fs, path

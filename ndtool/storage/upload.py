@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ndtool.errors import NdtoolError, OutputError, printable, redacted, words
+from ndtool.errors import NdtoolError, OutputError, library_message, printable, redacted
 from ndtool.machine import endings
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import os_errors, read_at
@@ -266,7 +266,7 @@ class S3Writer:
             request = {"Objects": keys, "Quiet": True}
             response = await self._object.call("delete_objects", "Bucket", Delete=request)
             for error in response.get("Errors", ()):
-                raise OutputError(f"{printable(self.url)}: {words(error['Message'])}")
+                raise OutputError(f"{printable(self.url)}: {library_message(error['Message'])}")
 
     async def _call(
         self, name: str, condition: dict[str, str], etag: Callable[[], str], **arguments: Any

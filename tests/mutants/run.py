@@ -129,8 +129,8 @@ FUNCTION = re.compile(
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed; texts; and checks of arguments that only a bug violates.
 SPEED = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_SHARE|stream|STREAMED|PIECE|task_count\(|progress\(|team\("
-    r"|CACHED|FEW|LONG|TILE|LARGEST_PART|MOST_PARTS|WRITTEN|WIDE|SCRATCH|HUGEPAGE|MADV_FREE"
+    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_FRACTION|stream|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|team\("
+    r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|division|often|last_index|lowest \+=|highest \+="
     r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
     r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
@@ -178,7 +178,7 @@ EQUIVALENT = {
     ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
     ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not: one result",
     ("engine/bind.py", "fits = scratch <= 2 * cached", "*"): "packed or not: one result",
-    ("engine/small.py", "> tuning.SMALL", "//"): "the general path gives the same result",
+    ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",
     ("loops/reductions.pxd", "    return n > 1", "1"): "two of one element are combined otherwise",
     ("loops/reductions.pxd", "    return n > 1", ">"): "the same",
     (

@@ -27,7 +27,14 @@ from ndtool.analysis.verify import (
     with_bytes,
 )
 from ndtool.arrays.source import Source
-from ndtool.errors import BoundsError, DifferenceError, NdtoolError, UsageError, counted, printable
+from ndtool.errors import (
+    BoundsError,
+    DifferenceError,
+    NdtoolError,
+    UsageError,
+    format_count,
+    printable,
+)
 from ndtool.machine import threads
 from ndtool.rules import shapes, specs
 from ndtool.rules.operators import OPERATORS
@@ -205,7 +212,7 @@ class EngineCall:
         with ExitStack() as stack:
             job = self._job(stack)
             for done, (name, team) in enumerate(cases):
-                label = f"{name}, {counted(team or 0, 'thread')}"
+                label = f"{name}, {format_count(team or 0, 'thread')}"
                 progress(done / len(cases), label)
                 if team is None:
                     reports.append(missing_report(name))

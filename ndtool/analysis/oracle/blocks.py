@@ -16,7 +16,7 @@ Blocks = Iterator[tuple[list[Index], list[Coordinates]]]
 ProgressCallback = Callable[[float], object]
 
 TUPLES = 1 << 12  # index tuples in a block
-PIECE = 1 << 20  # bytes to copy, reduce or compare at a time
+BLOCK_BYTES = 1 << 20  # bytes to copy, reduce or compare at a time
 
 
 def silent(_: float) -> None:
@@ -28,7 +28,7 @@ def nd_blocks(
 ) -> Blocks:
     """Yield positions of tuples, and the coordinates that they select in data, in row-major order.
 
-    run: the slice size in bytes; a block has at most PIECE bytes, or one slice.
+    run: the slice size in bytes; a block has at most BLOCK_BYTES bytes, or one slice.
     """
     leading, k = indices.shape[:-1], indices.shape[-1]
     for start, tuples in _tuples(indices, prod(leading), k, run, progress):
@@ -71,7 +71,7 @@ def _tuples(
     indices: Array, count: int, k: int, run: int, progress: ProgressCallback
 ) -> Iterator[tuple[int, Array]]:
     """Yield blocks: the linear index of the first tuple, and the tuples as rows of k."""
-    flat, step = in_order(indices), max(1, min(TUPLES, PIECE // max(run, 1)))
+    flat, step = in_order(indices), max(1, min(TUPLES, BLOCK_BYTES // max(run, 1)))
     for start in range(0, count, step):
         stop = min(start + step, count)
         yield start, flat[start * k : stop * k].reshape(stop - start, k)
@@ -93,8 +93,8 @@ def in_order(array: Array) -> Any:
 
 
 def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
-    """Yield slices of `count` elements, each of at most PIECE bytes or one element."""
-    step = max(1, PIECE // itemsize)
+    """Yield slices of `count` elements, each of at most BLOCK_BYTES bytes or one element."""
+    step = max(1, BLOCK_BYTES // itemsize)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
         progress(min(start + step, count) / count)

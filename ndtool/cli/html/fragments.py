@@ -17,7 +17,7 @@ from ndtool import __version__
 from ndtool.cli import figures
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
-from ndtool.errors import NdtoolError, counted, printable
+from ndtool.errors import NdtoolError, format_count, printable
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import Report as Answer
@@ -114,7 +114,7 @@ def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
     parts = []
     for answer in answers:
         if answer.compared is not None and answer.compared.different:
-            threads = counted(answer.threads or 0, "thread")
+            threads = format_count(answer.threads or 0, "thread")
             parts.append(element("h3", f"{title}{answer.engine} {answer.version}, {threads}"))
             parts += comparison(answer.compared)
     return parts

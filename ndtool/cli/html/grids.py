@@ -15,7 +15,7 @@ from ndtool.cli.html import markup
 from ndtool.cli.html.linked import linked_to, links_of
 from ndtool.cli.html.markup import element
 from ndtool.cli.html.sentences import Sentences, name_of
-from ndtool.errors import called
+from ndtool.errors import argument_name
 from ndtool.rules.shapes import described
 from ndtool.runs.calls import OpenCall
 
@@ -126,9 +126,9 @@ class Grids:
         title, name = role, None
         dtype = self._call.inference.inputs[role if role in self._call.sources else "data"].dtype
         if role in self._call.sources:
-            name = called(self._call.sources[role].name)
+            name = argument_name(self._call.sources[role].name)
         elif role == "found":
-            title, name = "given output", called(self._call.request.output or "")
+            title, name = "given output", argument_name(self._call.request.output or "")
         caption = element(
             "figcaption",
             element("strong", title),

@@ -23,7 +23,7 @@ from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable, section
 from ndtool.cli.html.grids import GivenElements, Grids, Location
 from ndtool.cli.html.markup import element
-from ndtool.errors import DifferenceError, NdtoolError, UsageError, called, printable
+from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import document, sinks
@@ -118,7 +118,7 @@ class Report:
         drawn = self._drawing()
         command = click.get_current_context().command_path
         return fragments.document_of(
-            f"{command}: {called(call.inference.inputs['data'].name)}",
+            f"{command}: {argument_name(call.inference.inputs['data'].name)}",
             element("h1", command),
             element("p", records.title(call.inference), class_="call"),
             fragments.command(self._reporter.arguments),
@@ -208,7 +208,8 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
         ):
             relation = "is" if real == real_other else "is in"
             raise UsageError(
-                f"{option} {printable(path)} {relation} {called(other)}: expected another file"
+                f"{option} {printable(path)} {relation} {argument_name(other)}: expected another"
+                " file"
             )
     for fd, stream in enumerate(("standard input", "standard output")):
         if stat.S_ISREG(_mode(path)) and is_open_as(path, fd):
@@ -219,7 +220,9 @@ def call_to_verify(request: Request) -> OpenCall:
     """Open a call to verify once more."""
     for name in (*request.arguments.values(), request.output or ""):
         if name == "-" or stat.S_ISFIFO(_mode(name)):
-            raise UsageError(f"--html reads {called(name)} twice: expected a file, not a pipe")
+            raise UsageError(
+                f"--html reads {argument_name(name)} twice: expected a file, not a pipe"
+            )
     return OpenCall(request)
 
 
@@ -246,10 +249,14 @@ def _answer_rows(answer: answers.AnswerText) -> Element:
 
 def _arrays(call: OpenCall) -> Element:
     rows = [
-        (role, element("span", called(argument.name), class_="file"), described(*argument[1:]))
+        (
+            role,
+            element("span", argument_name(argument.name), class_="file"),
+            described(*argument[1:]),
+        )
         for role, argument in call.inference.inputs.items()
     ]
-    output = "" if call.request.output in (None, "-") else called(call.request.output)
+    output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
     return scrollable(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
 
@@ -286,9 +293,9 @@ def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter:
     nodes = scrollable(markup.table(columns, rows, class_="nodes"))
     none = element("p", records.NO_NODES, class_="hint")
     root = fragments.document_of(
-        f"ndtool model: {called(model)}",
+        f"ndtool model: {argument_name(model)}",
         element("h1", "ndtool model"),
-        element("p", called(model), class_="call"),
+        element("p", argument_name(model), class_="call"),
         fragments.command(reporter.arguments),
         None if outcome.error is None else fragments.failure(outcome.error),
         section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),

@@ -13,7 +13,7 @@ from ndtool.analysis.tuples import FEW
 from ndtool.analysis.values import short_text
 from ndtool.cli.answers import Names
 from ndtool.engine.counting import Combining
-from ndtool.errors import counted
+from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
 
@@ -75,11 +75,11 @@ class Sentences:
         if not changes:
             return f"{element} from {name_of('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
-            ignored = f"; {counted(count - 1, 'later update')} ignored" if count > 1 else ""
+            ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
             return f"{element} from {first}, which overwrites {current}{ignored}"
         if self._reduction == "none":
-            overwritten = f" and {counted(count - 1, 'earlier update')}" if count > 1 else ""
+            overwritten = f" and {format_count(count - 1, 'earlier update')}" if count > 1 else ""
             last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
             return f"{element} from {last}, which overwrites {current}{overwritten}"
         update_steps = changes if count > len(links) - 1 else self._shortened(changes)
@@ -100,7 +100,7 @@ class Sentences:
         if self._reduction == "none":
             return f"{element} is overwritten by {name_of('updates', changes[-1].updates or ())}"
         count = self._drawing.updates[at]
-        return f"{element} gets {counted(count, 'update')} in {name_of('output', at)}"
+        return f"{element} gets {format_count(count, 'update')} in {name_of('output', at)}"
 
     def _indices(self, cell: Position) -> str:
         number, j = self._of_cell[cell]

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, StoredSource, Touched
-from ndtool.errors import InputError, NdtoolError, UsageError, called, printable
+from ndtool.errors import InputError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import library_errors
 from ndtool.rules import dtypes, grid, shapes
@@ -127,7 +127,7 @@ class ColumnsSource(StoredSource):
             return None
         with self._lock:
             if self._buffer is None:
-                label = f"temporary copy of {called(self.name)}"
+                label = f"temporary copy of {argument_name(self.name)}"
                 self._buffer = tempfiles.filled(metadata.nbytes, label, self._decode)
             return ByteRange(self._buffer)
 

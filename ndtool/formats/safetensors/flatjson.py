@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
-from ndtool.errors import shown
+from ndtool.errors import format_value
 
 _GAP = re.compile(r"[ \t\n\r]*")
 # Tokens of a skipped value; colons and commas are not validated.
@@ -31,7 +31,7 @@ class Text:
         while True:
             key = self.word(f"the name of a {what}")
             if key in seen:
-                self.fail(f"two of the name {shown(key)}: all must differ")
+                self.fail(f"two of the name {format_value(key)}: all must differ")
             seen.add(key)
             self._expect(":")
             yield key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any, NamedTuple, NoReturn
 
-from ndtool.errors import DtypeError, InputError, OutputError, UsageError, printable, shown
+from ndtool.errors import DtypeError, InputError, OutputError, UsageError, format_value, printable
 from ndtool.formats.safetensors.flatjson import Text
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -164,34 +164,39 @@ class _Tensors:
         """Return dtype, shape and data_offsets of a tensor, not validated."""
         match = _VALUE.match(self._text.text, self._text.at)
         if match is None:
-            self._fail(f"tensor {shown(name)} has no object of {', '.join(_KEYS)}")
+            self._fail(f"tensor {format_value(name)} has no object of {', '.join(_KEYS)}")
         try:
             pairs = self._value(match[1])
         except (ValueError, RecursionError):
-            self._fail(f"tensor {shown(name)} is not JSON: {shown(match[1])}")
+            self._fail(f"tensor {format_value(name)} is not JSON: {format_value(match[1])}")
         fields = dict(pairs)
         if sorted(key for key, _ in pairs) != list(_KEYS):
             keys = ", ".join(str(key) for key, _ in pairs)
-            self._fail(f"tensor {shown(name)} has the keys {keys}: expected {', '.join(_KEYS)}")
+            self._fail(
+                f"tensor {format_value(name)} has the keys {keys}: expected {', '.join(_KEYS)}"
+            )
         self._text.at = match.end()
         return fields["dtype"], fields["shape"], fields["data_offsets"]
 
     def _checked(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
         if not isinstance(code, str) or not _CODE.fullmatch(code):
-            self._fail(f"tensor {shown(name)} has the dtype {shown(code)}: expected one like F32")
+            self._fail(
+                f"tensor {format_value(name)} has the dtype {format_value(code)}: expected one"
+                " like F32"
+            )
         if not _are_sizes(shape) or len(shape) > _RANK:
             self._fail(
-                f"tensor {shown(name)} has the shape {shown(shape)}:"
+                f"tensor {format_value(name)} has the shape {format_value(shape)}:"
                 f" expected up to {_RANK} sizes of 0..{_LARGEST}"
             )
         if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
             self._fail(
-                f"tensor {shown(name)} has the data_offsets {shown(offsets)}:"
+                f"tensor {format_value(name)} has the data_offsets {format_value(offsets)}:"
                 " expected its start and stop"
             )
         tensor = Tensor(name, code, tuple(shape), *offsets)
         if problem := _size_problem(tensor):
-            self._fail(f"tensor {shown(name)} {problem}")
+            self._fail(f"tensor {format_value(name)} {problem}")
         return tensor
 
     def _fail(self, text: str) -> NoReturn:
@@ -229,7 +234,7 @@ def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
             what = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
             _refuse(
                 name,
-                f"invalid header: tensor {shown(tensor.name)} begins at byte {tensor.start}"
+                f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
                 f" of the data and {what}: expected {end}",
             )
         end = tensor.stop

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
-from ndtool.errors import InputError, NdtoolError, OutputError, printable, shown
+from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
 from ndtool.formats import safetensors
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.flatjson import Text
@@ -85,7 +85,7 @@ def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
 
 
 def _missing(file: str) -> str:
-    return f"the index maps it to {shown(file)}, which has no such tensor"
+    return f"the index maps it to {format_value(file)}, which has no such tensor"
 
 
 def _weights(storage: LocalFile, path: str) -> dict[str, str]:
@@ -102,13 +102,17 @@ def _weights(storage: LocalFile, path: str) -> dict[str, str]:
             text.pass_value()
             continue
         for name in text.keys("tensor"):
-            weights[name] = text.word(f"the file of tensor {shown(name)}")
+            weights[name] = text.word(f"the file of tensor {format_value(name)}")
     text.end()
     if not weights:
         _refuse(path, f"it has no {_MAP}, the map from tensors to files")
     for name, file in weights.items():
         if not _is_inside(file):
-            _refuse(path, f"tensor {shown(name)} is in {shown(file)}, not in the index's folder")
+            _refuse(
+                path,
+                f"tensor {format_value(name)} is in {format_value(file)}, not in the index's"
+                " folder",
+            )
     return weights
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ndtool.errors import DtypeError, InputError, printable, shown
+from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.formats.table import TextOptions
 from ndtool.rules import dtypes, filling
 from ndtool.rules.dtypes import Dtype
@@ -129,7 +129,7 @@ class Values:
         lowest, highest = self._range()
         if not lowest <= value <= highest:
             what = "64 bits" if self._is_untyped else self._dtype.name
-            raise _FieldError(f"{shown(value)} is beyond {what}: valid {lowest}..{highest}")
+            raise _FieldError(f"{format_value(value)} is beyond {what}: valid {lowest}..{highest}")
         if self._is_untyped:
             self._negative |= value < 0
             self._unsigned |= value > HIGHEST
@@ -154,7 +154,7 @@ class Values:
         with np.errstate(over="ignore", under="ignore"):
             nearest = np.array(double).astype(code)
             if np.isinf(nearest) and "inf" not in text.lower():
-                raise _FieldError(f"{shown(text)} is too large for {self._dtype.name}")
+                raise _FieldError(f"{format_value(text)} is too large for {self._dtype.name}")
             rounded = float(nearest)
             if math.isfinite(double) and rounded != double:
                 from fractions import Fraction
@@ -181,7 +181,7 @@ class Values:
 def _error(field: str, what: str, example: str) -> _FieldError:
     if not field:
         return _FieldError(f"the field is empty: expected {what} {example}")
-    return _FieldError(f"{shown(field)} is not {what}: expected one {example}")
+    return _FieldError(f"{format_value(field)} is not {what}: expected one {example}")
 
 
 def _narrowed(doubles: Any, dtype: Any) -> Any:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
-from ndtool.errors import InputError, counted, printable
+from ndtool.errors import InputError, format_count, printable
 from ndtool.formats import members
 from ndtool.formats.text import lines, quick
 from ndtool.formats.text.numbers import Values, is_number
@@ -137,7 +137,7 @@ def _add_exactly(
         try:
             row = _fields(line, table.delimiter, line_number, label)
             if len(row) != table.width:
-                has = f"line {line_number} has {counted(len(row), 'field')}"
+                has = f"line {line_number} has {format_count(len(row), 'field')}"
                 _refuse(label, f"{has}: expected {table.width}, as line {table.first} has")
         except InputError:
             values.add(fields, locate)  # an earlier error is reported first

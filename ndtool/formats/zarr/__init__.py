@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, Touched
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, called, printable
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import hierarchy, location, store, writer
@@ -152,7 +152,7 @@ class ZarrSource:
         if not change and self._current_fingerprints() != self._fingerprints:
             change = "changed during the run: a chunk that was read is modified"
         if change:
-            raise OutputError(f"{called(self.name)} {change}")
+            raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
         with store.converted_errors(self.name):

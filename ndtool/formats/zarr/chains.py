@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ndtool.errors import InputError, number, printable, shown
+from ndtool.errors import InputError, format_integer, format_value, printable
 from ndtool.formats.zarr.decompress import decompressor
 from ndtool.rules.plans import Shape
 
@@ -48,7 +48,8 @@ def allow(document: dict[str, Any], label: str) -> None:
     nbytes = _element_nbytes(document.get("dtype")) + _element_nbytes(document.get("data_type"))
     if nbytes > _ELEMENT:
         raise InputError(
-            f"{printable(label)}: elements of {number(nbytes)} bytes: at most {_ELEMENT} are valid"
+            f"{printable(label)}: elements of {format_integer(nbytes)} bytes: at most {_ELEMENT}"
+            " are valid"
         )
     if document.get("zarr_format") == 2:
         chain = [*_codec_list(document.get("filters"), label), document.get("compressor")]
@@ -86,7 +87,7 @@ def _codec_list(value: object, label: str) -> list[Any]:
     if value is None:
         return []  # the zarr package reports a missing list
     if not isinstance(value, list):
-        raise InputError(f"{printable(label)}: codecs {shown(value)}: expected a list")
+        raise InputError(f"{printable(label)}: codecs {format_value(value)}: expected a list")
     return value
 
 
@@ -98,7 +99,7 @@ def _allow(codecs: Sequence[Any], key: str, allowed: Sequence[str], label: str) 
     for codec in codecs:
         if (name := _name(codec, key)) in allowed:
             continue
-        text = printable(name, 80) if isinstance(name, str) else shown(name, limit=80)
+        text = printable(name, 80) if isinstance(name, str) else format_value(name, limit=80)
         if isinstance(name, str) and name.removeprefix(_PREFIX) in _OBJECTS:
             what = "is for variable-length elements: expected a type of fixed size"
         else:
@@ -296,7 +297,7 @@ def _step(config: dict[str, Any]) -> Step:
         return Step(name, lambda n: n, True, lambda chunk, max_nbytes, exact: chunk, codec.encode)
     assert name == "shuffle", name
     if type(codec.elementsize) is not int:
-        raise ValueError(f"codec shuffle: elementsize is {shown(codec.elementsize)}")
+        raise ValueError(f"codec shuffle: elementsize is {format_value(codec.elementsize)}")
     return Step(name, lambda n: n, True, decode, codec.encode)
 
 
@@ -312,7 +313,9 @@ def _cast(name: str, config: dict[str, Any]) -> Step:
         raise ValueError(f"codec {name}: expected numeric types")
     for key in ("scale", "offset", "digits"):
         if type(config.get(key, 0)) not in (int, float) or abs(config.get(key, 0)) >= 1 << 63:
-            raise ValueError(f"codec {name}: {key} is {shown(config[key])}: expected a number")
+            raise ValueError(
+                f"codec {name}: {key} is {format_value(config[key])}: expected a number"
+            )
     codec = numcodecs.get_codec(config)
 
     def bound(n: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 Decompress = Callable[[memoryview, int, bool], bytes | bytearray]
 
-_PIECE = 1 << 16  # compressed bytes per call of a decompressor
+_STEP = 1 << 16  # compressed bytes per call of a decompressor
 _BLOSC_HEADER = 16
 _ZSTD, _SKIPPABLE, _SKIPPABLE_MASK = 0xFD2FB528, 0x184D2A50, 0xFFFFFFF0
 _ZSTD_BLOCKS = 1 << 20  # maximum per chunk, each of up to 128 KiB
@@ -53,7 +53,7 @@ def _streamed(make: Callable[[], Any], raw: memoryview, max_nbytes: int, exact: 
     """Decompress one stream or several concatenated ones; trailing bytes are ignored."""
     out, offset, first, streams, stream = bytearray(), 0, 0, 0, make()
     while offset < len(raw):
-        data = raw[offset : offset + _PIECE]
+        data = raw[offset : offset + _STEP]
         try:
             out += stream.decompress(data, max_nbytes + 1 - len(out))
         except MemoryError:

@@ -21,9 +21,9 @@ from ndtool.errors import (
     NdtoolError,
     ResourceError,
     UsageError,
+    format_value,
+    library_message,
     printable,
-    shown,
-    words,
 )
 from ndtool.formats import numpytypes
 from ndtool.formats.numpytypes import numpy_dtype
@@ -75,7 +75,7 @@ def converted_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterat
     except OSError as exc:
         raise failure(exc, label, kind) from None
     except Exception as exc:  # invalid metadata raise exceptions of any type
-        reason = words(exc, _REASON)
+        reason = library_message(exc, _REASON)
         if any(text in str(exc) for text in _OUT_OF_MEMORY):
             raise ResourceError(f"{printable(label)}: {reason}") from None
         raise kind(f"{printable(label)}: {reason}") from None
@@ -135,7 +135,7 @@ def array_of(read: Read, label: str, node: str) -> Any:
         if not isinstance(document, dict):
             raise InputError(f"{printable(label)}: its metadata are no JSON object")
         if document.get("zarr_format") != version:
-            stored = shown(document.get("zarr_format"))
+            stored = format_value(document.get("zarr_format"))
             raise InputError(f"{printable(label)}: zarr_format {stored}: expected {version}")
         chains.allow(document, label)
         empty = zarr.storage.StorePath(zarr.storage.MemoryStore(), node)

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from threading import Thread
 from typing import Any
 
-from ndtool.errors import NdtoolError, ResourceError, UsageError, printable, words
+from ndtool.errors import NdtoolError, ResourceError, UsageError, library_message, printable
 from ndtool.machine import memory
 from ndtool.redaction import register
 from ndtool.runs import executors
@@ -212,11 +212,11 @@ def _client(distributed: Any, scheduler: str) -> Any:
         return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
     except ValueError as exc:
         error: NdtoolError = UsageError(
-            f"--scheduler {shown} is not an address: {words(exc)}:"
+            f"--scheduler {shown} is not an address: {library_message(exc)}:"
             " expected tcp://host:port, or a scheduler file"
         )
     except Exception as exc:  # the package documents no exception type
-        error = ResourceError(f"{shown}: cannot connect to a scheduler: {words(exc)}")
+        error = ResourceError(f"{shown}: cannot connect to a scheduler: {library_message(exc)}")
     gc.collect()  # closes the failed client; closed while another one starts, it would deadlock
     raise error
 

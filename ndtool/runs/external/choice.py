@@ -11,7 +11,7 @@ from math import lcm
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import tuning
-from ndtool.errors import ResourceError, sized
+from ndtool.errors import ResourceError, format_size
 from ndtool.rules.inference import Inference
 from ndtool.runs.external.partitioning import MOST_LEVELS, Partitioning
 from ndtool.runs.external.units import files_of, positions_of, slab
@@ -23,7 +23,7 @@ SMALLEST, LARGEST = 10, 34  # powers of two of the budgets that are tried if mem
 
 
 def chosen(
-    partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT,
+    partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT_COST,
     memory: Memory = lambda partitioning: partitioning.memory,
 ) -> Partitioning | None:  # fmt: skip
     """Return the cheapest partitioning that takes `allowed` bytes of memory at most, if any does.
@@ -45,12 +45,13 @@ def refusal(needed: int, allowed: int) -> ResourceError:
     unit = 10 ** max(0, len(str(needed)) - 3)
     needed = -(-needed // unit) * unit  # as the text shows it
     return ResourceError(
-        f"--memory {sized(allowed)} is less than the {sized(needed)} that this run needs at least",
+        f"--memory {format_size(allowed)} is less than the {format_size(needed)} that this run"
+        " needs at least",
         hint=f"--memory {needed}, or more",
     )
 
 
-def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM) -> int:
+def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST) -> int:
     """Return the cost of a sweep beyond the reads and writes that direct execution shares.
 
     segment_cost: that of a random read of spilled data, for each segment, twice in a gather.
@@ -60,7 +61,7 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM) -> int:
     offsets = sum(
         partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
-    sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORTING
+    sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORT_COST
     read = rows.height * rows.width * partitioning.gathers
     return read + 2 * partitioning.spilled + sorting + seeking // max(1, partitioning.spilled_total)
 

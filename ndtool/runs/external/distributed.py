@@ -12,7 +12,14 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Flat, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
-from ndtool.errors import NdtoolError, OutputError, ResourceError, UsageError, called, printable
+from ndtool.errors import (
+    NdtoolError,
+    OutputError,
+    ResourceError,
+    UsageError,
+    argument_name,
+    printable,
+)
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import endings
@@ -53,16 +60,17 @@ def arguments(
                 or argument.startswith("raw:")
             ):
                 raise UsageError(
-                    f"{called(argument)}: workers cannot read parts of it:"
+                    f"{argument_name(argument)}: workers cannot read parts of it:"
                     " expected a Zarr store or a file of another format"
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
-                raise UsageError(f"{called(argument)} is in Fortran order: expected C order")
+                raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
         names[role] = argument if literal else locators.absolute(argument)
     assert output is not None, "validated before"
     if not REDUCTIONS[reduction].idempotent and _same(names["data"], locators.absolute(output)):
         raise UsageError(
-            f"{called(output)} is also data: on a cluster, {reduction} cannot update in place"
+            f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
+            " place"
         )
     return names
 
@@ -118,7 +126,9 @@ def choose(
             return None
         return partitioning._replace(in_memory=0, workers=cluster.slots).in_ranges()
 
-    partitioning = choice.chosen(partition, budget, cluster.memory, tuning.REQUEST, _task_memory)
+    partitioning = choice.chosen(
+        partition, budget, cluster.memory, tuning.REQUEST_COST, _task_memory
+    )
     partitioning = partitioning or partition(budget, 1)
     if partitioning is not None and abandoned is not None and abandoned.folder is not None:
         killed = abandoned.partitioning(partitioning)

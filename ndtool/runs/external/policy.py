@@ -14,7 +14,7 @@ from itertools import islice
 from statistics import median
 from typing import Any
 
-from ndtool.errors import NdtoolError, ResourceError, counted
+from ndtool.errors import NdtoolError, ResourceError, format_count
 from ndtool.runs.executors import Executor, Lost, Task
 
 ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
@@ -48,13 +48,13 @@ class Troubles:
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of trouble."""
         late = [
-            f"{counted(count, f'{phase} task')} took {LATE} times as long as others, and"
+            f"{format_count(count, f'{phase} task')} took {LATE} times as long as others, and"
             f" {'was' if count == 1 else 'were'} started again elsewhere"
             for phase, count in self._late.items()
         ]
         waits = [
-            f"{self._examples[reason]}: {counted(count, 'task')} waited and ran again, with fewer"
-            " at once"
+            f"{self._examples[reason]}: {format_count(count, 'task')} waited and ran again, with"
+            " fewer at once"
             for reason, count in self._waits.items()
         ]
         return late + waits

@@ -12,7 +12,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.source import Source
-from ndtool.errors import NdtoolError, called, redacted
+from ndtool.errors import NdtoolError, argument_name, redacted
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
@@ -59,7 +59,7 @@ def difference(fingerprint: RunFingerprint, expected: RunFingerprint) -> str:
     """Return the first difference between two fingerprints, as text; "" if they are equal."""
     for key, value in expected.items():
         if fingerprint.get(key) != value:
-            return _CALL.get(key) or f"{called(value[0])} has changed"
+            return _CALL.get(key) or f"{argument_name(value[0])} has changed"
     return ""
 
 
@@ -108,13 +108,13 @@ class AbandonedRun:
         self._first: dict[int, TaskResult] = {}  # of the first level
         self._sizes: dict[Segment, int] = {}
         if name := without_fingerprint(fingerprint):
-            self.reason = f"changes of {called(name)} cannot be detected"
+            self.reason = f"changes of {argument_name(name)} cannot be detected"
             return
         insides, in_use = spillfiles.abandoned(location)
         if in_use:
             self.reason = (
-                f"{called(in_use[0])} is from another machine, or from before this machine's last"
-                " start"
+                f"{argument_name(in_use[0])} is from another machine, or from before this"
+                " machine's last start"
             )
         for inside in insides:
             store = spillfiles.open_store(inside)

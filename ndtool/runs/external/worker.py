@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ndtool import __version__
 from ndtool.arrays.source import Source
-from ndtool.errors import NdtoolError, OutputError, UsageError, called
+from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish.gate import Gate
@@ -85,7 +85,9 @@ class _Opened:
                     source.metadata.shape != shape
                     or source.metadata.dtype.itemsize != dtype.itemsize
                 ):
-                    raise OutputError(f"{called(argument)} has another type or shape on a worker")
+                    raise OutputError(
+                        f"{argument_name(argument)} has another type or shape on a worker"
+                    )
             output = _Gated(_output(call.output))
             stack.callback(output.close)
             spills = spillfiles.open_store(call.folder)
@@ -99,7 +101,7 @@ class _Opened:
 
 
 def _ended_already(name: str) -> OutputError:
-    return OutputError(f"{called(name)}: the run has ended")
+    return OutputError(f"{argument_name(name)}: the run has ended")
 
 
 @contextmanager
