@@ -304,9 +304,9 @@ def test_more_members_than_16_bits_count() -> None:
 def test_members_beyond_4_gib() -> None:
     size, name = (1 << 32) + 5, b"big"
     with open("a.npz", "wb") as file:  # a hole, whose CRC is not read
-        file.write(writer.head(name, size, 0))
+        file.write(writer.local_header(name, size, 0))
         file.seek(size, io.SEEK_CUR)
-        file.write(writer.tail(name, size, 0))
+        file.write(writer.central_directory(name, size, 0))
     try:
         assert write("a.npz:first") == ("big",)
         assert write("a.npz:second", LARGE) == ("big", "first")

@@ -183,7 +183,7 @@ BAD = [
     ("i.json", "[1, 2", "i.json: line 1, column 5: the list does not end"),
     ("i.json", "[1,\n2,]", "i.json: line 2, column 3: not JSON: expecting value"),
     ("i.json", "[1,\n 2 3]", "i.json: line 2, column 4: expected , or ]"),
-    ("i.json", "[1]\n 2", "i.json: line 2, column 2: there is more after the list"),
+    ("i.json", "[1]\n 2", "i.json: line 2, column 2: unexpected text after the list"),
     ("i.json", b"[1,\n\xff]", "i.json: line 1 or later: not UTF-8"),
     ("i.json", "[" * 100_000, "i.json: line 1, column 2: nested too deeply"),
     ("i.json", "[" + "9" * 5000 + "]", "element 0: a field of 5000 characters"),
@@ -312,7 +312,7 @@ def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blanks_of_json_are_skipped_at_once() -> None:
     text = nested._ListText(lambda count: b"", "x")
-    text.rest = "1" + 1000 * " " + "]"
+    text.remaining = "1" + 1000 * " " + "]"
     calls = 0
 
     def count(frame: Any, event: str, arg: Any) -> Any:
@@ -323,7 +323,7 @@ def test_blanks_of_json_are_skipped_at_once() -> None:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        assert text._after_blanks(1) == 1001
+        assert text._find_token(1) == 1001
     finally:
         sys.settrace(before)
     assert calls < 10

@@ -179,7 +179,7 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     array = np.arange(64).reshape(8, 8)
     put("x.zarr", array, chunks=(2, 2), shards=shards)
     report = []
-    read = ZarrSource._read
+    read = ZarrSource._read_chunk
 
     def counted(self: Any, key: str, at: Any) -> Any:
         report.append(at)

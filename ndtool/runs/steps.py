@@ -161,7 +161,7 @@ def rehearse(run: Prepared) -> Outcome:
     sink: Sink | None = None
     try:
         if run.output is not None:
-            sink = outputs.create(run.output, dry=True)
+            sink = outputs.create(run.output, dry_run=True)
             if call.inference.nbytes:
                 with closing(run.execution(sink, silent, reports.append, True)) as phases:
                     next(phases)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from ndtool.arrays.sink import Unpublished
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable
-from ndtool.formats.members import LISTED
+from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr import store as zarr
 from ndtool.publish import leftovers
@@ -26,22 +26,22 @@ from ndtool.storage.local import ZARR_METADATA, Folder, is_store
 from ndtool.storage.localfolder import METADATA, LocalFolder
 
 Body = bytes | memoryview
-Put = Callable[[str, Body], None]  # writes the value of a key of a store
+WriteKey = Callable[[str, Body], None]  # writes the value of a key of a store
 
 
 class ZarrTarget(NamedTuple):
     """The Zarr target of an output.
 
-    path: the folder that is renamed to its final name, or the URL of the store. rest: the path of
-    the array in it, "" if it is the array. above: the enclosing groups, from the root on. old:
-    whether the path exists. version: of the store. preserved: the preserved arrays, None if the
-    path is the complete store.
+    path: the folder that is created or replaced, or the URL of the store. array_path: the path of
+    the array in it, "" if it is the array. groups: the enclosing groups, from the root on. exists:
+    whether the path exists. version: of the Zarr format, None if the store is new. preserved: the
+    preserved arrays, None if the path is the complete store.
     """
 
     path: str
-    rest: str
-    above: tuple[str, ...]
-    old: bool
+    array_path: str
+    groups: tuple[str, ...]
+    exists: bool
     version: int | None
     preserved: tuple[str, ...] | None
 
@@ -51,59 +51,61 @@ def resolve(target: Target) -> ZarrTarget:
     if target.url:
         return _remote_target(target)
     local = _local_target(target)
-    return local._replace(preserved=_preserved(target)) if local.above else local
+    return local._replace(preserved=_preserved(target)) if local.groups else local
 
 
 def _local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
-    root, names = _split(target)
+    root, names = _split_root(target)
     if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
     if target.old is None and names and not os.path.lexists(root):
         return ZarrTarget(root, "/".join(names), (), False, None, None)
     if not names or target.only:
-        return _root(target, root, names)
-    path, above, rest = root, [], list(names)
-    while rest:
-        if _kind_at(path) != "group":
+        return _root_target(target, root, names)
+    path, groups, remaining = root, [], list(names)
+    while remaining:
+        if _local_node_type(path) != "group":
             raise OutputError(f"{printable(path)} is not a group: no array can be in it")
-        above.append(path)
-        path = os.path.join(path, rest.pop(0))
+        groups.append(path)
+        path = os.path.join(path, remaining.pop(0))
         if not os.path.lexists(path):
             break
-    old = os.path.lexists(path)
-    if old and not target.clobber:
+    path_exists = os.path.lexists(path)
+    if path_exists and not target.clobber:
         raise exists(f"{target.path}:{target.member}")
-    kind = _kind_at(path) if old else ""
-    if old and kind != "array":
-        kind = "a group" if kind == "group" else "neither an array nor a group"
-        raise OutputError(f"{printable(path)} is {kind}: only an array is replaced")
+    node_type = _local_node_type(path) if path_exists else ""
+    if path_exists and node_type != "array":
+        node_type = "a group" if node_type == "group" else "neither an array nor a group"
+        raise OutputError(f"{printable(path)} is {node_type}: only an array is replaced")
     version = 3 if os.path.isfile(os.path.join(root, "zarr.json")) else 2
-    return ZarrTarget(path, "/".join(rest), tuple(above), old, version, None)
+    return ZarrTarget(path, "/".join(remaining), tuple(groups), path_exists, version, None)
 
 
-def _kind_at(path: str) -> str:
+def _local_node_type(path: str) -> str:
     """Return "array" or "group" for a local path, "" if it is neither."""
     try:
-        return hierarchy.kind(LocalFolder(path), "")
+        return hierarchy.node_type(LocalFolder(path), "")
     except OSError:  # a dangling link, or removed meanwhile
         return ""
 
 
 def _preserved(target: Target) -> tuple[str, ...]:
     """Return the preserved arrays of a local store."""
-    root, names = _split(target)
-    return tuple(name for name in hierarchy.arrays_in(LocalFolder(root)) if name != "/".join(names))
+    root, names = _split_root(target)
+    return tuple(
+        name for name in hierarchy.array_paths(LocalFolder(root)) if name != "/".join(names)
+    )
 
 
-def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
+def _root_target(target: Target, root: str, names: list[str]) -> ZarrTarget:
     target.require_replaceable()
     may_have_arrays = target.old is not None and not target.only
-    arrays = hierarchy.arrays_in(LocalFolder(root)) if may_have_arrays else []
+    arrays = hierarchy.array_paths(LocalFolder(root)) if may_have_arrays else []
     if arrays and arrays != [""]:
         raise OutputError(
             f"{printable(target.path)} is a group of {len(arrays)} arrays: which is to be written?",
-            places=tuple(map(printable, arrays[:LISTED])),
+            places=tuple(map(printable, arrays[:MAX_LISTED])),
             hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
@@ -111,7 +113,7 @@ def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
 
 
 def _remote_target(target: Target) -> ZarrTarget:
-    """Return the target at a URL, which must be unused: many objects cannot be replaced at once."""
+    """Return the target at a URL, which must not exist: many objects cannot be replaced at once."""
     from ndtool.publish import claims
     from ndtool.storage import upload
     from ndtool.storage.remotefolder import RemoteFolder
@@ -120,19 +122,21 @@ def _remote_target(target: Target) -> ZarrTarget:
     if claims.is_bucket(url) and not names:
         raise OutputError(f"{printable(url)} is a bucket: expected a folder in it")
     upload.writer(target.path)  # raises if it is not writable
-    while "//" in (parent := url.rpartition("/")[0]) and hierarchy.kind(RemoteFolder(parent), ""):
+    while "//" in (parent := url.rpartition("/")[0]) and hierarchy.node_type(
+        RemoteFolder(parent), ""
+    ):
         names.insert(0, url.rpartition("/")[2])
         url = parent
     storage, path = RemoteFolder(url), "/".join(names)
     groups = ["/".join(names[:depth]) for depth in range(len(names))]
-    store = hierarchy.kind(storage, "") if names else ""
-    for group in groups if store else ():
-        if hierarchy.kind(storage, group) not in ("group", ""):
+    root_type = hierarchy.node_type(storage, "") if names else ""
+    for group in groups if root_type else ():
+        if hierarchy.node_type(storage, group) not in ("group", ""):
             raise OutputError(
                 f"{printable(zarr.label(storage.path, group))} is not a group: no array"
                 " can be in it"
             )
-    if hierarchy.kind(storage, path) or (
+    if hierarchy.node_type(storage, path) or (
         storage.listed(path) and not claims.is_abandoned(url, path)
     ):
         raise OutputError(
@@ -140,27 +144,33 @@ def _remote_target(target: Target) -> ZarrTarget:
             " replaced atomically",
             hint="remove it first, or write to another name",
         )
-    if not store:
+    if not root_type:
         return ZarrTarget(url, path, (), False, None, None)
-    preserved = tuple(hierarchy.arrays_in(storage))
+    preserved = tuple(hierarchy.array_paths(storage))
     version = 3 if storage.read("zarr.json") is not None else 2
     return ZarrTarget(url, path, tuple(groups), False, version, preserved)
 
 
 def _member_path(target: Target) -> list[str]:
-    """Return the components of the member's path; UsageError if one is invalid."""
+    """Return the components of a member's path; UsageError if one is invalid."""
     member = target.member or ""
-    names = [part for part in member.split("/") if part]
-    for part in names:
-        if part in (".", "..", *ZARR_METADATA) or part.startswith("__") or "\0" in part:
-            raise UsageError(f"{printable(member)}: no array of a store can be called {part!r}")
+    names = [component for component in member.split("/") if component]
+    for component in names:
+        if (
+            component in (".", "..", *ZARR_METADATA)
+            or component.startswith("__")
+            or "\0" in component
+        ):
+            raise UsageError(
+                f"{printable(member)}: no array of a store can be called {component!r}"
+            )
     if target.member is not None and not names:
         raise UsageError(f"{printable(target.path)}:{printable(member)}: the array has no name")
     return names
 
 
-def _split(target: Target) -> tuple[str, list[str]]:
-    """Return the root folder of the store, and the components of the array's path in it."""
+def _split_root(target: Target) -> tuple[str, list[str]]:
+    """Return the root folder of a local store, and the components of the array's path in it."""
     root, names = target.path.rstrip("/") or "/", _member_path(target)
     while is_store(os.path.dirname(absolute(root))):
         root, name = os.path.split(absolute(root))
@@ -169,51 +179,52 @@ def _split(target: Target) -> tuple[str, list[str]]:
 
 
 def check(target: Target) -> tuple[str, ...] | None:
-    """Validate a target without creating anything; return the preserved arrays."""
+    """Validate a target without creating files; return the preserved arrays."""
     zarr.library()
     return resolve(target).preserved
 
 
-def _require_removable(site: ZarrTarget) -> None:
+def _require_removable(zarr_target: ZarrTarget) -> None:
     """Raise OutputError if the existing array or store could not be removed."""
-    if site.old and (folder := leftovers.unremovable(site.path)):
+    if zarr_target.exists and (folder := leftovers.unremovable(zarr_target.path)):
         raise OutputError(
-            f"{printable(folder)}: nothing can be removed from it, so {printable(site.path)}"
+            f"{printable(folder)}: nothing can be removed from it, so {printable(zarr_target.path)}"
             " cannot be replaced"
         )
 
 
 class NewStore(Unpublished, Protocol):
-    """An unpublished store.
+    """An unpublished store with a new array.
 
-    within: the path of the array in it. at_once: number of chunks worth writing concurrently.
+    array_path: of the array in it. at_once: number of chunks worth writing concurrently.
     """
 
-    within: str
+    array_path: str
     at_once: int
 
-    def require_space(self, files: int, nbytes: int, largest: int) -> None:
-        """Raise ResourceError if there is too little space; nbytes: of all files, largest: of one.
+    def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
+        """Raise ResourceError if there is too little space, once all metadata are written.
 
-        OutputError if consolidated metadata would be too large. Requires `put` of all metadata.
+        nbytes: of all files. largest: of a single file. Raises OutputError if consolidated metadata
+        would be too large.
         """
 
-    def put(self, key: str, body: Body) -> None:
+    def write(self, key: str, body: Body) -> None:
         """Write metadata or a chunk, from any thread. Raises OSError or NdtoolError."""
 
     def sync(self) -> None:
-        """Wait until the bytes are stored as required before publication."""
+        """Flush the files if durability is requested, before publication."""
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
-        """Return the location where other processes can write, None if they cannot."""
+        """Return the location at which other processes can write chunks, None if they cannot."""
 
 
-def output(site: ZarrTarget, target: Target) -> NewStore:
-    """Return an unpublished store for a new array. Raises OSError."""
-    return _RemoteStore(site) if target.url else _LocalStore(site, target)
+def create_store(zarr_target: ZarrTarget, target: Target) -> NewStore:
+    """Create an unpublished store for a new array. Raises OSError."""
+    return _RemoteStore(zarr_target) if target.url else _LocalStore(zarr_target, target)
 
 
-def reopen(shared: Shared) -> tuple[Folder, Put]:
+def reopen(shared: Shared) -> tuple[Folder, WriteKey]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
     if shared.lock is None:
         try:
@@ -230,58 +241,64 @@ def reopen(shared: Shared) -> tuple[Folder, Put]:
 
 
 class _LocalStore:
-    """A temporary folder, which is renamed to that of an array or store."""
+    """A temporary folder, which is renamed to the path of an array or store."""
 
     at_once = 1
 
-    def __init__(self, site: ZarrTarget, target: Target) -> None:
-        _require_removable(site)
-        for group in site.above:
+    def __init__(self, zarr_target: ZarrTarget, target: Target) -> None:
+        _require_removable(zarr_target)
+        for group in zarr_target.groups:
             is_writable = os.access(group, os.W_OK | os.X_OK)
             if not is_writable and hierarchy.is_consolidated(LocalFolder(group)):
                 raise OutputError(
                     f"{printable(group)}: its consolidated metadata cannot be written"
                 )
         clobber, sync, sweeps = target.clobber, target.sync, not target.dry
-        self._folder = NewFolder(site.path, site.old, clobber, sync, sweeps=sweeps)
-        self.path, self.within, self._above = self._folder.path, site.rest, site.above
-        self._site, self._target = site, target
+        self._folder = NewFolder(zarr_target.path, zarr_target.exists, clobber, sync, sweeps=sweeps)
+        self.path, self.array_path, self._groups = (
+            self._folder.path,
+            zarr_target.array_path,
+            zarr_target.groups,
+        )
+        self._zarr_target, self._target = zarr_target, target
         self._metadata: dict[str, bytes] = {}  # of the new array, by final path
         self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
 
-    def put(self, key: str, body: Body) -> None:
+    def write(self, key: str, body: Body) -> None:
         if key.rpartition("/")[2] in METADATA:
-            self._metadata[os.path.join(self._site.path, key)] = bytes(body)
+            self._metadata[os.path.join(self._zarr_target.path, key)] = bytes(body)
         self._folder.write(key, body)
 
-    def require_space(self, files: int, nbytes: int, largest: int) -> None:
-        require_space(self._folder.inside, files, nbytes, largest, self.path)
-        for group in self._above:
-            with _named(group):
-                hierarchy.require_growth(LocalFolder(group), self._metadata)
+    def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
+        require_space(self._folder.inside, file_count, nbytes, largest, self.path)
+        for group in self._groups:
+            with _group_errors(group):
+                hierarchy.require_consolidated_size(LocalFolder(group), self._metadata)
 
     def sync(self) -> None:
         self._folder.sync()
 
     def shared(self, name: str, metadata: ArrayMetadata) -> Shared:
-        return Shared(name, metadata, self._folder.inside, self.within, 0)
+        return Shared(name, metadata, self._folder.inside, self.array_path, 0)
 
     def open_folder(self) -> int:
-        root = self._above[0] if self._above else self._site.path
+        root = self._groups[0] if self._groups else self._zarr_target.path
         folder = os.path.dirname(os.path.realpath(root))
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def recheck(self) -> None:
-        now = _local_target(self._target._replace(old=existing(self._target.path)))
-        if now != self._site._replace(preserved=None):
-            is_new = now.old and not self._site.old
+        current = _local_target(self._target._replace(old=existing(self._target.path)))
+        if current != self._zarr_target._replace(preserved=None):
+            is_new = current.exists and not self._zarr_target.exists
             change = "was created by another process" if is_new else "changed"
             raise OutputError(f"{printable(self.path)} {change} during the run")
-        for group in self._above:
+        for group in self._groups:
             if hierarchy.is_consolidated(storage := LocalFolder(group)):
-                new = {os.path.relpath(path, group): raw for path, raw in self._metadata.items()}
-                with _named(group):
-                    name, body = hierarchy.consolidated(storage, new)
+                unpublished = {
+                    os.path.relpath(path, group): raw for path, raw in self._metadata.items()
+                }
+                with _group_errors(group):
+                    name, body = hierarchy.consolidate(storage, unpublished)
                 self._consolidate(group, name, body)
 
     def _consolidate(self, group: str, name: str, body: bytes) -> None:
@@ -299,7 +316,7 @@ class _LocalStore:
             try:
                 file.publish()
             except (NdtoolError, OSError) as exc:
-                raise _not_consolidated(self.path, os.path.dirname(file.path), exc) from None
+                raise _consolidation_error(self.path, os.path.dirname(file.path), exc) from None
 
     def sync_folder(self) -> None:
         self._folder.sync_folder()
@@ -313,25 +330,32 @@ class _LocalStore:
 
 
 class _RemoteStore:
-    """Remote objects, of which the metadata are written last."""
+    """Objects of a remote store, of which the metadata are written last."""
 
-    def __init__(self, site: ZarrTarget) -> None:
+    def __init__(self, zarr_target: ZarrTarget) -> None:
         from ndtool.publish.newobjects import NewObjects
 
-        self._objects = NewObjects(site.path, site.rest)
+        self._objects = NewObjects(zarr_target.path, zarr_target.array_path)
         self.at_once = self._objects.at_once
-        self.path, self.within, self._above = self._objects.path, site.rest, site.above
+        self.path, self.array_path, self._groups = (
+            self._objects.path,
+            zarr_target.array_path,
+            zarr_target.groups,
+        )
 
-    def put(self, key: str, body: Body) -> None:
+    def write(self, key: str, body: Body) -> None:
         objects = self._objects
-        if key.rpartition("/")[2] not in METADATA or objects.read(key) is None:  # keeps groups
+        # The metadata of existing groups are preserved.
+        if key.rpartition("/")[2] not in METADATA or objects.read(key) is None:
             objects.write(key, body)
 
-    def require_space(self, files: int, nbytes: int, largest: int) -> None:
-        """Check only the size of pending: an object store does not report free space."""
-        for group in self._above:
-            with _named(zarr.label(self._objects.path, group)):
-                hierarchy.require_growth(self._objects.subfolder(group), self._objects.pending)
+    def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
+        """Check only the size of consolidated metadata: object stores do not report free space."""
+        for group in self._groups:
+            with _group_errors(zarr.label(self._objects.path, group)):
+                hierarchy.require_consolidated_size(
+                    self._objects.subfolder(group), self._objects.pending
+                )
 
     def sync(self) -> None:
         """Do nothing: a response means that the object is stored."""
@@ -346,13 +370,13 @@ class _RemoteStore:
         url = self._objects.url
         if not locations.is_shared(url):
             return None
-        return Shared(name, metadata, url, self.within, 0, *self._objects.shared())
+        return Shared(name, metadata, url, self.array_path, 0, *self._objects.shared())
 
     def publish(self) -> None:
         self._objects.publish()
-        for group in self._above:
-            below = partial(self._objects.subfolder, group)
-            _consolidate(below, below().write, zarr.label(self.path, self.within))
+        for group in self._groups:
+            open_group = partial(self._objects.subfolder, group)
+            _consolidate(open_group, open_group().write, zarr.label(self.path, self.array_path))
 
     def sync_folder(self) -> None:
         """Do nothing: see sync."""
@@ -362,7 +386,7 @@ class _RemoteStore:
 
 
 @contextmanager
-def _named(group: str) -> Iterator[None]:
+def _group_errors(group: str) -> Iterator[None]:
     """Add the group's name to OutputErrors about its metadata."""
     try:
         yield
@@ -370,25 +394,25 @@ def _named(group: str) -> Iterator[None]:
         raise OutputError(f"{printable(group)}: {exc.message}") from None
 
 
-def _consolidate(group: Callable[[], Folder], put: Put, path: str) -> None:
-    """Rewrite the consolidated metadata of a remote group, if it has any; group: opens it.
+def _consolidate(open_group: Callable[[], Folder], write: WriteKey, path: str) -> None:
+    """Rewrite the consolidated metadata of a remote group, if it has any. open_group: opens it.
 
-    Repeats if an array is missing in them: without locks, another run that listed the group earlier
-    may have written them last.
+    Repeats if they lack an array: without locks, another run that listed the group earlier may have
+    written them last.
     """
-    storage, missing = group(), set[str]()
+    storage, missing = open_group(), set[str]()
     try:
         while hierarchy.is_consolidated(storage):
-            put(*hierarchy.consolidated(storage))
-            storage = group()
-            previous, missing = missing, hierarchy.unconsolidated(storage)
+            write(*hierarchy.consolidate(storage))
+            storage = open_group()
+            previous, missing = missing, hierarchy.unconsolidated_arrays(storage)
             if not missing or missing == previous:
                 return
     except (NdtoolError, OSError) as exc:
-        raise _not_consolidated(path, storage.path, exc) from None
+        raise _consolidation_error(path, storage.path, exc) from None
 
 
-def _not_consolidated(path: str, group: str, exc: Exception) -> OutputError:
+def _consolidation_error(path: str, group: str, exc: Exception) -> OutputError:
     reason = exc.message if isinstance(exc, NdtoolError) else getattr(exc, "strerror", exc)
     return OutputError(
         f"{printable(path)} is written, but not in the metadata of {printable(group)}: {reason}"
