@@ -325,9 +325,9 @@ def test_a_hundred_thousand_members(write_archive):
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
     path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
     reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
-    monkeypatch.setattr(directory, "_headers", {})
+    monkeypatch.setattr(directory, "_header_cache", {})
     monkeypatch.setattr(os, "pread", reads)
-    monkeypatch.setattr(headers, "read", parsed)
+    monkeypatch.setattr(headers, "read_header", parsed)
     entries = locators.describe(path)
     assert {entry.label for entry in entries} == {"float32[2,3,4]"}
     assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
@@ -487,7 +487,7 @@ def test_a_member_of_another_volume(write_archive):
 
 
 def test_a_zip64_locator_without_record(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
     raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     assert np.array_equal(load(write_archive(raw)), ARRAY)
@@ -496,7 +496,7 @@ def test_a_zip64_locator_without_record(write_archive, monkeypatch):
 
 
 def test_other_extra_fields_before_the_sizes(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
     raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     begin = 30 + len(name)
@@ -526,7 +526,7 @@ def test_no_memory_to_unpack(write_archive, monkeypatch):
         raise MemoryError
 
     path = write_archive(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
-    monkeypatch.setattr(directory, "_unpack", unpack)
+    monkeypatch.setattr(directory, "_decompress_blocks", unpack)
     refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
 
 

@@ -524,7 +524,7 @@ def test_concurrent_writes_are_not_lost(exists: bool) -> None:
 def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors")
     size = int.from_bytes(Path("m.safetensors").read_bytes()[:8], "little")
-    monkeypatch.setattr(headers, "LONGEST", size + 20)
+    monkeypatch.setattr(headers, "MAX_HEADER_BYTES", size + 20)
     with pytest.raises(OutputError, match="the header would have"):
         opened("m.safetensors:" + "n" * 100, ARRAYS["a"])
 

@@ -17,7 +17,7 @@ from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.formats.text import arrowcsv, lines, nested, quick, rows
+from ndtool.formats.text import arrowcsv, fastparser, lines, nested, rows
 from ndtool.rules import dtypes
 
 arrowcsv.parse(b"1,x\n", b",", 2, (0,), "q")  # pyarrow's threads keep files open
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run every test with each parser, and with blocks of a few bytes."""
     if request.param == "exact":
-        monkeypatch.setattr(quick, "parse", lambda *_: None)
+        monkeypatch.setattr(fastparser, "parse", lambda *_: None)
     if request.param == "pyarrow":
         pytest.importorskip("pyarrow.csv", exc_type=ImportError)
-        monkeypatch.setattr(rows, "LARGE", 0)
+        monkeypatch.setattr(rows, "MIN_ARROW_BLOCKS", 0)
     if request.param == "small blocks":
-        monkeypatch.setattr(lines, "SIZE", 7)
+        monkeypatch.setattr(lines, "READ_SIZE", 7)
     return request.param
 
 
@@ -301,7 +301,7 @@ def test_a_parser_that_stops_early_is_not_trusted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     put("i.txt", "5\n" + 200 * "6")
     with pytest.raises(InputError, match="line 2 has more than 100 bytes"):
         read("i.txt")

@@ -185,7 +185,7 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
         report.append(at)
         return read(self, key, at)
 
-    monkeypatch.setattr(ZarrSource, "_read", counted)
+    monkeypatch.setattr(ZarrSource, "_read_chunk", counted)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
     with OpenCall(Request("gather_nd", "x.zarr", "i.npy", output="o.npy")) as call:
         steps.run(call)

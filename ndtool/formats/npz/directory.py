@@ -104,10 +104,8 @@ def _end_record(read: Read, size: int) -> int | None:
     tail = read(max(size - _END_RECORD.size - 0xFFFF, 0), _END_RECORD.size + 0xFFFF)
     offset = len(tail)
     while (offset := tail.rfind(b"PK\5\6", 0, offset)) >= 0:
-        comment = offset + _END_RECORD.size
-        if comment <= len(tail) and comment + _END_RECORD.unpack_from(tail, offset)[-1] == len(
-            tail
-        ):
+        comment_size = len(tail) - offset - _END_RECORD.size
+        if comment_size >= 0 and _END_RECORD.unpack_from(tail, offset)[-1] == comment_size:
             return size - len(tail) + offset
     return None
 
@@ -143,17 +141,14 @@ def read_directory(read: Read, size: int, name: str) -> Directory:
 
 def _zip64_end(read: Read, end: int, name: str) -> tuple[int, int, int, int, int, int, int] | None:
     locator = end - _ZIP64_LOCATOR.size
-    if (
-        locator < 0
-        or (raw := _read_exactly(read, locator, _ZIP64_LOCATOR.size, name))[:4] != b"PK\6\7"
-    ):
+    raw = _read_exactly(read, locator, _ZIP64_LOCATOR.size, name) if locator >= 0 else b""
+    if raw[:4] != b"PK\6\7":
         return None
     # If bytes precede the archive, its offset is wrong: the record directly precedes the locator.
     for offset in (_ZIP64_LOCATOR.unpack(raw)[2], locator - _ZIP64_END_RECORD.size):
         if 0 <= offset <= locator - _ZIP64_END_RECORD.size:
-            fields = _ZIP64_END_RECORD.unpack(
-                _read_exactly(read, offset, _ZIP64_END_RECORD.size, name)
-            )
+            record = _read_exactly(read, offset, _ZIP64_END_RECORD.size, name)
+            fields = _ZIP64_END_RECORD.unpack(record)
             if fields[0] == b"PK\6\6":
                 return (offset, *fields[4:])
     return None
@@ -175,27 +170,16 @@ def _iter_members(raw: bytes, start: int, prefix: int, name: str) -> Iterator[Me
             _refuse(name, f"the central directory is damaged at byte {start + offset}")
         stored_name = raw[offset + entry_size : name_end]
         if _UINT32_MAX in (compressed, size, header):
-            zip64_values = _zip64_values(raw, name_end, extra_end)
-            size = zip64_values.pop(0) if size == _UINT32_MAX and zip64_values else size
-            compressed = (
-                zip64_values.pop(0) if compressed == _UINT32_MAX and zip64_values else compressed
-            )
-            header = zip64_values.pop(0) if header == _UINT32_MAX and zip64_values else header
+            zip64 = _zip64_values(raw, name_end, extra_end)
+            size = zip64.pop(0) if size == _UINT32_MAX and zip64 else size
+            compressed = zip64.pop(0) if compressed == _UINT32_MAX and zip64 else compressed
+            header = zip64.pop(0) if header == _UINT32_MAX and zip64 else header
         if disk not in (0, 0xFFFF):
             _refuse(name, "the archive is split into volumes: expected a single file")
         encoding = "utf-8" if flags & _UTF8 or stored_name.isascii() else "cp437"
-        member_name = stored_name.decode(encoding, "surrogateescape").removesuffix(".npy")
+        stem = stored_name.decode(encoding, "surrogateescape").removesuffix(".npy")
         yield Member(
-            member_name,
-            stored_name,
-            header + prefix,
-            start,
-            method,
-            flags,
-            compressed,
-            size,
-            crc,
-            offset,
+            stem, stored_name, header + prefix, start, method, flags, compressed, size, crc, offset
         )
         offset = extra_end + comment_length
 
@@ -231,11 +215,9 @@ def locate_data(read: Read, member: Member, label: str) -> int:
     if flags & _ENCRYPTED or member.flags & _ENCRYPTED:
         _refuse(label, "the member is encrypted: expected an unencrypted one")
     if _UINT32_MAX in (size, compressed):
-        zip64_values = _zip64_values(name_and_extra, name_length, len(name_and_extra))
-        size = zip64_values.pop(0) if size == _UINT32_MAX and zip64_values else size
-        compressed = (
-            zip64_values.pop(0) if compressed == _UINT32_MAX and zip64_values else compressed
-        )
+        zip64 = _zip64_values(name_and_extra, name_length, len(name_and_extra))
+        size = zip64.pop(0) if size == _UINT32_MAX and zip64 else size
+        compressed = zip64.pop(0) if compressed == _UINT32_MAX and zip64 else compressed
     # With a data descriptor, the local file header lacks the CRC and the sizes.
     sizes_agree = (crc, compressed, size) == (member.crc, member.compressed_size, member.size)
     if method != member.method or not (sizes_agree or flags & _DESCRIPTOR):

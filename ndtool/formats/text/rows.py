@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from ndtool.errors import InputError, format_count, printable
 from ndtool.formats import members
-from ndtool.formats.text import lines, quick
+from ndtool.formats.text import fastparser, lines
 from ndtool.formats.text.numbers import Values, is_number
 
 DELIMITERS = {".csv": ",;", ".tsv": "\t"}
@@ -51,7 +51,9 @@ def parse(
             columns = _select_columns(table, selected, label)
             line_number, block = line_number + block.count(b"\n", 0, skip), block[skip:]
         delimiter, use_arrow = table.delimiter.encode(), count >= MIN_ARROW_BLOCKS
-        numbers = quick.parse(block, delimiter, table.width, columns, values.fast_type, use_arrow)
+        numbers = fastparser.parse(
+            block, delimiter, table.width, columns, values.fast_type, use_arrow
+        )
         if numbers is None or not values.add_array(numbers):
             _add_rows(line_number, block, table, columns, values, label)
     if table is None and selected is not None:

@@ -9,9 +9,10 @@ from ndtool.arrays.sink import PartialBlocks, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
 from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
-from ndtool.formats.zarr import location
+from ndtool.formats.zarr import location, newstore
 from ndtool.formats.zarr import store as zarr
-from ndtool.formats.zarr.location import WriteKey, ZarrTarget
+from ndtool.formats.zarr.location import ZarrTarget
+from ndtool.formats.zarr.newstore import WriteKey
 from ndtool.machine import pool
 from ndtool.publish.shared import Shared
 from ndtool.publish.targets import Encoding, Target
@@ -35,7 +36,7 @@ class ChunkWriter:
     @classmethod
     def reopen(cls, shared: Shared) -> ChunkWriter:
         """Return a writer for an array that another process created."""
-        storage, write_key = location.reopen(shared)
+        storage, write_key = newstore.reopen(shared)
         array = zarr.parse_array(storage.read, shared.name, shared.within)
         at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
         return cls(shared.name, shared.metadata, array, write_key, at_once)
@@ -81,7 +82,7 @@ class ZarrSink:
         self._partial_blocks = PartialBlocks()
         self._is_shared = False
         with os_errors(self.name, OutputError):
-            self._store = location.create_store(self._zarr_target, target)
+            self._store = newstore.create_store(self._zarr_target, target)
         try:
             documents, array = _create_documents(
                 self._store.array_path, metadata, target, self._zarr_target
