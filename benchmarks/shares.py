@@ -79,16 +79,16 @@ def _answers(call: Call, out: Array, wanted: Array) -> bool:
 def _checking(call: Call, clock: Clock) -> float:
     """Return the seconds in which a call validates all indices before it changes out."""
     spent: list[float] = []
-    checked = narrow.checked
+    checked = narrow.validate
 
     @contextmanager
-    def timed(*arguments: Any) -> Iterator[narrow.Checked]:
+    def timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
         started = clock()
         with checked(*arguments) as work:
             spent.append(clock() - started)
             yield work
 
-    with patch.object(narrow, "checked", timed):
+    with patch.object(narrow, "validate", timed):
         call()
     return sum(spent)
 
