@@ -144,7 +144,8 @@ def ranges() -> None:
         }
         for name, results in alternate_calls(alternatives).items():
             print(
-                f"{name:32} {median(results):6.0f} ranges/s ({min(results):.0f} to {max(results):.0f})"
+                f"{name:32} {median(results):6.0f} ranges/s"
+                f" ({min(results):.0f} to {max(results):.0f})"
             )
 
 

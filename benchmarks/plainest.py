@@ -29,7 +29,7 @@ BUILD_FOLDER = HERE.parent / "build" / "bench"
 
 OPERATIONS = {"none": 0, "add": 1, "max": 2}
 OWNED, TUPLES, INVERTED, COLUMNS, ALONE = range(5)
-DIVISION_NAMES = ["each its part", "by tuples", "last update first", "by columns", "one alone"]
+DIVISION_NAMES = ["by slices", "by tuples", "last update first", "by columns", "one thread"]
 ATTEMPTS = 3  # of a variant, unless the first one is far slower
 SLOW_FACTOR = 1.3
 
@@ -46,15 +46,18 @@ class Job(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("size", "batches", "per_batch", "pitch", "k")]
         + [("strides", ctypes.c_int64 * 4)]
         + [(name, ctypes.c_int64) for name in ("width", "rows", "columns", "index_rows", "op")]
-        + [(name, ctypes.c_int64) for name in ("ahead", "to_l1", "nontemporal", "way", "threads")]
+        + [
+            (name, ctypes.c_int64)
+            for name in ("ahead", "to_l1", "nontemporal", "division", "threads")
+        ]
     )
 
 
 class Variant(NamedTuple):
     """A variant of a loop.
 
-    way: as the loop names it. ahead: tuples or elements, or bytes of rows. to_l1: whether
-    prefetches go to the L1 cache, else to L2.
+    division: of the work between threads, or columns per block. ahead: the prefetch distance, in
+    tuples or elements, or bytes of rows. to_l1: whether prefetches go to the L1 cache, else to L2.
     """
 
     division: int
@@ -123,7 +126,7 @@ class Limit:
         Prefetch distance and cache level are one parameter: each cache has its own distance.
         """
         durations: dict[Variant, float] = {}
-        for names in (("ahead", "to_l1"), ("way",), ("nontemporal",)) * 2:
+        for names in (("ahead", "to_l1"), ("division",), ("nontemporal",)) * 2:
             choices = product(*(self.grid[Variant._fields.index(name)] for name in names))
             self.variant = min(
                 [self._variant._replace(**dict(zip(names, c, strict=True))) for c in choices],
@@ -146,12 +149,12 @@ class Limit:
 
     def description(self) -> str:
         division, ahead, to_l1, nontemporal = self._variant
-        division = f"{division} columns, " if self._name.endswith("axis0") else ""
+        prefix = f"{division} columns, " if self._name.endswith("axis0") else ""
         has_division = self._name in ("scatter_rows", "scatter_scalars")
         if has_division and (self._threads > 1 or division == INVERTED):
-            division = f"{DIVISION_NAMES[division]}, "
+            prefix = f"{DIVISION_NAMES[division]}, "
         prefetch = f"ahead {ahead} L{2 - to_l1}" if ahead else "no prefetch"
-        return f"{division}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
+        return f"{prefix}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
 
 
 def _job(problem: Problem, out: Array, threads: int) -> Job:
@@ -181,7 +184,8 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
 
 
 def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
-    """Return the name of a case's loop, and its parameters: (way, ahead, to_l1, nontemporal)."""
+    """Return the name of a case's loop, and its parameters: (division, ahead, to_l1,"
+    " nontemporal)."""
     case, to_l1 = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
     if case.has_tuples:
@@ -193,8 +197,8 @@ def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[i
             return "gather_short", ([0], [0, 16, 32, 64, 128, 256], to_l1, stores)
         if width > 4:
             return "scatter_rows", (_divisions(case, threads), rows, to_l1, stores)
-        ways = [OWNED, ALONE] if threads > 1 else [OWNED]
-        return "scatter_scalars", (ways, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
+        divisions = [OWNED, ALONE] if threads > 1 else [OWNED]
+        return "scatter_scalars", (divisions, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
     if case.attribute:
         name = "scatter_axis1" if case.is_scatter else "gather_axis1"
         row = case.data[1] * 4

@@ -214,7 +214,9 @@ def results() -> dict[str, Any]:
 
 def test_a_run_becomes_tables_between_markers() -> None:
     made = report.tables(results())
-    document = "".join(f"{report.begin_marker(name)}before\n{report.end_marker(name)}\n" for name in made)
+    document = "".join(
+        f"{report.begin_marker(name)}before\n{report.end_marker(name)}\n" for name in made
+    )
     filled = report.replace_tables(document, made)
     assert "before\n" not in filled
     assert report.replace_tables(filled, made) == filled
