@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
-from ndtool.analysis.oracle.blocks import in_order
+from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
@@ -119,7 +119,7 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
     if isinstance(plan, NdPlan):
         targets = _linear_indices(_index_arrays(visible.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], rule, targets)
-        updates_in_order = in_order(arrays["updates"])
+        updates_in_order = flat_view(arrays["updates"])
         updated: ElementUpdates = (
             (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
         )

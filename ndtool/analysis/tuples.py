@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import mapping, values
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order
+from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.rules import inference
@@ -182,7 +182,7 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
     """
     count, k = prod(plan.positions), len(mapping.sizes(plan))
     step = max(1, BLOCK // max(k, each))
-    ordered = in_order(indices)
+    ordered = flat_view(indices)
     for first in range(0, count, step):
         stop = min(first + step, count)
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
-from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
+from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view, portion, silent, slices
+from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
@@ -182,7 +182,7 @@ def recomputed(
     """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
     label = label_of(request)
 
-    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
             _compare_types(result, shape, dtype, label, request.operator)
         buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
@@ -198,7 +198,9 @@ def recomputed(
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
             keywords["filling"] = filling.element(attributes.fill, dtype)
-        output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
+        output: NDArray[Any] = getattr(reference, request.operator)(
+            **arrays, **keywords, allocate=allocate
+        )
     except NdtoolError as exc:
         named_inputs = {
             role: Input(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
@@ -283,8 +285,8 @@ class _ComparisonPass:
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
         self._flat_expected, self._flat_result = (
-            in_order(opaque(expected)),
-            in_order(opaque(result)),
+            flat_view(records_as_void(expected)),
+            flat_view(records_as_void(result)),
         )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.analysis.oracle.distances import measurable
+from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
@@ -153,7 +153,7 @@ def comparison(compared: Comparison, fd: int) -> str:
 
 def distances(compared: Comparison) -> list[tuple[str, int]]:
     """Return counts of elements by distance; empty for types without distances."""
-    if compared.largest is None or not measurable(compared.largest.output.dtype):
+    if compared.largest is None or not has_distances(compared.largest.output.dtype):
         return []
     return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
 
@@ -161,7 +161,7 @@ def distances(compared: Comparison) -> list[tuple[str, int]]:
 def differences(compared: Comparison) -> list[str]:
     """Return a description of the elements that differ, as lines of text."""
     largest, lines = compared.largest, list[str]()
-    if largest is not None and measurable(largest.output.dtype):
+    if largest is not None and has_distances(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
         actual, expected = values.short_text(largest.output), values.short_text(largest.expected)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.engines.process import EngineProcess
-from ndtool.analysis.oracle.blocks import in_order, slices
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.blocks import flat_view, slices
+from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
     Comparison,
@@ -257,7 +257,7 @@ class EngineCall:
                 "order": order,
             }
         fd = _temporary(array.nbytes, stack)
-        flat = in_order(opaque(array))
+        flat = flat_view(records_as_void(array))
         for span in slices(array.size, array.itemsize):
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
@@ -371,7 +371,7 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     if dtype.kind == "V" or array.dtype.isnative:
         return array if dtype.isbuiltin == 2 else array.view(dtype)
     result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
-    flat, target = in_order(array), result.reshape(-1)
+    flat, target = flat_view(array), result.reshape(-1)
     for span in slices(array.size, array.itemsize):
         target[span] = native(flat[span])
     return result
