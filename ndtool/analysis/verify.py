@@ -116,13 +116,13 @@ def verify(
     further apart, in row-major order; it has the comparison. sources: inputs,
     and the output, that the caller has open, by role.
     """
-    with opened_arrays(request, sources) as call:
+    with open_arrays(request, sources) as call:
         result = call.arrays.pop("output")
-        expected = recomputed(request, call.arrays, portion(progress, 0, 0.9), result)
+        expected = recompute(request, call.arrays, portion(progress, 0, 0.9), result)
         compared = compare(
             request, call.arrays, result, expected, portion(progress, 0.9, 1), within
         )
-        if error := difference(compared, label_of(request), request.operator):
+        if error := difference_error(compared, output_label(request), request.operator):
             raise error
     return compared
 
@@ -135,9 +135,7 @@ class OpenArrays(NamedTuple):
 
 
 @contextmanager
-def opened_arrays(
-    request: Request, sources: dict[str, Source] | None = None
-) -> Iterator[OpenArrays]:
+def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> Iterator[OpenArrays]:
     """Open the inputs of a call, and its output if any; raise OutputError if one changes.
 
     sources: the inputs that are open already, by role.
@@ -168,19 +166,19 @@ def _recheck(sources: list[Source]) -> None:
         source.recheck()
 
 
-def label_of(request: Request) -> str:
+def output_label(request: Request) -> str:
     """Return the name of a call's output in messages."""
     return "the output" if request.output is None else argument_name(request.output)
 
 
-def recomputed(
+def recompute(
     request: Request,
     arrays: dict[str, NDArray[Any]],
     progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
-    label = label_of(request)
+    label = output_label(request)
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
@@ -235,7 +233,7 @@ def compare(
     return comparing.comparison(diagnosed)
 
 
-def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
+def difference_error(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
     """Return the error about a wrong output, called `label`; None if it is right."""
     first, within = compared.first, compared.within
     if not compared.beyond:
@@ -246,8 +244,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
     error = DifferenceError(
         f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
         places=(
-            f"{label}[{position}] = {with_bytes(first.output)}",
-            f"{operator} gives {with_bytes(first.expected)}",
+            f"{label}[{position}] = {format_with_bytes(first.output)}",
+            f"{operator} gives {format_with_bytes(first.expected)}",
         ),
     )
     error.comparison = compared
@@ -359,6 +357,6 @@ class _ComparisonPass:
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def with_bytes(array: NDArray[Any]) -> str:
+def format_with_bytes(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
     return f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"
