@@ -1,4 +1,4 @@
-"""Dispatch: chooses the kernels for a call, on arrays in memory and on files alike."""
+"""Dispatch: selects the kernels for a call, for arrays in memory and for files."""
 
 from __future__ import annotations
 
@@ -7,83 +7,82 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool._kernels import Indices
 from ndtool.engine import bind, columns, copies, gathers
-from ndtool.engine.bind import Buffer, Operand, Panels, Runs
-from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.plans import Plan, Shape
 
 if TYPE_CHECKING:
-    from ndtool.engine.updates import Scatter
+    from ndtool.engine.updates import ScatterCall
 
 
-class Gathering(NamedTuple):
-    """The kernel that a gather is executed by.
+class GatherKernel(NamedTuple):
+    """The kernel of a gather: of slices or of panels, one of which is None.
 
-    slices: set if each tuple selects a slice of data. panels: set for elements along an axis that
-    is not the last. packs: whether copying data to row-major order first is faster, because their
-    slices are strided.
+    slices: each tuple selects a slice of data. panels: elements along an axis that is not the last.
+    packs_data: whether data is copied to row-major order first, as its slices are strided.
     """
 
-    slices: Runs | None
+    slices: BoundSlices | None
     panels: Panels | None = None
-    packs: bool = False
+    packs_data: bool = False
 
 
-def gathering(
+def choose_gather(
     plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int, negatives: bool
-) -> Gathering:
-    """Choose how to gather `gathered` bytes from data of any shape and strides."""
-    slices = bind.bind_runs(plan, data.strides, itemsize, negatives)
+) -> GatherKernel:
+    """Select the kernel to gather `gathered` bytes from data of any strides."""
+    slices = bind.bind_slices(plan, data.strides, itemsize, negatives)
     if slices is None:
-        return Gathering(None, bind.bind_panels(plan, data.strides, itemsize, negatives))
-    packs = slices.layout is not None and copies.is_worth_packing(
+        return GatherKernel(None, bind.bind_panels(plan, data.strides, itemsize, negatives))
+    packs_data = slices.layout is not None and copies.is_worth_packing(
         shape, data.strides, prod(shape) * itemsize, gathered
     )
-    return Gathering(slices, None, packs)
+    return GatherKernel(slices, None, packs_data)
 
 
 def gather(
-    chosen: Gathering,
+    kernel: GatherKernel,
     data: Operand,
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
-    paged: bool = False,
+    progress: ProgressCallback = ignore_progress,
+    is_mapped_file: bool = False,
 ) -> bool:
     """Gather all of out; return False if an index is out of bounds.
 
-    paged: whether out is a mapped file, where writing whole pages is faster.
+    is_mapped_file: whether out is a mapped file, where writing complete pages is faster.
     """
-    if chosen.slices is not None:
-        return gathers.gather(chosen.slices, data, indices, out, threads, progress)
-    assert chosen.panels is not None, "a gather is of slices or of panels"
-    if paged and columns.suit(chosen.panels, chosen.panels.length):
-        return gathers.gather_columns(chosen.panels, data, indices, out, threads, progress)
-    return gathers.gather_panels(chosen.panels, data, indices, out, threads, progress)
+    if kernel.slices is not None:
+        return gathers.gather(kernel.slices, data, indices, out, threads, progress)
+    assert kernel.panels is not None, "a gather is of slices or of panels"
+    if is_mapped_file and columns.are_blocks_faster(kernel.panels, kernel.panels.index_rows):
+        return gathers.gather_columns(kernel.panels, data, indices, out, threads, progress)
+    return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)
 
 
 def arithmetic_order(dtype: Dtype, reduction: str) -> str:
-    """Return the byte order of updates: native for arithmetic, else that of data."""
+    """Return the byte order required of updates: native for a reduction, else that of data."""
     return dtype.order if reduction == "none" else NATIVE
 
 
-def scatter(work: Scatter, data: Operand | None, shape: Shape) -> bool:
-    """Copy data to the output, normalized, and apply the updates; False if out of bounds.
+def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
+    """Copy data to the output, normalized, and apply updates; False if an index is out of bounds.
 
-    data: None if the output has them already. work: a Scatter whose own data are not set yet.
+    data: None if the output already contains it. call: its `data` is not set yet.
     """
-    from ndtool.engine import scatters  # gathers need not import them
+    from ndtool.engine import scatters  # imported here, as gathers do not need it
 
-    dtype, order = work.dtype, arithmetic_order(work.dtype, work.reduction)
+    dtype, order = call.dtype, arithmetic_order(call.dtype, call.reduction)
     if data is not None and copies.is_normalized(shape, data.strides, dtype, order):
-        work = work._replace(data=data.buffer)
-    elif data is not None and work.write is not None:
-        copies.write_normalized(data, shape, dtype, order, work.write, work.threads)
+        call = call._replace(data=data.buffer)
+    elif data is not None and call.write_at is not None:
+        copies.write_normalized(data, shape, dtype, order, call.write_at, call.threads)
     elif data is not None:
-        copies.normalize(data, shape, dtype, order, work.out, work.threads)
-    if not scatters.scatter(work):
+        copies.normalize(data, shape, dtype, order, call.out, call.threads)
+    if not scatters.scatter(call):
         return False
     if dtype.unit > 1 and order != dtype.order:
-        copies.swap(work.out, dtype.unit)
+        copies.swap_bytes(call.out, dtype.unit)
     return True

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
 # Files without mutants, and why.
 WITHOUT_VALUES = {
-    "_endings.pxd": "C in strings, about the end of a process",
+    "_signals.pxd": "C in strings, about the end of a process",
     "_process.pxi": "the process: its signals, its pages of memory",
     "loops/startable.pxd": "how many threads run affects only speed",
     "loops/pages.pxd": "constants of the system",
@@ -168,16 +168,16 @@ EQUIVALENT = {
     ("engine/bind.py", "tile = tile // LINE * LINE", "//"): "a tile as wide as the panel: the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
     ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
-    ("engine/bind.py", "none = (0,)", "0"): "a check reads and writes nothing there",
+    ("engine/bind.py", "zero_strides = (0,)", "0"): "a check reads and writes nothing there",
     (
         "engine/bind.py",
-        "runs = bind_runs(plan, strides, 1, negatives)",
+        "runs = bind_slices(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of these runs is used",
     ("engine/distinct.py", "            if at >= 0:", ">="): "the second of two is never at 0",
     ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
     ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not: one result",
-    ("engine/bind.py", "fits = scratch <= 2 * cached", "*"): "packed or not: one result",
+    ("engine/bind.py", "fits = scratch <= 2 * tile_limit", "*"): "packed or not: one result",
     ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",
     ("loops/reductions.pxd", "    return n > 1", "1"): "two of one element are combined otherwise",
     ("loops/reductions.pxd", "    return n > 1", ">"): "the same",

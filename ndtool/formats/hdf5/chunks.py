@@ -55,7 +55,7 @@ class ChunkTable:
         block_counts = grid.blocks_along(metadata.shape, metadata.grid)
         coordinates, remainders = np.divmod(table[:, :rank], np.array(metadata.grid, np.uint64))
         is_valid = (coordinates < np.array(block_counts, np.uint64)).all(1) & ~remainders.any(1)
-        strides = np.array(layouts.contiguous(block_counts, 1), np.uint64)
+        strides = np.array(layouts.contiguous_strides(block_counts, 1), np.uint64)
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
         self._indices, first_rows = np.unique(indices, return_index=True)
         self._chunks = table[is_valid][first_rows, rank:]
@@ -97,7 +97,7 @@ class ChunkedSource(StoredSource):
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
-        self.at_once = pool.MOST if hasattr(storage, "download") else 1
+        self.at_once = pool.MAX_THREADS if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._chunk_nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None

@@ -182,7 +182,7 @@ def _decode(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
     if has_varints:
         encoded = _convert(tensor, _decode_varints(encoded, label), label)
     if tensor.element.bits in ((2, 4) if has_varints else (2, 4, 6)):
-        encoded = packing.unpacked(encoded, tensor.element.bits)
+        encoded = packing.unpack_blocks(encoded, tensor.element.bits)
     return join_blocks(encoded, tensor.nbytes, label)
 
 

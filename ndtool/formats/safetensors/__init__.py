@@ -67,7 +67,7 @@ def open_tensor(storage: File, name: str, header: Header, tensor: Tensor, path: 
     if tensor.bits % 8:
         from ndtool.engine import packing
 
-        elements = packing.unpacked(iter_blocks(byte_range.all()), tensor.bits)
+        elements = packing.unpack_blocks(iter_blocks(byte_range.all()), tensor.bits)
         byte_range = join_blocks(elements, metadata.nbytes, label)
     return Flat(name, metadata, byte_range, storage)
 

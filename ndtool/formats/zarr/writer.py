@@ -38,7 +38,7 @@ class ChunkWriter:
         """Return a writer for an array that another process created."""
         storage, write_key = newstore.reopen(shared)
         array = zarr.parse_array(storage.read, shared.name, shared.within)
-        at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
+        at_once = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
         return cls(shared.name, shared.metadata, array, write_key, at_once)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
