@@ -58,7 +58,7 @@ def test_an_argument_is_an_array(argument: str) -> None:
         ("zeros:float32", "expected zeros:TYPE[SIZE,...]", 2),
         ("zeros:3:float32[2]", "expected zeros:TYPE[SIZE,...]", 2),
         ("full:float32[2]", "expected full:VALUE:TYPE[SIZE,...]", 2),
-        ("full:x:float32[2]", "x is no number", 2),
+        ("full:x:float32[2]", "x is not a number", 2),
         ("ones:float32[-2]", "expected ones:TYPE[SIZE,...]", 2),
         ("ones:U3[2]", "expected a numeric type", 4),
         ("full:300:int8[2]", "an integer in -128..127", 4),

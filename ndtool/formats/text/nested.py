@@ -130,13 +130,9 @@ def _read_lines(read: Read, label: str) -> Iterator[Batch]:
             texts = block.decode().split("\n")
         except UnicodeDecodeError as exc:
             _refuse(label, f"line {first_line + block.count(_NEWLINE, 0, exc.start)}: not UTF-8")
-        line_numbers = [
-            line_number
-            for line_number, text in enumerate(texts, first_line)
-            if text.strip(_WHITESPACE)
-        ]
-        elements = [_decode_line(texts[line - first_line], line, label) for line in line_numbers]
-        yield elements, lambda line, line_numbers=line_numbers: f"line {line_numbers[line]}"  # type: ignore[misc]
+        line_numbers = [n for n, text in enumerate(texts, first_line) if text.strip(_WHITESPACE)]
+        elements = [_decode_line(texts[n - first_line], n, label) for n in line_numbers]
+        yield elements, lambda i, line_numbers=line_numbers: f"line {line_numbers[i]}"  # type: ignore[misc]
 
 
 def _decode_line(text: str, line_number: int, label: str) -> Any:

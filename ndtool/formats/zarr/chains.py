@@ -325,7 +325,9 @@ def _make_step(config: dict[str, Any]) -> Step:
     if name == "packbits":
         return Step(name, lambda n: 1 + -(-n // 8), True, decode, codec.encode)
     if name == "bitround":  # rounding is not reversed
-        return Step(name, lambda n: n, True, lambda chunk, max_nbytes, exact: chunk, codec.encode)
+        return Step(
+            name, lambda n: n, True, lambda chunk, max_nbytes, is_exact: chunk, codec.encode
+        )
     assert name == "shuffle", name
     if type(codec.elementsize) is not int:
         raise ValueError(f"codec shuffle: elementsize is {format_value(codec.elementsize)}")
