@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ndtool.errors import NdtoolError, Status
 
-_UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
+_OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory")
 
 
 def program() -> "NoReturn":
@@ -32,7 +32,7 @@ def program() -> "NoReturn":
 
 def main() -> int:
     """Run the command line; return its exit status."""
-    _listen()
+    _install_signal_handlers()
     from ndtool.storage.descriptors import guard_descriptors
 
     guard_descriptors()
@@ -41,7 +41,7 @@ def main() -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
     try:
         status = int(_run(sys.argv[1:]))
-        _ignore()  # the output is published: a late signal must not report failure
+        _ignore_signals()  # the output is published: a late signal must not report failure
         return status
     except KeyboardInterrupt:  # raised by a library: signals raise none here
         return 130
@@ -58,35 +58,35 @@ def _run(arguments: list[str]) -> "Status":
 
         program.run(arguments, reporter)
     except NdtoolError as exc:
-        reporter.error(exc)
+        reporter.report_error(exc)
         return exc.status
     except BrokenPipeError:
         return Status.BROKEN_PIPE
     except Exception as exc:
-        if error := _lacking(exc):
-            reporter.error(error)
+        if error := _resource_error(exc):
+            reporter.report_error(error)
             return error.status
         import traceback
 
-        reporter.bug(traceback.format_exc())
+        reporter.report_bug(traceback.format_exc())
         return Status.BUG
     return Status.DONE
 
 
-def _lacking(exc: Exception) -> "NdtoolError | None":
+def _resource_error(exc: Exception) -> "NdtoolError | None":
     """Return the error of an exhausted system, also amid an import; None if it is a bug."""
     from ndtool.errors import ResourceError
     from ndtool.storage.descriptors import EXHAUSTED, failure
 
     if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
         return failure(exc, str(exc.filename or "the system"))
-    no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
-    if no_memory or isinstance(exc, MemoryError) or _interrupted_import(exc):
+    no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _OUT_OF_MEMORY_MESSAGES)
+    if no_memory or isinstance(exc, MemoryError) or _is_failed_import(exc):
         return ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
     return None
 
 
-def _interrupted_import(exc: Exception) -> bool:
+def _is_failed_import(exc: Exception) -> bool:
     """Return whether an import ended without a reason, as CPython's do if memory is short."""
     if not isinstance(exc, SystemError):
         return False
@@ -96,7 +96,7 @@ def _interrupted_import(exc: Exception) -> bool:
     return any(frame.filename.startswith("<frozen importlib") for frame in frames)
 
 
-def _listen() -> None:
+def _install_signal_handlers() -> None:
     """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
     Handlers do not raise, because some extension modules drop exceptions during import. Outputs
@@ -104,19 +104,19 @@ def _listen() -> None:
     """
     import signal
 
-    def stop(number: int, _: object) -> None:
+    def exit_with_signal(number: int, _: object) -> None:
         os._exit(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, stop)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, exit_with_signal)
 
 
-def _ignore() -> None:
+def _ignore_signals() -> None:
     import signal
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

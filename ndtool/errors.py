@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from ndtool.redaction import foreign
-from ndtool.redaction import redacted as redacted
+from ndtool.redaction import redact_secrets
+from ndtool.redaction import redact_urls as redact_urls
 
 __all__ = [  # what ndtool offers, too
     "BoundsError",
@@ -39,7 +39,7 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
-STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
+SIGNAL_STATUSES = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -47,7 +47,7 @@ def printable(text: str, limit: int = 200) -> str:
 
     Secrets in URLs are removed.
     """
-    text = redacted(text)
+    text = redact_urls(text)
     if len(text) <= limit and text.isprintable():
         return text
     escaped = "".join(
@@ -59,7 +59,7 @@ def printable(text: str, limit: int = 200) -> str:
 
 def library_message(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
-    text = foreign(" ".join(str(error).split()))
+    text = redact_secrets(" ".join(str(error).split()))
     return printable(text or type(error).__name__, limit)
 
 
@@ -68,10 +68,10 @@ def argument_name(argument: str) -> str:
     return "standard input" if argument == "-" else printable(argument)
 
 
-def format_value(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
+def format_value(value: object, formatter: Callable[[object], str] = repr, limit: int = 100) -> str:
     """Return the repr of a value on one line, or its type where the repr fails."""
     try:
-        return printable(form(value), limit)
+        return printable(formatter(value), limit)
     except Exception:
         return format_integer(value) if type(value) is int else f"a {type(value).__name__}"
 
@@ -126,7 +126,7 @@ class NdtoolError(Exception):
         self.message = message
         self.places = places
         self.hint = hint
-        self.more: dict[str, object] = {}
+        self.extra_fields: dict[str, object] = {}
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -143,7 +143,7 @@ class NdtoolError(Exception):
             "message": self.message,
             "places": list(self.places),
             "hint": self.hint or None,
-            **self.more,
+            **self.extra_fields,
         }
 
 
@@ -184,10 +184,10 @@ class DuplicatesError(RuleError):
 
     def name(self, indices: str) -> None:
         """Set `places`, with the name of the indices."""
-        at, again = (
+        first, second = (
             f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
         )
-        self.places = (at, f"{again} selects the same")
+        self.places = (first, f"{second} selects the same")
 
     def fields(self) -> dict[str, object]:
         """Return the error as the object that `--json` prints."""
@@ -232,7 +232,7 @@ class BoundsError(NdtoolError, IndexError):
         self.length = length
         self.lowest = -size if lowest is None else lowest
         self.name("indices", "data")
-        self.hint = self._guess()
+        self.hint = self._cause_hint()
 
     @property
     def counted(self) -> str:
@@ -247,15 +247,15 @@ class BoundsError(NdtoolError, IndexError):
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         highest = self.size - self.length
         valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
-        of_several = "" if self.length == 1 else f", of which {self.length} are written"
+        written_length = "" if self.length == 1 else f", of which {self.length} are written"
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{brackets} = {format_value(self.value)}",
-            f"{axis} has size {self.size}{of_several}: {valid}",
+            f"{axis} has size {self.size}{written_length}: {valid}",
         )
 
-    def _guess(self) -> str:
+    def _cause_hint(self) -> str:
         if self.size and self.value == self.size:
             return f"{self.value} equals the size of the axis: are the indices 1-based?"
         if self.lowest == 0 and -self.size <= self.value < 0:

@@ -37,7 +37,7 @@ from ndtool.options import (
     array_source,
     file_names,
     path,
-    validated,
+    validate_options,
 )
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
@@ -297,43 +297,43 @@ def tensor_scatter(
 def _run(
     operator: str,
     inputs: dict[str, ArrayOrFile],
-    given: dict[str, Any],
+    attribute_values: dict[str, Any],
     out: Path,
     options: Options,
 ) -> Result:
     started = time.perf_counter()
-    keywords = validated(options)
-    bar = keywords.pop("progress", False)
+    keywords = validate_options(options)
+    progress_option = keywords.pop("progress", False)
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: keywords.pop(name) for name in COMMON if name in keywords}
-    attributes = attributes_of(operator, given.items())
+    attribute_values = attribute_values | {name: keywords.pop(name) for name in COMMON if name in keywords}
+    attributes = attributes_of(operator, attribute_values.items())
     names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
     fields: dict[str, Any] = {"indices": None, **names, **keywords}
     request = Request(operator, output=output, attributes=attributes, **fields)
     result = None
     try:
-        rule = attributes.out_of_bounds
+        mode = attributes.out_of_bounds
         arrays = {
-            role: array_source(role, inputs[role], rule)
+            role: array_source(role, inputs[role], mode)
             for role in inputs
             if role not in file_arguments
         }
         opened = steps.open_call(request, arrays)
-        with opened as call, ProgressReporter(operator, bar) as progress:
+        with opened as call, ProgressReporter(operator, progress_option) as progress:
             require_same(inputs, call.sources)
             inference, target = call.inference, steps.resolved(call)
-            with steps.prepared(call, target) as ready:
+            with steps.prepared(call, target) as prepared:
                 sink = None
                 if target is None:
                     buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
-                outcome = steps.execute(ready, progress, sink=sink)
+                outcome = steps.execute(prepared, progress, sink=sink)
             if outcome.outside is not None:
                 name_exactly(outcome.outside, inputs["indices"], argument_name(arguments["data"]))
-            run_warnings = steps.warnings(ready, outcome.outside)  # with that name
+            run_warnings = steps.warnings(prepared, outcome.outside)  # with that name
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
@@ -344,7 +344,7 @@ def _run(
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, inference.dtype.name, inference.plan.output,
-        inference.nbytes, outcome.preserved or (), warnings, ready.call.threads,
+        inference.nbytes, outcome.preserved or (), warnings, prepared.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

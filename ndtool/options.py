@@ -64,7 +64,7 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def validated(options: Options) -> dict[str, Any]:
+def validate_options(options: Options) -> dict[str, Any]:
     """Return validated options as a run takes them."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():
@@ -73,7 +73,7 @@ def validated(options: Options) -> dict[str, Any]:
     return keywords
 
 
-def _whole(name: str, value: Any) -> int:
+def _integer(name: str, value: Any) -> int:
     return integer(name, value, UsageError)
 
 
@@ -83,7 +83,7 @@ def _memory(name: str, value: Any) -> int:
         raise UsageError(
             f"memory is {format_value(value)}: expected bytes, or a size such as '500MB'"
         )
-    nbytes = _whole(name, value) if nbytes is None else nbytes
+    nbytes = _integer(name, value) if nbytes is None else nbytes
     if nbytes < tuning.MIN_MEMORY:
         raise UsageError(
             f"memory is {format_value(value)}: it must be at least {tuning.MIN_MEMORY}"
@@ -118,7 +118,7 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
-    "spec": word, "dtype": word, "codec": _codec, "threads": _whole, "workers": _whole,
+    "spec": word, "dtype": word, "codec": _codec, "threads": _integer, "workers": _integer,
     "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
@@ -134,22 +134,22 @@ class ProgressReporter:
             raise UsageError(
                 f"progress is {format_value(progress)}: it must be a bool or a function"
             )
-        self._operator, self._progress, self._shown = operator, progress, 0
+        self._operator, self._progress, self._percent_written = operator, progress, 0
 
     def __enter__(self) -> ProgressCallback:
         if not isinstance(self._progress, bool):
             return self._progress
-        return self._show if self._progress and sys.stderr.isatty() else silent
+        return self._write_percent if self._progress and sys.stderr.isatty() else silent
 
     def __exit__(self, *_: object) -> None:
-        if self._shown:
+        if self._percent_written:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def _show(self, fraction: float) -> None:
+    def _write_percent(self, fraction: float) -> None:
         percent = int(100 * fraction)
-        if percent > self._shown or not fraction:
-            self._shown = percent
+        if percent > self._percent_written or not fraction:
+            self._percent_written = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()
 
@@ -163,7 +163,7 @@ def operator_name(name: str) -> str:
     return name
 
 
-def by_role(
+def arguments_by_role(
     operator: str,
     arguments: Sequence[Any],
     roles: tuple[str, ...] | None = None,
@@ -174,8 +174,8 @@ def by_role(
     optional: whether the last one may be missing. Raises UsageError if there are too many or few.
     """
     roles = operator_of(operator_name(operator)).inputs if roles is None else roles
-    fewest = len(roles) - (optional or roles[-1] == "write_indices")
-    if not fewest <= len(arguments) <= len(roles):
+    min_count = len(roles) - (optional or roles[-1] == "write_indices")
+    if not min_count <= len(arguments) <= len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
     return dict(zip(roles, arguments, strict=False))
 
@@ -186,17 +186,17 @@ def request_of(
     """Return the request of a question, and the sources of arguments that are arrays, by role."""
     files = file_names(arguments)
     names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
-    checked = checked_attributes(operator, attributes)
+    attribute_values = validate_attributes(operator, attributes)
     fields: dict[str, Any] = {"indices": None, **names, **settings}
     arrays = {
-        role: array_source(role, value, checked.out_of_bounds)
+        role: array_source(role, value, attribute_values.out_of_bounds)
         for role, value in arguments.items()
         if role not in files
     }
-    return Request(operator, attributes=checked, **fields), arrays
+    return Request(operator, attributes=attribute_values, **fields), arrays
 
 
-def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
+def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
     valid = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in attributes:
@@ -206,10 +206,10 @@ def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     return attributes_of(operator, attributes.items())
 
 
-def array_source(role: str, value: Any, rule: str = "error") -> Source:
+def array_source(role: str, value: Any, mode: str = "error") -> Source:
     """Return an array of the caller as the source of an input; rule: the out-of-bounds mode."""
-    checked_array = index_array(value, rule) if role == "indices" else array(role, value)
-    return buffers.source(role, checked_array)
+    values = index_array(value, mode) if role == "indices" else array(role, value)
+    return buffers.source(role, values)
 
 
 def file_name(role: str, value: Any) -> str | None:
@@ -240,9 +240,9 @@ def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -
     """Return the settings of a comparison with other engines."""
     from ndtool.analysis.engines import EngineSettings
 
-    numbers = [integer(name, one, UsageError) for name, one in (
+    numbers = [integer(name, value, UsageError) for name, value in (
         ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
-    for name, number, least in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
-        if number < least:
-            raise UsageError(f"{name} is {format_value(number)}: it must be at least {least}")
+    for name, number, minimum in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
+        if number < minimum:
+            raise UsageError(f"{name} is {format_value(number)}: it must be at least {minimum}")
     return EngineSettings(numbers[0], numbers[1], threads, numbers[2])

@@ -58,7 +58,7 @@ def gather_nd(
             [0., 1.]])
     """
     call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def gather_elements(
@@ -85,7 +85,7 @@ def gather_elements(
             [4., 3.]])
     """
     call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def gather(
@@ -113,7 +113,7 @@ def gather(
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
     call = Call("", attributes, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def scatter_nd(
@@ -147,7 +147,7 @@ def scatter_nd(
     tensor([0., 1.])
     """
     call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
 def scatter_elements(
@@ -178,7 +178,7 @@ def scatter_elements(
     tensor([9., 0., 8.])
     """
     call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
 def scatter(
@@ -212,10 +212,10 @@ def scatter(
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
     call = Call("", attributes, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
-def _gathered(
+def _gather(
     call: Call, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
 ) -> Tensor:
     _require_tensors(data=data)
@@ -225,7 +225,7 @@ def _gathered(
     return gathered
 
 
-def _scattered(
+def _scatter(
     call: Call,
     data: Tensor,
     indices: ArrayLike | Tensor,

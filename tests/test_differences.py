@@ -17,7 +17,7 @@ from test_properties import call, many
 import ndtool as ndtool_package
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
-from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
+from ndtool.analysis.oracle.distance_counts import INFINITE, distances, measurable
 from ndtool.cli import figures
 from ndtool.engine.counting import Combining
 from ndtool.errors import DifferenceError
@@ -482,4 +482,4 @@ def test_largest_differences_are_examined(
     assert compared.examined == 5
     assert compared.first.position == ((41,) if within else (0,))
     assert compared.largest.position == (41,)
-    assert "2 of the 5 furthest apart are" in figures.comparison(compared, 2)
+    assert "2 of the 5 furthest apart are" in figures.comparison_text(compared, 2)

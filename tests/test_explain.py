@@ -519,9 +519,9 @@ def test_memory_of_an_answer_depends_on_no_length(
         with typed.opened(request) as call:
             found = explain.explain(call, at, origins, list_all=True)
             if form == "JSON":
-                parts = reporter._json_parts(records.explained_record(call, *found, True))
+                parts = reporter._json_fragments(records.explained_record(call, *found, True))
             else:
-                parts = answers.explained(call, *found)
+                parts = answers.explanation_lines(call, *found)
             for part in parts:
                 size += len(part)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

@@ -37,12 +37,12 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
     with opened(case) as call:
         shown = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
-    assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
+    assert (shown.slices, shown.selected, shown.tuples) == (total, len(counts), counts.total())
     wanted = [0] * len(shown.density)
     for run, times in counts.items():
-        wanted[run // shown.width] += times
+        wanted[run // shown.bin_size] += times
     assert shown.density == wanted
-    assert len(shown.density) == -(-total // shown.width) <= stats.FINE
+    assert len(shown.density) == -(-total // shown.bin_size) <= stats.FINE
     often = Counter(map(word, counts.values()))
     assert {name: count for name, count in shown.repeats if count} == {
         **often,
@@ -87,7 +87,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     first = bars[0].find(f"{SVG}title")
     assert first is not None
     assert first.text == "slices 0..41: 502 tuples"  # 0 occurs that often, and 19 and 38
-    assert float(bars[0].get("height", "")) == pictures.TALL
+    assert float(bars[0].get("height", "")) == pictures.HISTOGRAM_HEIGHT
     width = float(root.get("width", ""))
     for bar in bars:
         assert (

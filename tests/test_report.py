@@ -32,7 +32,7 @@ def test_sizes(count, text):
     [(2e-6, "2 us"), (0.0012, "1.2 ms"), (2.5, "2.5 s"), (60, "1 min 0 s"), (125.4, "2 min 5 s")],
 )
 def test_times(seconds, text):
-    assert records.duration(seconds) == text
+    assert records.format_duration(seconds) == text
 
 
 def test_inference_of_a_type_that_is_stored_as_void():

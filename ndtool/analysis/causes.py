@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.analysis.oracle.distances import bits
+from ndtool.analysis.oracle.distance_counts import bits
 from ndtool.analysis.running import RunningValues
 from ndtool.engine.counting import Combining
 from ndtool.rules.dtypes import from_numpy

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ndtool.analysis import tuples
 from ndtool.analysis.causes import cause
 from ndtool.analysis.oracle.blocks import in_order
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.distance_counts import bits, opaque
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
 from ndtool.engine.counting import Combining
 from ndtool.rules.modes import Handling

@@ -12,7 +12,7 @@ from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
-from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
+from ndtool.analysis.oracle.distance_counts import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import Combining
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
         rows = [(name, str(count)) for name, count in self.ulps.items()]
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
         title = f"{self.described}: {'; '.join([equal, *self.findings])}"
-        return notebook.table(title, ("ulps apart", "elements"), rows)
+        return notebook.html_table(title, ("ulps apart", "elements"), rows)
 
 
 def verify(

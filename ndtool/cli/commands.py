@@ -43,14 +43,14 @@ FILES = {
 }  # fmt: skip
 
 
-def flags(operator: Operator, excluded: str = "") -> list[str]:
+def example_flags(operator: Operator, excluded: str = "") -> list[str]:
     """Return the options of an operator's example, except the one called `excluded`."""
     attributes = operator.example.attributes.items()
     return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != excluded]
 
 
 @click.pass_obj
-def _run(
+def _run_operator(
     reporter: Reporter,
     /,
     *,
@@ -69,7 +69,7 @@ def _run(
         output = "-"
     elif output is not None:
         _require_persistent(output)
-        _require_no_terminal(output, "without -o, a preview is shown")
+        _require_not_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
     variables.drop_inapplicable(output or "-", kwargs)
     attributes = attributes_of(operator, kwargs)
@@ -78,38 +78,38 @@ def _run(
     )
     endings.prepare(*reporter.final_messages())
     with steps.open_call(request) as call:
-        reporter.begin(call, dry_run)
-        with reporting(html, call, reporter) as report, reporter.progress() as bar:
+        reporter.report_call(call, dry_run)
+        with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolved(call)
-            reporter.warn([] if target is None else target.warnings)
+            reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
-                source.progress = bar.of(source.metadata.nbytes)
-            with steps.prepared(call, target) as ready:
-                reporter.prepared(ready)
+                source.progress = progress_bar.callback(source.metadata.nbytes)
+            with steps.prepared(call, target) as prepared:
+                reporter.report_plan(prepared)
                 if report:
                     report.warnings += [
                         *(target.warnings if target else ()),
-                        *steps.warnings(ready),
+                        *steps.warnings(prepared),
                     ]
                 if dry_run:
-                    outcome = steps.rehearse(ready)
+                    outcome = steps.rehearse(prepared)
                 elif target is None:
-                    outcome = steps.unwritten(ready)
+                    outcome = steps.unwritten(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
-                    progress = bar.of(ready.plan.moved)
-                    outcome = steps.execute(ready, progress, companions, bar.begin)
+                    progress = progress_bar.callback(prepared.plan.moved)
+                    outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
                 warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
                 report.warnings = warnings  # for a report that is published by itself
-            reporter.warn(outcome.warnings)
-        if ready.validated and target is None and not (dry_run or reporter.json):
+            reporter.print_warnings(outcome.warnings)
+        if prepared.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
-            preview_text = preview.text(ready.validated)
+            preview_text = preview.text(prepared.validated)
             call.recheck()
             write_stdout(preview_text)
-        reporter.end(ready.call, target, outcome, dry_run)
+        reporter.report_outcome(prepared.call, target, outcome, dry_run)
 
 
 @click.pass_obj
@@ -118,16 +118,16 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     from ndtool.runs import convert
 
     _require_persistent(output)
-    _require_no_terminal(output, "a file's name shows its format, such as x.npy")
+    _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     endings.prepare(*reporter.final_messages())
     variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
-        reporter.warn(conversion.warnings)
-        with reporter.progress() as bar:
-            preserved = conversion.run(bar.of(conversion.metadata.nbytes))
-        reporter.converted(conversion, preserved)
+        reporter.print_warnings(conversion.warnings)
+        with reporter.progress() as progress_bar:
+            preserved = conversion.run(progress_bar.callback(conversion.metadata.nbytes))
+        reporter.report_conversion(conversion, preserved)
 
 
 @click.pass_obj
@@ -154,7 +154,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     ]
     if not lines and not failed:
         lines.append("nothing to remove\n")
-    reporter.answer(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
+    reporter.print_result(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
     if failed:
         reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
         raise OutputError(
@@ -175,13 +175,13 @@ def _require_persistent(output: str) -> None:
         )
 
 
-def _require_no_terminal(output: str, hint: str) -> None:
+def _require_not_terminal(output: str, hint: str) -> None:
     if output == "-" and os.isatty(1):
         raise UsageError("standard output is a terminal: expected a file or a pipe", hint=hint)
 
 
 @contextmanager
-def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
+def html_report(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
     """Yield the HTML report, None without --html; publish it at the end.
 
     It is also published if the command ends with an index out of bounds or a difference.
@@ -199,11 +199,11 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
             report.publish(error)
             raise
         report.publish()
-    reporter.written(html)
+    reporter.report_file(html)
 
 
 @contextmanager
-def reporting_on(
+def html_report_of_request(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
     """Open the inputs of a call once more for a report; yield it as `reporting` does."""
@@ -212,7 +212,7 @@ def reporting_on(
         return
     from ndtool.cli.html import page
 
-    with page.call_to_verify(request) as call, reporting(html, call, reporter) as report:
+    with page.reopen_call(request) as call, html_report(html, call, reporter) as report:
         yield report
 
 
@@ -230,9 +230,9 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
     if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
     output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
-    for word, following in pairwise([*command_line, ""]):
+    for word, next_word in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
-            output = following
+            output = next_word
         elif word.startswith(("-o", "--output=")):
             output = word.removeprefix("--output=").removeprefix("-o")
     return _is_stdout(output) if output else "--dry-run" not in command_line and not os.isatty(1)
@@ -276,10 +276,10 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     if operator.name in LOWERED:
         return (options.WRITE_AXIS, options.WRITE_MODE)
-    own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
-    fill = () if operator.scatters else (options.FILL,)
-    of_scatters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    return (*own, *of_scatters, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
+    attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
+    fill_parameters = () if operator.scatters else (options.FILL,)
+    update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
+    return (*attribute_parameters, *update_parameters, options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:
@@ -287,18 +287,18 @@ def argument(name: str, **settings: Any) -> click.Argument:
     return click.Argument([name], type=options.FILE, **settings)
 
 
-def unless_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
+def omit_if_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
     """Return parameters, none for an operator that another one computes."""
     return () if operator.name in LOWERED else parameters
 
 
-def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.Argument]:
+def input_arguments(operator: Operator, all_required: bool = False) -> Iterator[click.Argument]:
     """Yield the arguments for an operator's inputs, named as the fields of a Request.
 
     every: whether an optional input is required.
     """
     for role in operator.inputs:
-        required = every or role != "write_indices"
+        required = all_required or role != "write_indices"
         metavar = role.upper() if required else f"[{role.upper()}]"
         yield argument(LOWERED_INPUTS.get(role, role), metavar=metavar, required=required)
 
@@ -307,7 +307,7 @@ def _run_command(operator: Operator) -> click.Command:
     files = [FILES[role] for role in operator.inputs]
     return command(
         operator.command,
-        partial(_run, operator=operator.name),
+        partial(_run_operator, operator=operator.name),
         (
             *input_arguments(operator),
             options.OUTPUT,
@@ -315,7 +315,7 @@ def _run_command(operator: Operator) -> click.Command:
             options.DRY_RUN,
             options.TRACE,
             options.VERBOSE,
-            *unless_lowered(operator, options.HTML),
+            *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
             *options.OUTPUT_FILES,
             *options.TYPES,
@@ -323,7 +323,7 @@ def _run_command(operator: Operator) -> click.Command:
             *options.CLUSTER,
         ),
         operator.does,
-        " ".join([*files, *flags(operator), "-o out.npy"]),
+        " ".join([*files, *example_flags(operator), "-o out.npy"]),
     )
 
 

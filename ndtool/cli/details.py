@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from ndtool.rules.inference import Inference
     from ndtool.runs.steps import Prepared
 
-_ASSIGNED = {  # by --duplicates
+_ASSIGNED_UPDATE = {  # by --duplicates
     "last": "the last of several updates of an element",
     "first": "the first of several updates of an element",
     "error": "no element may have several updates",
 }
 
 
-def details(ready: Prepared) -> list[str]:
+def run_details(prepared: Prepared) -> list[str]:
     """Return how inputs are accessed, what indices select, the plan, and what executes it."""
-    call, inference = ready.call, ready.call.inference
+    call, inference = prepared.call, prepared.call.inference
     return [
-        *(f"{role}: {_access(source)}" for role, source in call.sources.items()),
-        _selection(inference),
-        *([f"updates: {_combined(inference)}"] if inference.scatters else []),
-        records.plan_text(ready.plan),
-        *records.cost_text(ready.plan),
-        f"executor: {_executor(ready)}",
+        *(f"{role}: {_describe_access(source)}" for role, source in call.sources.items()),
+        _describe_selection(inference),
+        *([f"updates: {_describe_reduction(inference)}"] if inference.scatters else []),
+        records.plan_text(prepared.plan),
+        *records.cost_lines(prepared.plan),
+        f"executor: {_describe_executor(prepared)}",
     ]
 
 
-def _access(source: Source) -> str:
+def _describe_access(source: Source) -> str:
     """Describe how the bytes of an input are accessed."""
     metadata, name = source.metadata, argument_name(source.name)
     if isinstance(source, Constant):
@@ -53,7 +53,7 @@ def _access(source: Source) -> str:
     return f"{name}, {access}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
 
 
-def _selection(inference: Inference) -> str:
+def _describe_selection(inference: Inference) -> str:
     """Describe what the indices select."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     if isinstance(plan, ElementsPlan):
@@ -62,23 +62,23 @@ def _selection(inference: Inference) -> str:
     return f"selection: {format_count(plan.tuples, 'index tuple')}, each a slice of {slices}"
 
 
-def _combined(inference: Inference) -> str:
+def _describe_reduction(inference: Inference) -> str:
     """Describe how updates are combined with current values."""
     attributes = inference.attributes
     if attributes.reduction != "none":
-        without = "" if attributes.include_self else ", without the current values"
+        exclusion = "" if attributes.include_self else ", without the current values"
         order = "in row-major order of indices, with any number of threads"
-        return f"{attributes.reduction} {order}{without}"
-    return f"assigned, {_ASSIGNED[attributes.duplicates]}"
+        return f"{attributes.reduction} {order}{exclusion}"
+    return f"assigned, {_ASSIGNED_UPDATE[attributes.duplicates]}"
 
 
-def _executor(ready: Prepared) -> str:
+def _describe_executor(prepared: Prepared) -> str:
     """Describe what executes a plan."""
-    call, request = ready.call, ready.call.request
+    call, request = prepared.call, prepared.call.request
     threads = format_count(call.threads, "thread")
-    if ready.plan.way == "direct":
-        used = team(call.threads, ready.call.inference.nbytes)
-        return f"{used} of {threads}, at most one for each MiB of output"
+    if prepared.plan.way == "direct":
+        team_size = team(call.threads, prepared.call.inference.nbytes)
+        return f"{team_size} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
         directories = ", ".join(map(argument_name, call.spills or ["TMPDIR"]))
         return f"{threads} of this process; temporary files in {directories}"

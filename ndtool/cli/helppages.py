@@ -25,13 +25,13 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, first those without a group."""
-        every = [param for param in self.params if isinstance(param, click.Option)]
+        parameters = [param for param in self.params if isinstance(param, click.Option)]
         groups: dict[str, list[click.Option]] = {"Options": []}
         for title, members in options.GROUPS.items():
-            own = [option for option in every if option in members]
-            groups |= {title: own} if len(own) > 1 else {}
-        grouped = {option for own in groups.values() for option in own}
-        groups["Options"] = [option for option in every if option not in grouped]
+            group_options = [option for option in parameters if option in members]
+            groups |= {title: group_options} if len(group_options) > 1 else {}
+        grouped = {option for group_options in groups.values() for option in group_options}
+        groups["Options"] = [option for option in parameters if option not in grouped]
         records = {
             title: [record for option in group if (record := option.get_help_record(ctx))]
             for title, group in groups.items()

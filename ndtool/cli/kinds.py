@@ -13,36 +13,36 @@ from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.reductions import ALIASES
 
 
-class Kind(click.ParamType):  # type: ignore[type-arg]
+class ParameterType(click.ParamType):  # type: ignore[type-arg]
     """A parameter type: a function that converts a word, or raises NdtoolError.
 
     offer: the function of completion.py that completes a word, by name, and its further arguments.
     """
 
-    def __init__(self, name: str, take: Callable[[str], Any] = str, *offer: Any) -> None:
-        self.name, self._take, self._offer = name, take, offer
+    def __init__(self, name: str, parse: Callable[[str], Any] = str, *completer: Any) -> None:
+        self.name, self._parse, self._completer = name, parse, completer
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value  # a default
         try:
-            return self._take(value)
+            return self._parse(value)
         except NdtoolError as exc:
             self.fail(exc.message.removeprefix("spec is "), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        if not self._offer:
+        if not self._completer:
             return []
         from ndtool.cli import completion
 
-        function, *settings = self._offer
+        function, *settings = self._completer
         completions: list[Any] = getattr(completion, function)(incomplete, *settings)
         return completions
 
 
-class Directories(Kind):
+class Directories(ParameterType):
     """A directory or URL; a variable has several, separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
@@ -80,32 +80,32 @@ class Reduction(click.Choice):  # type: ignore[type-arg]
         return super().convert(ALIASES.get(value, value), param, ctx)
 
 
-def integer(lowest: int, highest: int) -> Kind:
+def integer(lowest: int, highest: int) -> ParameterType:
     """Return the parameter type of decimal integers between limits."""
 
-    def take(word: str) -> int:
+    def parse(word: str) -> int:
         if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
             return int(word)
         raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
 
-    return Kind("integer", take)
+    return ParameterType("integer", parse)
 
 
-def document(*suffixes: str) -> Kind:
+def file_with_suffix(*suffixes: str) -> ParameterType:
     """Return the parameter type of files that end with one of some suffixes."""
 
-    def take(word: str) -> str:
+    def parse(word: str) -> str:
         if not word.endswith(suffixes):
             raise UsageError(f"{word!r} does not end with any of {', '.join(suffixes)}")
         return word
 
-    return Kind("file", take, "documents", suffixes)
+    return ParameterType("file", parse, "documents", suffixes)
 
 
 def ulps(word: str) -> int:
     """Convert a distance in units in the last place, with or without the unit."""
-    number: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
-    return number
+    distance: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
+    return distance
 
 
 def spec(word: str) -> str:
@@ -124,7 +124,7 @@ def element_type(word: str) -> str:
     return dtypes.DefaultType(word) if is_by_variable("dtype") else word
 
 
-def filling(word: str) -> str:
+def fill_value(word: str) -> str:
     """Convert a fill value; whether the data's type holds it is checked later."""
     from ndtool.rules import filling
 
@@ -141,7 +141,7 @@ def address(word: str) -> str:
     if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
         expected = "expected one such as tcp://host:port, or the name of its file"
         raise UsageError(
-            f"{redaction.foreign(word)!r} is not the address of a scheduler: {expected}"
+            f"{redaction.redact_secrets(word)!r} is not the address of a scheduler: {expected}"
         )
     return word
 

@@ -6,19 +6,19 @@ import click
 
 from ndtool.cli import kinds
 from ndtool.cli.console import write_stdout
-from ndtool.cli.kinds import Kind, integer
+from ndtool.cli.kinds import ParameterType, integer
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
-from ndtool.rules.reductions import DUPLICATES as WHICH
+from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 from ndtool.rules.reductions import REDUCTIONS
 
 
-def _option(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
+def _option(option: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return an option with its help; names: a short flag, and the parameter name."""
-    variable = "NDTOOL_" + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+    variable = "NDTOOL_" + option.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     show_default = settings.get("default") is not None
     return click.Option(
-        [*names, flag], help=text, envvar=variable, show_default=show_default, **settings
+        [*names, option], help=text, envvar=variable, show_default=show_default, **settings
     )
 
 
@@ -28,11 +28,11 @@ def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
     """Return a flag stored in the reporter at once, for errors about other options."""
-    eager = {"is_eager": True, "expose_value": False, "callback": _store}
+    eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
     return _flag(flag, text, *names, **eager, **settings)
 
 
-def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _store_in_reporter(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if context.obj is not None:
         setattr(context.obj, parameter.name or "", value)
 
@@ -57,7 +57,7 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
         context.exit()
 
 
-FILE = Kind("file", str, "arrays")
+FILE = ParameterType("file", str, "arrays")
 _INT64 = integer(-(2**63), 2**63 - 1)
 
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this help and exit.")
@@ -101,7 +101,7 @@ OUT_OF_BOUNDS = _option(
 FILL = _option(
     "--fill",
     "Value for --out-of-bounds fill, such as nan. Default: 0.",
-    type=Kind("value", kinds.filling),
+    type=ParameterType("value", kinds.fill_value),
     metavar="VALUE",
 )
 PAD = _option(
@@ -119,21 +119,21 @@ DUPLICATES = _option(
     "--duplicates",
     "Which update of a duplicate index is assigned: last, or first (with reduction none only);"
     " error refuses duplicates.",
-    type=click.Choice(WHICH),
+    type=click.Choice(DUPLICATES_MODES),
     default="last",
     metavar="WHICH",
 )
 SPEC = _option(
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
-    type=Kind("spec", kinds.spec, "specs"),
+    type=ParameterType("spec", kinds.spec, "specs"),
     default="ndtool",
     metavar="SPEC",
 )
 DTYPE = _option(
     "--dtype",
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=Kind("dtype", kinds.element_type, "types"),
+    type=ParameterType("dtype", kinds.element_type, "types"),
     metavar="NAME",
 )
 TEXT = _flag(
@@ -159,7 +159,7 @@ THREADS = _option(
 MEMORY = _option(
     "--memory",
     "Memory limit, mapped files included, such as 512MiB. Default: the available memory.",
-    type=Kind("size", kinds.memory),
+    type=ParameterType("size", kinds.memory),
     metavar="SIZE",
 )
 SPILL = _option(
@@ -174,13 +174,13 @@ PRICES = _option(
     "--prices",
     "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
     " a machine (machine_hour), for the estimates of a plan.",
-    type=Kind("prices", kinds.prices),
+    type=ParameterType("prices", kinds.prices),
     metavar="FILE.json",
 )
 SCHEDULER = _option(
     "--scheduler",
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
-    type=Kind("address", kinds.address),
+    type=ParameterType("address", kinds.address),
     metavar="ADDRESS",
 )
 WORKERS = _option(
@@ -204,26 +204,26 @@ CHUNKS = _option(
     "--chunks",
     "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of DATA, else zarr's"
     " default, for HDF5 none.",
-    type=Kind("sizes", kinds.sizes),
+    type=ParameterType("sizes", kinds.sizes),
     metavar="N,N...",
 )
 SHARDS = _option(
     "--shards",
     "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of DATA, or none.",
-    type=Kind("sizes", kinds.sizes),
+    type=ParameterType("sizes", kinds.sizes),
     metavar="N,N...",
 )
 CODEC = _option(
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of DATA, else zarr's default, for HDF5 none.",
-    type=Kind("codec", kinds.codec),
+    type=ParameterType("codec", kinds.codec),
     metavar="NAME[:LEVEL]",
 )
 AT = _option(
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
-    type=Kind("position", kinds.position),
+    type=ParameterType("position", kinds.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -231,7 +231,7 @@ FROM = _option(
     "--from",
     "Show where the element of DATA at these coordinates went; may be repeated.",
     "origins",
-    type=Kind("position", kinds.position),
+    type=ParameterType("position", kinds.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -241,20 +241,20 @@ ALL = _flag(
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",
-    type=Kind("integer", kinds.ulps),
+    type=ParameterType("integer", kinds.ulps),
     default=0,
     metavar="N",
 )
 HTML = _option(
     "--html",
     "Write an HTML report, with a drawing of the arrays.",
-    type=kinds.document(".html"),
+    type=kinds.file_with_suffix(".html"),
     metavar="FILE.html",
 )
 PLOT = _option(
     "--plot",
     "Plot how often the slices of DATA are selected, as a .svg, .png or .html.",
-    type=kinds.document(".svg", ".png", ".html"),
+    type=kinds.file_with_suffix(".svg", ".png", ".html"),
     metavar="FILE",
 )
 INPUTS = _option(
@@ -276,7 +276,7 @@ ENGINES = (  # for `verify` and `model`
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         "engines",
-        type=Kind("engines", kinds.engines, "engines"),
+        type=ParameterType("engines", kinds.engines, "engines"),
         metavar="ENGINE,...",
     ),
     _option(

@@ -8,13 +8,13 @@ import click
 from ndtool import redaction
 from ndtool.cli import commands, helppages, models, options, questions
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import columns
+from ndtool.cli.folding import terminal_columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import EVERY, Operator
 
-_COMPLETE = "_NDTOOL_COMPLETE"
-_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of help; _WIDTH away from terminals
+_COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
+_MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns of help; _WIDTH away from terminals
 
 
 class _Group(helppages.Group):
@@ -51,8 +51,8 @@ def _group(
     )
 
 
-def _of_all(name: str, make: Callable[[Operator], click.Command], text: str) -> click.Group:
-    return _group(name, {"Commands": list(map(make, EVERY.values()))}, text)
+def _operator_group(name: str, make_command: Callable[[Operator], click.Command], text: str) -> click.Group:
+    return _group(name, {"Commands": list(map(make_command, EVERY.values()))}, text)
 
 
 def program() -> click.Group:
@@ -62,10 +62,10 @@ def program() -> click.Group:
         {
             "Operators": commands.operators(),
             "Analysis": [
-                _of_all("infer", questions.infer, "Infer dtype and shape of an output."),
-                _of_all("explain", questions.explain, "Explain elements of an output."),
-                _of_all("stats", questions.stats, "Print statistics of the indices."),
-                _of_all("verify", questions.verify, "Check an output, or compare other engines."),
+                _operator_group("infer", questions.infer, "Infer dtype and shape of an output."),
+                _operator_group("explain", questions.explain, "Explain elements of an output."),
+                _operator_group("stats", questions.stats, "Print statistics of the indices."),
+                _operator_group("verify", questions.verify, "Check an output, or compare other engines."),
             ],
             "Files and models": [
                 commands.convert(),
@@ -92,7 +92,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
         if "://" in text:
             redaction.register(text)
     group = program()
-    if request := os.environ.get(_COMPLETE):
+    if request := os.environ.get(_COMPLETION_VARIABLE):
         _complete(group, request)
         return
     reporter.json = (
@@ -102,13 +102,13 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     reporter.arguments = arguments
     try:
         with group.make_context(
-            "ndtool", list(arguments), obj=reporter, terminal_width=_width()
+            "ndtool", list(arguments), obj=reporter, terminal_width=_help_width()
         ) as context:
             group.invoke(context)
     except click.exceptions.Exit:
         pass
     except click.ClickException as exc:
-        raise _usage(exc) from None
+        raise _usage_error(exc) from None
 
 
 def _complete(group: click.Group, request: str) -> None:
@@ -116,13 +116,13 @@ def _complete(group: click.Group, request: str) -> None:
     from ndtool.cli import completion as words
 
     shell, _, action = request.partition("_")
-    kind = words.shell(shell)
+    kind = words.shell_class(shell)
     if kind is None or action not in ("source", "complete"):
         raise UsageError(
-            f"{_COMPLETE} is {printable(repr(request))}: expected SHELL_source or SHELL_complete,"
-            " where SHELL is bash, zsh or fish"
+            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source or"
+            " SHELL_complete, where SHELL is bash, zsh or fish"
         )
-    completion = kind(group, {}, "ndtool", _COMPLETE)
+    completion = kind(group, {}, "ndtool", _COMPLETION_VARIABLE)
     if action == "source":
         write_stdout(completion.source())
         return
@@ -130,18 +130,18 @@ def _complete(group: click.Group, request: str) -> None:
         completion.get_completion_args()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
-            " completion function sets them"
+            f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
+            " the shell's completion function sets them"
         ) from None
     write_stdout(completion.complete() + "\n")
 
 
-def _width() -> int:
+def _help_width() -> int:
     """Return the columns of help pages: those of the terminal, within limits."""
-    return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
+    return min(max(terminal_columns(1), _MIN_WIDTH), _MAX_WIDTH) if os.isatty(1) else _DEFAULT_WIDTH
 
 
-def _usage(exc: click.ClickException) -> UsageError:
+def _usage_error(exc: click.ClickException) -> UsageError:
     """Return click's error as a UsageError."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:

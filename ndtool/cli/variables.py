@@ -11,7 +11,7 @@ import click
 
 from ndtool.errors import UsageError, argument_name
 
-STORING = ("chunks", "shards", "codec")  # options for chunked outputs
+CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 
 
 def is_by_variable(name: str) -> bool:
@@ -27,7 +27,7 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     if options.get("spill") and is_by_variable("spill"):
         for spill in options["spill"]:
             _require_directory(spill)
-    inapplicable_options = list(filter(is_by_variable, STORING))
+    inapplicable_options = list(filter(is_by_variable, CHUNK_OPTIONS))
     if not inapplicable_options:
         return
     from ndtool.formats import locators, outputs
@@ -51,8 +51,8 @@ def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
     inapplicable = "fill" if scatters else "drop"
     if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
         del options["out_of_bounds"]
-    fills = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
-    if not fills and is_by_variable("fill"):
+    uses_fill = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
+    if not uses_fill and is_by_variable("fill"):
         del options["fill"]
 
 
@@ -62,7 +62,7 @@ def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
 
     clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
     by_variable = set(filter(is_by_variable, clusters))
-    if by_variable != clusters or not _is_for_workers(output):
+    if by_variable != clusters or not _is_writable_by_workers(output):
         options.update(dict.fromkeys(by_variable))
     on_cluster = options["scheduler"] is not None or options["workers"] is not None
     spills = options["spill"] if is_by_variable("spill") else ()
@@ -88,7 +88,7 @@ def _require_directory(spill: str) -> None:
         )
 
 
-def _is_for_workers(output: str) -> bool:
+def _is_writable_by_workers(output: str) -> bool:
     """Whether other processes can write an output: a file, or a store."""
     from ndtool.formats import locators, outputs
     from ndtool.storage import locations

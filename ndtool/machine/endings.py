@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ndtool import _kernels
-from ndtool.errors import STOPS, OutputError, Status
+from ndtool.errors import SIGNAL_STATUSES, OutputError, Status
 
 _DIES = -1  # as in _endings.pxd: the signal's default action instead of an exit status
 _settled = False  # whether the Python handler ignores signals
@@ -32,7 +32,7 @@ def prepare(lost: bytes, fd: int, stopped: bytes) -> None:
     lost: the message for SIGBUS. fd: the standard stream for it. stopped: the message, on stderr,
     for signals that stop the run.
     """
-    words = {name: (status, 2, stopped) for name, status in STOPS.items()}
+    words = {name: (status, 2, stopped) for name, status in SIGNAL_STATUSES.items()}
     words["SIGBUS"] = (Status.OUTPUT, fd, lost)
     for name, (status, stream, text) in words.items():
         number = getattr(signal, name, None)
@@ -96,7 +96,7 @@ def remove_cleanup(cleanup: Callable[[], object]) -> None:
 
 def _signals() -> list[int]:
     """Return the fatal signals that a Python handler can serve."""
-    stops = [getattr(signal, name) for name in STOPS]
+    stops = [getattr(signal, name) for name in SIGNAL_STATUSES]
     ours = [number for number in stops if signal.getsignal(number) is not signal.SIG_IGN]
     faults = {getattr(signal, name, 0) for name in _FAULTS}
     others = [number for number in _prepared if number not in faults]

@@ -24,8 +24,8 @@ from ndtool.options import (
     Progress,
     ProgressReporter,
     array_source,
-    by_role,
-    checked_attributes,
+    arguments_by_role,
+    validate_attributes,
     engine_names,
     engine_settings,
     file_names,
@@ -78,18 +78,18 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    inputs = by_role(operator, arguments)
+    inputs = arguments_by_role(operator, arguments)
     files = file_names(inputs)
     types = {
         role: Input(role, source.metadata.dtype, source.metadata.shape)
         for role, value in inputs.items()
         if role not in files and (source := array_source(role, value))
     }
-    checked = checked_attributes(operator, dict(attributes))
+    checked = validate_attributes(operator, dict(attributes))
     try:
         inference = inferring.infer(operator, files, checked, spec, dtype, types)
     except RuleError as error:
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
         raise
     return Inferred.of(records.inferred_record(inference))
 
@@ -130,7 +130,7 @@ def explain(
     outputs, origins = _positions("at", at), _positions("from_", from_)
     if not outputs and not origins:
         raise UsageError("missing element: expected at or from_ with a position")
-    inputs = by_role(operator, arguments)
+    inputs = arguments_by_role(operator, arguments)
     request, arrays = request_of(
         operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
     )
@@ -171,7 +171,7 @@ def stats(
     from ndtool.analysis import stats as statistics
 
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
-    inputs = by_role(operator, arguments, roles)
+    inputs = arguments_by_role(operator, arguments, roles)
     request, arrays = request_of(
         operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
     )
@@ -216,7 +216,7 @@ def verify(
     from ndtool.analysis import engines, verify as verifying  # noqa: I001
 
     roles = (*operator_of(operator_name(operator)).inputs, "output")
-    inputs = by_role(operator, arguments, roles, optional=against is not None)
+    inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
     request, arrays = request_of(
         operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads
     )
@@ -230,7 +230,7 @@ def verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
     if verdict.error is not None:
-        verdict.error.more["engines"] = records.engine_records(verdict.reports)
+        verdict.error.extra_fields["engines"] = records.engine_records(verdict.reports)
         raise verdict.error
     return Verification.of(
         records.verified_record(request.output, verdict.compared, verdict.reports)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis.engines.process import EngineProcess
 from ndtool.analysis.oracle.blocks import in_order, slices
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.distance_counts import bits, opaque
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
     Comparison,

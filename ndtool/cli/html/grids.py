@@ -12,20 +12,20 @@ from ndtool.analysis.drawing import Drawing, Grid
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.values import short_text
 from ndtool.cli.html import markup
-from ndtool.cli.html.linked import linked_to, links_of
+from ndtool.cli.html.linked import cells_linked_to, number_links
 from ndtool.cli.html.markup import element
-from ndtool.cli.html.sentences import Sentences, name_of
+from ndtool.cli.html.sentences import Sentences, element_name
 from ndtool.errors import argument_name
 from ndtool.rules.shapes import described
 from ndtool.runs.calls import OpenCall
 
-LONG = 16  # elements up to which a line is not folded
-FOLD = 10  # elements of a part of a folded line
-TALL = 20  # rows up to which a table is not split
-BRIEF = 8  # characters of an element in a cell; its sentence has all
+MAX_UNFOLDED_LENGTH = 16  # elements up to which a line is not folded
+FOLDED_LENGTH = 10  # elements of a part of a folded line
+MAX_TABLE_ROWS = 20  # rows up to which a table is not split
+MAX_CELL_TEXT = 8  # characters of an element in a cell; its sentence has all
 
-GivenElements = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
-Location = tuple[str, Position]  # an element: its array and position
+ActualElements = list[tuple[Any, bool]]  # elements of the given output, and whether each is wrong
+ElementLocation = tuple[str, Position]  # an element: its array and position
 
 
 class Grids:
@@ -39,11 +39,11 @@ class Grids:
         self,
         call: OpenCall,
         drawing: Drawing,
-        selected: Sequence[Location] = (),
-        actual: GivenElements | None = None,
+        selected: Sequence[ElementLocation] = (),
+        actual: ActualElements | None = None,
     ) -> None:
         self._call, self._drawing, self._actual = call, drawing, actual
-        self._sentences = Sentences(call, drawing)
+        self._element_sentences = Sentences(call, drawing)
         self._out_of_bounds = [
             drawn_tuple.cells[j]
             for drawn_tuple in drawing.tuples
@@ -59,13 +59,13 @@ class Grids:
         ]
         drawn = [(role, number) for role, number in numbers if number is not None]
         self._selected: list[tuple[str, int]] = [*drawn, *wrong]
-        self._links = links_of(drawing)
-        self._begin = self._first()
-        self._highlighted = linked_to(
-            self._begin and f"{self._begin[0]}-{self._begin[1]}", self._links
+        self._links = number_links(drawing)
+        self._initial = self._initial_cell()
+        self._highlighted = cells_linked_to(
+            self._initial and f"{self._initial[0]}-{self._initial[1]}", self._links
         )
 
-    def _first(self) -> tuple[str, int] | None:
+    def _initial_cell(self) -> tuple[str, int] | None:
         """Return the element to highlight first: a selected one, else one with links."""
         if self._selected:
             return self._selected[0]
@@ -84,7 +84,7 @@ class Grids:
 
     def figure(self) -> Element:
         """Return the drawing, with one element and those linked to it highlighted."""
-        figures = [self._array(role, grid) for role, grid in self._grids.items()]
+        figures = [self._array_figure(role, grid) for role, grid in self._grids.items()]
         verbs = [
             element("span", verb, class_=device)
             for verb, device in (("Hover over", "mouse"), ("Tap", "touch"))
@@ -102,10 +102,10 @@ class Grids:
             ),
             None if self._drawing.is_complete else element("p", omitted, class_="hint"),
             element("div", *figures, class_="arrays"),
-            element("p", self._words(*self._begin) if self._begin else None, id="sentence"),
-            markup.data_block("links", self._links),
+            element("p", self._sentence(*self._initial) if self._initial else None, id="sentence"),
+            markup.json_element("links", self._links),
             id="drawing",
-            data_begin=f"{self._begin[0]}-{self._begin[1]}" if self._begin else None,
+            data_begin=f"{self._initial[0]}-{self._initial[1]}" if self._initial else None,
         )
 
     def sources(self) -> Element | None:
@@ -115,14 +115,14 @@ class Grids:
             return None
         rows = []
         for number, at in enumerate(grid.positions):
-            steps = [element("div", step) for step in self._sentences.sources(at)]
+            steps = [element("div", step) for step in self._element_sentences.sources(at)]
             text = "" if grid.elements is None else short_text(grid.elements[number])
-            rows.append((name_of("output", at), text, element("div", *steps)))
+            rows.append((element_name("output", at), text, element("div", *steps)))
         table = markup.table(("element", "value", "from"), rows, class_="sources")
         # A scrolling element must be reachable by keyboard, so it needs a name.
         return element("div", table, class_="list", tabindex=0, role="region", aria_label="Sources")
 
-    def _array(self, role: str, grid: Grid) -> Element:
+    def _array_figure(self, role: str, grid: Grid) -> Element:
         title, name = role, None
         dtype = self._call.inference.inputs[role if role in self._call.sources else "data"].dtype
         if role in self._call.sources:
@@ -135,13 +135,13 @@ class Grids:
             " ",
             element("span", described(dtype, grid.shape), class_="type"),
             element("span", name, class_="file") if name not in (None, role) else None,
-            element("span", _axes(grid), class_="axes"),
+            element("span", _axes_caption(grid), class_="axes"),
         )
         panels = _Panels(self, role, grid)
         return element(
             "figure",
             caption,
-            panels.nested(()) if prod(grid.shape) else element("p", "no elements", class_="hint"),
+            panels.nested_tables(()) if prod(grid.shape) else element("p", "no elements", class_="hint"),
             class_=f"array {role}",
             role="group",
             aria_label=f"{title}, {described(dtype, grid.shape)}",
@@ -156,26 +156,26 @@ class Grids:
             "wrong": self._actual is not None and role == "found" and self._actual[number][1],
             "beyond": role == "indices" and grid.positions[number] in self._out_of_bounds,
             "lit": name in self._highlighted,
-            "here": (role, number) == self._begin,
+            "here": (role, number) == self._initial,
         }
         return element(
             "td",
-            "" if grid.elements is None else _brief(grid.elements[number]),
+            "" if grid.elements is None else _cell_text(grid.elements[number]),
             id=name,
             class_=" ".join(kind for kind, applies in kinds.items() if applies) or None,
             role="gridcell",
             tabindex=-1 if number else 0,
-            aria_label=self._words(role, number),
+            aria_label=self._sentence(role, number),
             data_order=self._highlighted.get(name),
         )
 
-    def _words(self, role: str, number: int) -> str:
+    def _sentence(self, role: str, number: int) -> str:
         at = self._grids[role].positions[number]
         if role != "found" or self._actual is None:
-            return self._sentences.of(role, at)
+            return self._element_sentences.sentence(role, at)
         value, wrong = self._actual[number]
-        sentence = f"{name_of('output', at)} is {short_text(value)}"
-        return sentence + f", which differs from {self._sentences.of('output', at)}" * wrong
+        sentence = f"{element_name('output', at)} is {short_text(value)}"
+        return sentence + f", which differs from {self._element_sentences.sentence('output', at)}" * wrong
 
 
 class _Panels:
@@ -185,20 +185,20 @@ class _Panels:
         self._grids, self._role, self._grid = grids, role, grid
         self._lengths = tuple(map(len, grid.axes))
         rank = len(grid.shape)
-        self._folded = _is_folded(grid)
-        self._lead = rank - 1 if self._folded else max(rank - 2, 0)
-        self.columns = FOLD if self._folded else self._lengths[-1] if rank else 1
+        self._is_folded = _is_folded(grid)
+        self._leading_axes = rank - 1 if self._is_folded else max(rank - 2, 0)
+        self.columns = FOLDED_LENGTH if self._is_folded else self._lengths[-1] if rank else 1
 
-    def nested(self, leading: Position) -> Element:
+    def nested_tables(self, leading: Position) -> Element:
         """Return the elements at leading coordinates, as nested HTML elements.
 
         leading: the numbers of these coordinates among the drawn ones.
         """
         depth = len(leading)
-        if depth == self._lead:
+        if depth == self._leading_axes:
             tables = self._tables(leading)
             return element("div", *tables, class_="panel" if len(tables) == 1 else "panel nest")
-        children = [self.nested((*leading, n)) for n in range(self._lengths[depth])]
+        children = [self.nested_tables((*leading, n)) for n in range(self._lengths[depth])]
         for i, child in zip(self._grid.axes[depth], children, strict=True):
             child.insert(0, element("p", f"axis {depth} = {i}", class_="where"))
         return element("div", *children, class_="nest")
@@ -208,58 +208,58 @@ class _Panels:
         first = 0
         for n, length in zip(leading, self._lengths, strict=False):
             first = first * length + n
-        inner = self._grid.axes[self._lead :]
-        first *= prod(map(len, inner))
-        rows = list(self._folded_rows(first) if self._folded else self._rows(first))
+        inner_axes = self._grid.axes[self._leading_axes :]
+        first *= prod(map(len, inner_axes))
+        rows = list(self._folded_rows(first) if self._is_folded else self._rows(first))
         coordinates = (self._grid.axes[d][n] for d, n in enumerate(leading))
-        slices = [*map(str, coordinates), *":" * len(inner)]
+        slices = [*map(str, coordinates), *":" * len(inner_axes)]
         label = f"{self._role}[{', '.join(slices)}]" if slices else self._role
         return [
             element(
                 "table",
-                self._head() if inner else None,
-                *rows[top : top + TALL],
+                self._header_row() if inner_axes else None,
+                *rows[top : top + MAX_TABLE_ROWS],
                 role="grid",
                 aria_readonly="true",
                 aria_label=label,
             )
-            for top in range(0, len(rows), TALL)
+            for top in range(0, len(rows), MAX_TABLE_ROWS)
         ]
 
-    def _head(self) -> Element:
-        columns = range(FOLD) if self._folded else self._grid.axes[-1]
+    def _header_row(self) -> Element:
+        columns = range(FOLDED_LENGTH) if self._is_folded else self._grid.axes[-1]
         names = [element("th", str(j), scope="col") for j in columns]
-        if not self._folded:
-            names = self._spaced(names)
-        labelled = self._folded or len(self._grid.shape) > 1
-        return element("tr", *[element("td", role="presentation")] * labelled, *names)
+        if not self._is_folded:
+            names = self._with_gaps(names)
+        has_row_labels = self._is_folded or len(self._grid.shape) > 1
+        return element("tr", *[element("td", role="presentation")] * has_row_labels, *names)
 
     def _folded_rows(self, first: int) -> Iterator[Element]:
         size = self._lengths[-1]
-        for start in range(0, size, FOLD):
-            cells = [self._cell(first + n) for n in range(start, min(start + FOLD, size))]
+        for start in range(0, size, FOLDED_LENGTH):
+            cells = [self._cell(first + n) for n in range(start, min(start + FOLDED_LENGTH, size))]
             yield element("tr", element("th", f"{start}+", scope="row"), *cells)
 
     def _rows(self, first: int) -> Iterator[Element]:
         axes = self._grid.axes
         if len(axes) < 2:
-            yield element("tr", *self._spaced([self._cell(first + n) for n in range(self.columns)]))
+            yield element("tr", *self._with_gaps([self._cell(first + n) for n in range(self.columns)]))
             return
-        for n, gap_before in enumerate(_gaps(axes[-2], self._grid.shape[-2])):
+        for n, gap_before in enumerate(_omissions(axes[-2], self._grid.shape[-2])):
             if gap_before:
                 omitted = element("td", "⋮", role="presentation", class_="gap")
                 yield element("tr", omitted, role="presentation")
             if n < len(axes[-2]):
                 start = first + n * self.columns
-                cells = self._spaced([self._cell(start + m) for m in range(self.columns)])
+                cells = self._with_gaps([self._cell(start + m) for m in range(self.columns)])
                 yield element("tr", element("th", str(axes[-2][n]), scope="row"), *cells)
 
-    def _spaced(self, cells: list[Element]) -> list[Element]:
+    def _with_gaps(self, cells: list[Element]) -> list[Element]:
         """Return the cells of a row, with a mark wherever columns are omitted."""
         if not self._grid.shape:
             return cells
         row: list[Element] = []
-        for n, gap_before in enumerate(_gaps(self._grid.axes[-1], self._grid.shape[-1])):
+        for n, gap_before in enumerate(_omissions(self._grid.axes[-1], self._grid.shape[-1])):
             row += [element("td", "…", role="presentation", class_="gap")] * gap_before
             row += cells[n : n + 1]
         return row
@@ -268,31 +268,31 @@ class _Panels:
         return self._grids.cell(self._role, number)
 
 
-def _gaps(along: Sequence[int], size: int) -> list[bool]:
+def _omissions(coordinates: Sequence[int], size: int) -> list[bool]:
     """Return whether coordinates are omitted before each one, and after the last one."""
-    return [after - before > 1 for before, after in pairwise([-1, *along, size])]
+    return [after - before > 1 for before, after in pairwise([-1, *coordinates, size])]
 
 
 def _is_folded(grid: Grid) -> bool:
-    return bool(grid.shape) and LONG < len(grid.axes[-1]) == grid.shape[-1]
+    return bool(grid.shape) and MAX_UNFOLDED_LENGTH < len(grid.axes[-1]) == grid.shape[-1]
 
 
-def _axes(grid: Grid) -> str:
+def _axes_caption(grid: Grid) -> str:
     """Return the caption of the axes that run down and to the right."""
     rank = len(grid.shape)
     if not rank:
         return "one element"
     if _is_folded(grid):
-        return f"axis {rank - 1} in lines of {FOLD}"
+        return f"axis {rank - 1} in lines of {FOLDED_LENGTH}"
     down = f"axis {rank - 2} ↓ " if rank > 1 else ""
     return f"{down}axis {rank - 1} →"
 
 
-def _brief(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     """Return an element's text in a cell."""
     text = short_text(value)
-    if len(text) <= BRIEF:
+    if len(text) <= MAX_CELL_TEXT:
         return text
     if value.dtype.kind == "f":
         return f"{float(value):.5g}"
-    return text[: BRIEF - 1] + "…"
+    return text[: MAX_CELL_TEXT - 1] + "…"

@@ -8,7 +8,7 @@ from ndtool.analysis.mapping import Position
 Links = dict[str, list[Any]]
 
 
-def links_of(drawing: Drawing) -> Links:
+def number_links(drawing: Drawing) -> Links:
     """Return the cells of each index tuple, and the links, by the numbers of cells.
 
     A link is a list: the elements of output and data, the tuple, the update, and which update of
@@ -22,16 +22,16 @@ def links_of(drawing: Drawing) -> Links:
     links = []
     counts: dict[Position, int] = {}
     for link in drawing.links:
-        nth = None
+        update_order = None
         if link.updates is not None and link.output is not None:
-            nth = counts[link.output] = counts.get(link.output, 0) + 1
+            update_order = counts[link.output] = counts.get(link.output, 0) + 1
         links.append(
             [
                 number("output", link.output),
                 number("data", link.data),
                 link.number,
                 number("updates", link.updates),
-                nth,
+                update_order,
             ]
         )
     for row, link in zip(links, drawing.links, strict=True):
@@ -44,27 +44,27 @@ def links_of(drawing: Drawing) -> Links:
     }
 
 
-def linked_to(begin: str | None, links: Links) -> dict[str, int | None]:
+def cells_linked_to(cell_id: str | None, links: Links) -> dict[str, int | None]:
     """Return the cells linked to a cell; if several are updates, with the order of each."""
-    if begin is None:
+    if cell_id is None:
         return {}
-    linked = [(link, cells) for link in links["links"] if begin in (cells := _cells(link, links))]
-    lit: dict[str, int | None] = dict.fromkeys([begin])
-    lit |= dict.fromkeys(cell for _, cells in linked for cell in cells)
-    updates = [link for link, _ in linked if link[3] is not None]
-    if begin.startswith(("output-", "found-")) and len(updates) > 1:
+    linked_cells = [(link, cells) for link in links["links"] if cell_id in (cells := _link_cells(link, links))]
+    orders: dict[str, int | None] = dict.fromkeys([cell_id])
+    orders |= dict.fromkeys(cell for _, cells in linked_cells for cell in cells)
+    updates = [link for link, _ in linked_cells if link[3] is not None]
+    if cell_id.startswith(("output-", "found-")) and len(updates) > 1:
         for link in updates:
-            for cell in (f"updates-{link[3]}", *_tuple(link, links)):
-                lit[cell] = lit[cell] or link[4]
-    return lit
+            for cell in (f"updates-{link[3]}", *_tuple_cells(link, links)):
+                orders[cell] = orders[cell] or link[4]
+    return orders
 
 
-def _cells(link: list[Any], links: Links) -> list[str]:
+def _link_cells(link: list[Any], links: Links) -> list[str]:
     output, data, _, updates, _ = link
     pairs = (("output", output), ("found", output), ("data", data), ("updates", updates))
-    return [f"{role}-{n}" for role, n in pairs if n is not None] + _tuple(link, links)
+    return [f"{role}-{n}" for role, n in pairs if n is not None] + _tuple_cells(link, links)
 
 
-def _tuple(link: list[Any], links: Links) -> list[str]:
+def _tuple_cells(link: list[Any], links: Links) -> list[str]:
     number = link[2]
     return [] if number is None else [f"indices-{n}" for n in links["tuples"][number]]

@@ -20,8 +20,8 @@ from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
 from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
-from ndtool.cli.html.fragments import scrollable, section
-from ndtool.cli.html.grids import GivenElements, Grids, Location
+from ndtool.cli.html.fragments import scrollable_box, section
+from ndtool.cli.html.grids import ActualElements, Grids, ElementLocation
 from ndtool.cli.html.markup import element
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
@@ -33,8 +33,8 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report as Answer
-    from ndtool.analysis.explain import Element as Explained
+    from ndtool.analysis.engines import Report as EngineReport
+    from ndtool.analysis.explain import Element as ExplainedElement
     from ndtool.analysis.explain import Origin
     from ndtool.analysis.model import Outcome
     from ndtool.analysis.verify import Comparison, Difference
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
 
-LISTED = 1000  # rows of an explanation
+MAX_EXPLANATION_ROWS = 1000  # rows of an explanation
 
 
 class Report:
@@ -51,45 +51,45 @@ class Report:
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
         document.check(path, clobber=request.clobber)
-        require_apart("--html", path, *request.arguments.values(), request.output)
+        require_distinct_file("--html", path, *request.arguments.values(), request.output)
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
-        self._answers: list[Element] = []
-        self._selected: list[Location] = []
+        self._sections: list[Element] = []
+        self._selected: list[ElementLocation] = []
         self._verifies = False
         self._difference: Difference | None = None
         self._sink: Sink | None = None
         self.stats: Stats | None = None
 
-    def explained(self, elements: list[Explained], origins: list[Origin]) -> None:
+    def add_explanation(self, elements: list[ExplainedElement], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
-        answer_texts = answers.answer_texts(self._call, elements, origins)
-        self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
+        answer_texts = answers.explain_elements(self._call, elements, origins)
+        self._sections.append(section("Explanation", *map(_explanation_element, answer_texts)))
         self._selected += [("output", explained.at) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
-    def compared(self, compared: Comparison) -> None:
+    def add_comparison(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
         self._verifies = True
         self._difference = compared.first
-        parts = fragments.comparison(compared)
-        self._answers.append(section("Comparison", *parts))
+        parts = fragments.comparison_elements(compared)
+        self._sections.append(section("Comparison", *parts))
 
-    def answered(self, answers: list[Answer]) -> None:
+    def add_engines(self, answers: list[EngineReport]) -> None:
         """Add the reports on engines, and highlight the first difference of each."""
-        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine, answers))
-        parts = [scrollable(table), *fragments.differing(answers)]
-        self._answers.append(section("Other engines", *parts))
-        firsts = [
+        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, answers))
+        parts = [scrollable_box(table), *fragments.engine_differences(answers)]
+        self._sections.append(section("Other engines", *parts))
+        differing_positions = [
             answer.compared.first.position
             for answer in answers
             if answer.compared and answer.compared.first
         ]
-        self._selected += [("output", at) for at in firsts]
+        self._selected += [("output", at) for at in differing_positions]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: that of the call."""
-        content, request = markup.page(self._root(error)), self._call.request
+        content, request = markup.html_document(self._document(error)), self._call.request
         self._sink = document.create(
             self._path, content, clobber=request.clobber, sync=request.sync
         )
@@ -101,7 +101,7 @@ class Report:
             return
         self.close()  # the sink for an output that failed
         if isinstance(error, DifferenceError) and error.comparison is not None:
-            self.compared(cast("Comparison", error.comparison))
+            self.add_comparison(cast("Comparison", error.comparison))
         sinks.commit(self.as_sink(error))
 
     def close(self) -> None:
@@ -109,22 +109,22 @@ class Report:
         if self._sink is not None:
             self._sink.abort()
 
-    def _root(self, error: NdtoolError | None) -> Element:
+    def _document(self, error: NdtoolError | None) -> Element:
         call = self._call
         if self.stats is None:
-            with self._reporter.progress() as progress:
+            with self._reporter.progress() as progress_bar:
                 nbytes = call.sources["indices"].metadata.nbytes
-                self.stats = stats.stats(call, progress.of(nbytes))
+                self.stats = stats.stats(call, progress_bar.callback(nbytes))
         drawn = self._drawing()
         command = click.get_current_context().command_path
-        return fragments.document_of(
+        return fragments.create_document(
             f"{command}: {argument_name(call.inference.inputs['data'].name)}",
             element("h1", command),
-            element("p", records.title(call.inference), class_="call"),
-            fragments.command(self._reporter.arguments),
-            None if error is None else fragments.failure(error),
+            element("p", records.call_title(call.inference), class_="call"),
+            fragments.command_line(self._reporter.arguments),
+            None if error is None else fragments.error_section(error),
             *(element("p", warning, class_="warning") for warning in self.warnings),
-            *self._answers,
+            *self._sections,
             *drawn[:1],
             section("Arrays", _arrays(call)),
             _statistics(call, self.stats),
@@ -148,7 +148,7 @@ class Report:
                 text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
-        actual = self._given_output(drawn) if expected is not None else None
+        actual = self._actual_output(drawn) if expected is not None else None
         grids = Grids(call, drawn, self._selected, actual)
         source_table = grids.sources()
         text = "There is no output, because an index is out of bounds."
@@ -156,7 +156,7 @@ class Report:
         parts = [section("Drawing", missing, grids.figure())]
         return parts + ([] if source_table is None else [section("Sources", source_table)])
 
-    def _given_output(self, drawn: drawing.Drawing) -> GivenElements | None:
+    def _actual_output(self, drawn: drawing.Drawing) -> ActualElements | None:
         """Return the drawn elements of the output to verify; None if its type or shape differs."""
         call, grid = self._call, drawn.grids["output"]
         if not self._verifies or grid.elements is None:
@@ -174,28 +174,28 @@ class Report:
 def check_plot(path: str, call: OpenCall, html: str | None) -> None:
     """Raise errors about the file of `plot` before statistics; html: the report's path."""
     document.check(path)
-    require_apart("--plot", path, *call.request.arguments.values(), html)
-    pictures.require(path)
+    require_distinct_file("--plot", path, *call.request.arguments.values(), html)
+    pictures.require_package(path)
 
 
-def plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
+def write_plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
     """Write the picture of statistics, in the format of its suffix."""
     picture = pictures.picture(call, statistics)
-    content = pictures.file(path, picture)
+    content = pictures.picture_bytes(path, picture)
     if content is None:
-        content = markup.page(
-            fragments.document_of(
+        content = markup.html_document(
+            fragments.create_document(
                 picture.title,
-                element("p", records.title(call.inference), class_="call"),
-                fragments.command(reporter.arguments),
-                scrollable(pictures.svg(picture)),
+                element("p", records.call_title(call.inference), class_="call"),
+                fragments.command_line(reporter.arguments),
+                scrollable_box(pictures.svg(picture)),
             )
         )
     document.publish(path, content)
-    reporter.written(path)
+    reporter.report_file(path)
 
 
-def require_apart(option: str, path: str, *others: str | None) -> None:
+def require_distinct_file(option: str, path: str, *others: str | None) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
     Such a file may also be a store that contains the report, or a standard stream.
@@ -216,7 +216,7 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
             raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
 
 
-def call_to_verify(request: Request) -> OpenCall:
+def reopen_call(request: Request) -> OpenCall:
     """Open a call to verify once more."""
     for name in (*request.arguments.values(), request.output or ""):
         if name == "-" or stat.S_ISFIFO(_mode(name)):
@@ -233,18 +233,18 @@ def _mode(path: str) -> int:
         return 0  # opening it raises the error
 
 
-def _answer_rows(answer: answers.AnswerText) -> Element:
+def _explanation_element(answer: answers.AnswerText) -> Element:
     """Return an explanation as a title and a table of at most LISTED rows."""
     rows = [
-        element("tr", *(element("td", cell) for cell in row)) for row in islice(answer.rows, LISTED)
+        element("tr", *(element("td", cell) for cell in row)) for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
     ]
     omitted = len(answer.rows) - len(rows)
-    remark = f"{omitted} more, which the command prints" if omitted else answer.more
+    remark = f"{omitted} more, which the command prints" if omitted else answer.omission
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
         rows.insert(len(rows) if omitted else answer.remark_row, row)
     table = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), scrollable(table))
+    return element("div", element("h3", answer.title), scrollable_box(table))
 
 
 def _arrays(call: OpenCall) -> Element:
@@ -258,57 +258,57 @@ def _arrays(call: OpenCall) -> Element:
     ]
     output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
-    return scrollable(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+    return scrollable_box(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
 
 
 def _statistics(call: OpenCall, statistics: Stats) -> Element:
-    count, *others = figures.metadata(call, statistics)
-    cells = figures.component_cells(statistics)
+    count, *others = figures.statistics_lines(call, statistics)
+    cells = figures.component_rows(statistics)
     components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
     lines = element("ul", *(element("li", line) for line in others))
     picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
     return section(
         "Statistics of the indices",
         element("p", count),
-        scrollable(components),
+        scrollable_box(components),
         lines,
-        scrollable(picture),
+        scrollable_box(picture),
     )
 
 
 def _trace(call: OpenCall) -> Element:
-    cells = records.trace_cells(call.inference.trace)
-    return scrollable(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
+    cells = records.trace_rows(call.inference.trace)
+    return scrollable_box(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
 
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
     """Raise errors about the file of `write_model` before the model runs."""
     document.check(path)
-    require_apart("--html", path, model, inputs)
+    require_distinct_file("--html", path, model, inputs)
 
 
 def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter: Reporter) -> None:
     """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
     columns, rows, assumed = table
-    nodes = scrollable(markup.table(columns, rows, class_="nodes"))
+    nodes = scrollable_box(markup.table(columns, rows, class_="nodes"))
     none = element("p", records.NO_NODES, class_="hint")
-    root = fragments.document_of(
+    root = fragments.create_document(
         f"ndtool model: {argument_name(model)}",
         element("h1", "ndtool model"),
         element("p", argument_name(model), class_="call"),
-        fragments.command(reporter.arguments),
-        None if outcome.error is None else fragments.failure(outcome.error),
+        fragments.command_line(reporter.arguments),
+        None if outcome.error is None else fragments.error_section(outcome.error),
         section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),
-        *_engines_of(outcome),
+        *_engine_sections(outcome),
     )
-    document.publish(path, markup.page(root))
-    reporter.written(path)
+    document.publish(path, markup.html_document(root))
+    reporter.report_file(path)
 
 
-def _engines_of(outcome: Outcome) -> list[Element]:
+def _engine_sections(outcome: Outcome) -> list[Element]:
     """Return the reports on engines for each node."""
     rows = [
-        (node.node.node, *fragments.engine(report))
+        (node.node.node, *fragments.engine_row(report))
         for node in outcome.nodes
         for report in node.reports
     ]
@@ -318,6 +318,6 @@ def _engines_of(outcome: Outcome) -> list[Element]:
     parts = [
         part
         for node in outcome.nodes
-        for part in fragments.differing(node.reports, f"{node.node.node}: ")
+        for part in fragments.engine_differences(node.reports, f"{node.node.node}: ")
     ]
-    return [section("Other engines", scrollable(table), *parts)]
+    return [section("Other engines", scrollable_box(table), *parts)]
