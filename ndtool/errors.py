@@ -6,7 +6,7 @@ from enum import IntEnum
 from ndtool.redaction import redact_secrets
 from ndtool.redaction import redact_urls as redact_urls
 
-__all__ = [  # what ndtool offers, too
+__all__ = [  # the names that the package ndtool exports as well
     "BoundsError",
     "DifferenceError",
     "DtypeError",
@@ -39,7 +39,11 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
-SIGNAL_STATUSES = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
+SIGNAL_STATUSES = {
+    "SIGINT": Status.INTERRUPTED,
+    "SIGTERM": Status.TERMINATED,
+    "SIGHUP": Status.HANGUP,
+}
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -64,7 +68,7 @@ def library_message(error: object, limit: int = 200) -> str:
 
 
 def argument_name(argument: str) -> str:
-    """Return the name of a file, member or stream argument in messages."""
+    """Return an argument as messages name it: a printable file name, or "standard input"."""
     return "standard input" if argument == "-" else printable(argument)
 
 
@@ -77,7 +81,7 @@ def format_value(value: object, formatter: Callable[[object], str] = repr, limit
 
 
 def format_integer(value: int) -> str:
-    """Return an integer in digits, or its order of magnitude if it has more than 40."""
+    """Return an integer in digits, or its order of magnitude if it has more than 40 digits."""
     if abs(value) < 10**40:
         return str(value)
     power = int(value.bit_length() * 0.30103)
@@ -111,8 +115,8 @@ class NdtoolError(Exception):
     """Base class of all errors that ndtool raises.
 
     message: one sentence that ends with the allowed values. places: lines that locate the
-    error. hint: a suggested remedy. more: further fields, which `fields()` adds to these for JSON.
-    passing: whether the cause may pass: a full disk, or a server that throttles.
+    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object. passing:
+    whether the error may be transient, such as a full disk or a throttling server.
     """
 
     status = Status.BUG
@@ -154,7 +158,7 @@ class UsageError(NdtoolError, ValueError):
 
 
 class InputError(NdtoolError, ValueError):
-    """Input that cannot be read: missing, not an array, truncated or malicious."""
+    """Input that cannot be read: missing, not an array, truncated or malformed."""
 
     status = Status.INPUT
 
@@ -172,9 +176,9 @@ class RuleError(NdtoolError, ValueError):
 class DuplicatesError(RuleError):
     """Index tuples that select the same slice or element, where duplicates are an error.
 
-    second: the position in `indices` of the first tuple, in row-major order, that repeats an
-        earlier one, without the last axis for nd operators. first: that of the earliest tuple that
-        it repeats.
+    second: the position in `indices` of the first tuple, in row-major order, that selects the same
+        as an earlier tuple. first: the position of the first tuple that selects the same. Positions
+        are without the last axis for nd operators.
     """
 
     def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
@@ -203,11 +207,11 @@ class DtypeError(NdtoolError, TypeError):
 class BoundsError(NdtoolError, IndexError):
     """Index out of bounds: the first one, and their number.
 
-    position: its coordinates in `indices`, without the last axis for nd operators. component:
-        its coordinate on that last axis; None for elements operators. axis: the axis of data.
-        value: the index. size: the length of the axis. count: the number of index tuples
-        (elements operators: elements) out of bounds. total: the number of all. lowest: the
-        smallest valid index. length: the number of elements along the axis from the index on.
+    position: the coordinates of the first one in `indices`, without the last axis for nd operators.
+        component: its coordinate on that last axis; None for other operators. axis: the axis of
+        data. value: the index. size: the size of the axis. count: the number of index tuples (or of
+        single indices) out of bounds. total: the number of all index tuples. lowest: the smallest
+        valid index. length: the number of elements written along the axis, from the index on.
     """
 
     status = Status.BOUNDS
@@ -256,6 +260,7 @@ class BoundsError(NdtoolError, IndexError):
         )
 
     def _cause_hint(self) -> str:
+        """Return the likely cause of the first index out of bounds, "" if none is known."""
         if self.size and self.value == self.size:
             return f"{self.value} equals the size of the axis: are the indices 1-based?"
         if self.lowest == 0 and -self.size <= self.value < 0:
@@ -289,9 +294,9 @@ class OutputError(NdtoolError, OSError):
 
 
 class DifferenceError(NdtoolError):
-    """Output that differs from the operator's result, found by `verify`.
+    """Output that differs from the operator's result; `verify` raises it.
 
-    comparison: the comparison, None if dtype or shape differ.
+    comparison: the comparison of the elements, None if dtype or shape differ.
     """
 
     status = Status.DIFFERENCE

@@ -18,7 +18,7 @@ class Table(NamedTuple):
 
 
 def rich_tables(tables: Iterable[Table]) -> Any:
-    """Return tables as one renderable of rich; names and values are never markup."""
+    """Return tables as a renderable object of rich; cells are never interpreted as markup."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -51,13 +51,13 @@ def html_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def _escape_cell(text: str) -> str:
-    from html import escape  # the command line does not need it
+    from html import escape  # imported here because the command line does not need it
 
     return escape(printable(text, 1000))
 
 
 class NotebookTrace(Trace):
-    """A trace that notebooks show as a table."""
+    """A trace that notebooks display as a table."""
 
     def _repr_html_(self) -> str:
         rows = [step[:3] for step in self.steps]
@@ -65,13 +65,13 @@ class NotebookTrace(Trace):
 
 
 def use_notebook_trace(error: RuleError) -> None:
-    """Replace an error's trace, if it has one, by one that notebooks show as a table."""
+    """Replace an error's trace, if any, by a trace that notebooks display as a table."""
     if isinstance(error.trace, Trace):
         error.trace = NotebookTrace(*error.trace)
 
 
 class NotebookInference(Inference):
-    """An inference that notebooks show as two tables: the array types, and the trace."""
+    """An inference that notebooks display as two tables: array types and trace."""
 
     def _repr_html_(self) -> str:
         inputs = [(role, argument.described) for role, argument in self.inputs.items()]

@@ -28,7 +28,7 @@ _STRING_KINDS = "OSU"  # dtype kinds that hold ONNX's strings
 
 
 def _apply_to_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
-    """Compute an operator without arithmetic; strings are moved by their linear indices."""
+    """Compute an operator without arithmetic; strings are replaced by their linear indices."""
     if data.dtype.kind not in _STRING_KINDS:
         return compute(data, *updates)
     strings = np.concatenate([array.reshape(-1) for array in (data, *updates)])
@@ -41,7 +41,7 @@ def _apply_to_strings(compute: Callable[..., Array], data: Array, *updates: Arra
 
 
 class _Operator(OpRun):
-    """An operator of the version in the model's operator set; the class name is its ONNX name."""
+    """An operator in the version of the model's opset; the class has the operator's ONNX name."""
 
     op_domain = ""
     operator: str  # ndtool's name

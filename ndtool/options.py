@@ -25,25 +25,24 @@ from ndtool.runs.request import Request
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings
 
-ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
+ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or the name of a file as a str or path
 Progress = bool | Callable[[float], object]
 
 
 class Options(CallOptions, total=False):
-    """The options of a run, keyword arguments of every operator here.
+    """The options of a run: keyword arguments of every operator in ndtool.files.
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
     standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
     in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit, in bytes or as "500MB" or "2GiB",
-    mapped files included. spill: the directory of temporary files, or a sequence of several; with a
-    cluster one, or a URL. scheduler: the client of a dask cluster, the address of its scheduler, or
-    another executor. workers: the number of processes to start as a cluster. resume: whether to
-    reuse what a killed run wrote to `spill`.
-    clobber: whether `out` may replace an existing file. only: whether the output archive drops its
-    other members. sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr
-    output, or without shards of an HDF5 output. text: whether indices and updates in no known
-    format are text. progress: True for a progress line on a terminal, or a callback for the
-    fraction done.
+    mapped files included. spill: the directory for temporary files, or a sequence of directories;
+    with a cluster one directory or URL. scheduler: the client of a dask cluster, the address of its
+    scheduler, or another executor. workers: the number of processes to start as a cluster. resume:
+    whether to reuse what a killed run wrote to `spill`. clobber: whether `out` may replace an
+    existing file. only: whether other members of the output archive are removed. sync: whether to
+    fsync the output. chunks, shards, codec: the encoding of a Zarr output; HDF5 outputs have no
+    shards. text: whether indices and updates of unknown format are read as text. progress: True for
+    a progress line on a terminal, or a callback that receives the completed fraction.
     """
 
     dtype: str | None
@@ -65,7 +64,7 @@ class Options(CallOptions, total=False):
 
 
 def validate_options(options: Options) -> dict[str, Any]:
-    """Return validated options as a run takes them."""
+    """Return the options converted to the types of a Request's fields; UsageError if invalid."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():
         if name in keywords and (keywords[name] is not None or name == "spec"):
@@ -124,7 +123,7 @@ _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
 
 
 class ProgressReporter:
-    """The progress callback of a run: the caller's, or one that shows a line on stderr.
+    """The progress callback of a run: the caller's, or one that writes a line to stderr.
 
     Threads call it as they complete work items, in any order.
     """
@@ -169,9 +168,9 @@ def arguments_by_role(
     roles: tuple[str, ...] | None = None,
     optional: bool = False,
 ) -> dict[str, Any]:
-    """Return the arguments of a question by role, by default those of the operator's inputs.
+    """Return positional arguments by role; the default roles are those of the operator's inputs.
 
-    optional: whether the last one may be missing. Raises UsageError if there are too many or few.
+    optional: whether the last argument may be missing. Raises UsageError for a wrong number.
     """
     roles = operator_of(operator_name(operator)).inputs if roles is None else roles
     min_count = len(roles) - (optional or roles[-1] == "write_indices")
@@ -183,7 +182,7 @@ def arguments_by_role(
 def request_of(
     operator: str, arguments: dict[str, Any], attributes: dict[str, Any], **settings: Any
 ) -> tuple[Request, dict[str, Source]]:
-    """Return the request of a question, and the sources of arguments that are arrays, by role."""
+    """Return the Request of a call, and the sources of arguments that are arrays, by role."""
     files = file_names(arguments)
     names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
     attribute_values = validate_attributes(operator, attributes)
@@ -207,7 +206,7 @@ def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes
 
 
 def array_source(role: str, value: Any, mode: str = "error") -> Source:
-    """Return an array of the caller as the source of an input; rule: the out-of-bounds mode."""
+    """Return an array of the caller as the source of an input; mode: the out-of-bounds mode."""
     values = index_array(value, mode) if role == "indices" else array(role, value)
     return buffers.source(role, values)
 
@@ -229,7 +228,7 @@ def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return engines, which are a list or a str with commas, as a tuple."""
+    """Return the names of engines from a sequence or a comma-separated str."""
     from ndtool.analysis import engines
 
     name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
@@ -240,9 +239,12 @@ def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -
     """Return the settings of a comparison with other engines."""
     from ndtool.analysis.engines import EngineSettings
 
-    numbers = [integer(name, value, UsageError) for name, value in (
-        ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
-    for name, number, minimum in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
-        if number < minimum:
-            raise UsageError(f"{name} is {format_value(number)}: it must be at least {minimum}")
-    return EngineSettings(numbers[0], numbers[1], threads, numbers[2])
+    minimums = {"within": 0, "runs": 1, "timeout": 1}
+    settings = {}
+    for name, value in (("within", within), ("runs", runs), ("timeout", timeout)):
+        settings[name] = integer(name, value, UsageError)
+        if settings[name] < minimums[name]:
+            raise UsageError(
+                f"{name} is {format_value(settings[name])}: it must be at least {minimums[name]}"
+            )
+    return EngineSettings(threads=threads, **settings)

@@ -1,7 +1,7 @@
 """Redaction of secrets in URLs and addresses: user, password and query.
 
-Other packages repeat parts of a URL in their messages, in any encoding. So the parser registers
-each URL, and `foreign` removes the registered secrets from those messages.
+Other packages quote components of a URL in their messages, in any encoding. So the parser of
+arguments registers each URL, and `redact_secrets` removes the registered secrets from messages.
 """
 
 import re
@@ -10,13 +10,13 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-_MAX_URLS = 32  # URLs remembered, the latest ones
-_MIN_QUERY_SECRET = 3  # minimum characters of a secret in a query: shorter ones occur in ordinary text
-MIN_EMBEDDED_SECRET = 8  # characters from which a secret is removed inside words, too
-_MAX_COMPARED = 16  # characters of a secret that are compared, as messages may truncate it
+_MAX_URLS = 32  # registered URLs, the most recent ones
+_MIN_QUERY_SECRET = 3  # characters of a secret in a query; shorter values are ordinary text
+MIN_EMBEDDED_SECRET = 8  # characters of a secret that is also removed inside longer words
+_MAX_COMPARED = 16  # initial characters of a secret to compare: messages may truncate it
 
-# A user and a password end at the last @ before the host. A password may contain a slash, as keys
-# of S3 do: text after the first colon is one unless it is a port.
+# User and password end at the last @ before the host. A password may contain a slash, as keys of S3
+# do: text between a colon and an @ is a password unless it is a port.
 _USER = r"://(?:[^/{space}?#]*@|(?!\[)[^/{space}?#@:]*:(?!:|\d*(?:[/?#]|$))[^{space}]*@)"
 # A query ends at the colon before a member name, which contains no & and no =.
 _QUERY = r"(://[^?{space}]*\?)((?:[^{space}]*[&=])?[^:{space}]*)"
@@ -27,10 +27,10 @@ _WORD = (
 )
 
 _lock = Lock()
-_registered: dict[tuple[str, ...], None] = {}  # the secrets of each URL, the latest last
-# Secrets that the URL patterns miss (with spaces, or of addresses), and their replacements.
+_registered: dict[tuple[str, ...], None] = {}  # the secrets of each URL; the most recent is last
+# Secrets that the URL patterns do not match (with spaces, or of addresses), and replacements.
 _literal_replacements: tuple[tuple[str, str], ...] = ()
-_patterns: dict[int, re.Pattern[str] | None] = {}  # by minimum length of the secrets matched
+_patterns: dict[int, re.Pattern[str] | None] = {}  # by the minimum length of matched secrets
 
 
 def register(text: str) -> None:
@@ -54,7 +54,9 @@ def register(text: str) -> None:
             for span in spans_of_url
             if re.search(r"\s|^(?!://|\?)", span)
         )
-        _literal_replacements = tuple((span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched)
+        _literal_replacements = tuple(
+            (span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched
+        )
 
 
 def redact_urls(text: str) -> str:
@@ -81,7 +83,7 @@ def redact_secrets(text: str, min_length: int = 1) -> str:
 
 
 def redact_json(value: Any, redact: Callable[[str], str] = redact_urls) -> Any:
-    """Apply `strip` to all strings in a JSON value, keys included."""
+    """Apply `redact` to all strings in a JSON value, keys included."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, (list, tuple)):
@@ -93,11 +95,12 @@ def redact_json(value: Any, redact: Callable[[str], str] = redact_urls) -> Any:
 
 @cache
 def _url_patterns(terminator: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the user and the query of a URL; space: what ends a URL, as a regex."""
+    """Return patterns for user and query of a URL; terminator: a regex for the end of a URL."""
     return re.compile(_USER.format(space=terminator)), re.compile(_QUERY.format(space=terminator))
 
 
 def _pattern(min_length: int) -> re.Pattern[str] | None:
+    """Return a pattern for the registered secrets of at least this length, None if none has it."""
     with _lock:
         if min_length not in _patterns:
             secrets = {secret for spans in _registered for secret in _secrets(spans)}
@@ -108,7 +111,7 @@ def _pattern(min_length: int) -> re.Pattern[str] | None:
 
 
 def _secret_spans(url: str) -> Iterator[str]:
-    """Yield the secrets of a URL, still encoded, each with the delimiter before it."""
+    """Yield the secrets of a URL, as they are encoded in it, each with its leading delimiter."""
     user, query = _url_patterns()
     for match in user.finditer(url):
         yield match[0]
@@ -117,7 +120,7 @@ def _secret_spans(url: str) -> Iterator[str]:
 
 
 def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
-    """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
+    """Yield the decoded secrets of a URL, and their words, which messages may contain alone."""
     import base64
 
     for span in spans:
@@ -132,7 +135,9 @@ def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
             encoded = base64.b64encode(_percent_decode(login).encode("utf-8", "replace"))
             secrets.append(encoded.decode())  # as in an Authorization header
         for secret in map(_percent_decode, secrets):
-            words = [word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= min_length]
+            words = [
+                word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= min_length
+            ]
             yield from words
             if len(secret) <= _MAX_COMPARED and (words or len(secret) >= _MIN_QUERY_SECRET):
                 yield secret

@@ -33,16 +33,16 @@ Dims = str | tuple[Hashable, ...]
 def isel_points(
     obj: T, indexers: Mapping[Any, Any] | None = None, dims: Dims = "points", **more: Any
 ) -> T:
-    """Select points by their indices along some dimensions, and keep attributes and coordinates.
+    """Select points by their indices along some dimensions, with attributes and coordinates.
 
-    obj: a Dataset or DataArray. indexers, more: the integers along each dimension: sequences and
-    arrays, NumPy's or dask's, with the dimensions `dims`, or DataArrays and Variables with their
-    own; they are broadcast. A variable without these dimensions is unchanged.
+    obj: a Dataset or DataArray. indexers, more: integers for each dimension: sequences, NumPy or
+    dask arrays whose dimensions are `dims`, or DataArrays and Variables with dimensions of their
+    own; they are broadcast. Variables without indexed dimensions are unchanged.
 
-    The result equals obj.isel(x=DataArray(x, dims=dims), ...). A variable in a dask array stays
-    lazy, by ndtool.dask.gather_nd; so does every variable for which an indexer is a dask array.
-    Raises BoundsError at once for indexers in memory, when the result is computed for lazy ones;
-    DtypeError, RuleError or UsageError for invalid indexers.
+    The result equals obj.isel(x=DataArray(x, dims=dims), ...). Variables in dask arrays and
+    variables with a dask array as indexer are selected lazily, by ndtool.dask.gather_nd.
+    Raises BoundsError, for dask indexers when the result is computed; DtypeError, RuleError or
+    UsageError for invalid indexers.
 
     >>> import dask.array as da, xarray as xr
     >>> from ndtool.xarray import isel_points
@@ -65,7 +65,8 @@ def isel_points(
                 f"{format_value(name)} is not a dimension: expected some of {dimensions}"
             )
     validated = {
-        name: _indexer(name, value, dim_names, obj.sizes[name]) for name, value in all_indexers.items()
+        name: _indexer(name, value, dim_names, obj.sizes[name])
+        for name, value in all_indexers.items()
     }
     _require_equal(obj, validated)
     lazy_variables = {
@@ -101,7 +102,7 @@ def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) 
 
 
 def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
-    """Raise RuleError if indexers, or other dimensions, have different sizes of one dimension."""
+    """Raise RuleError if indexers, or the dataset, have different sizes of a dimension."""
     sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
     for name, indexer in indexers.items():
         for dim, size in indexer.sizes.items():
@@ -144,12 +145,14 @@ def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.V
     for indexer in indexer_variables.values():
         points |= indexer.sizes
     for dim in variable.dims:
-        if dim in points and dim not in indexer_variables:  # it has points of its own
+        if dim in points and dim not in indexer_variables:  # a dimension of points and variable
             indexer_variables[dim] = xr.Variable((dim,), np.arange(variable.sizes[dim]))
             points[dim] = variable.sizes[dim]
     indexed_dims = [dim for dim in variable.dims if dim in indexer_variables]
     unindexed_dims = [dim for dim in variable.dims if dim not in indexer_variables]
-    arrays = [indexer_variables[dim].set_dims(points).transpose(*points).data for dim in indexed_dims]
+    arrays = [
+        indexer_variables[dim].set_dims(points).transpose(*points).data for dim in indexed_dims
+    ]
     lazy = any(isinstance(array, da.Array) for array in arrays)
     indices = da.stack(arrays, -1) if lazy else np.stack(arrays, -1)
     gathered = gather_nd(variable.transpose(*indexed_dims, *unindexed_dims).data, indices)
@@ -165,7 +168,7 @@ def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.V
 def _merge(
     obj: xr.Dataset, indexers: dict[Hashable, Any], lazy_variables: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
-    """Select the points of all other variables by xarray, and add those selected by ndtool."""
+    """Select the points of eager variables by xarray, and add the lazily selected variables."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
     shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
     eager_indexers = {
@@ -174,10 +177,17 @@ def _merge(
         else indexer.copy(data=np.broadcast_to(np.int8(0), indexer.shape))
         for dim, indexer in indexers.items()
     }
-    eager_result = obj.drop_vars(list(lazy_variables)).assign(shapes).isel(eager_indexers).drop_vars(list(shapes))
+    eager_result = (
+        obj.drop_vars(list(lazy_variables))
+        .assign(shapes)
+        .isel(eager_indexers)
+        .drop_vars(list(shapes))
+    )
     coords = {name: variable for name, variable in lazy_variables.items() if name in obj.coords}
     eager_result = eager_result.assign_coords(coords)
-    ordered = {name: lazy_variables.get(name, eager_result.variables.get(name)) for name in obj.data_vars}
+    ordered = {
+        name: lazy_variables.get(name, eager_result.variables.get(name)) for name in obj.data_vars
+    }
     merged = xr.Dataset(ordered, eager_result.coords, eager_result.attrs)
     merged.encoding = eager_result.encoding
     return merged

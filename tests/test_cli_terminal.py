@@ -93,7 +93,7 @@ def test_verbose_says_what_is_done_and_why():
     assert ndtool(*scatter, "-q").err == ""
     elements = ("gather-elements", "zeros:f4[4,3]", "idx.npy", "-o", "out.npy", "-v")
     text = ndtool(*elements).err
-    assert "data: zeros:f4[4,3], one value, which is not stored" in text
+    assert "data: zeros:f4[4,3], a constant, which is not stored" in text
     assert "selection: one element of data along axis 0 for each index" in text
     assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
 

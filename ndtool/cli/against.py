@@ -1,4 +1,4 @@
-"""`verify --against`: the reports on engines, as a table and as JSON."""
+"""`verify --against`: comparisons with other engines, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REPORT_COLUMNS = ("engine", "threads", "answer")
 
 
 def pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
-    """Pop the settings for engines from the options."""
+    """Remove the settings for engines from the options, and return them."""
     from ndtool.analysis.engines import EngineSettings
 
     names = EngineSettings._fields
@@ -28,7 +28,7 @@ def pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
 
 @contextmanager
 def engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
-    """Yield a progress callback that shows the fraction done and the engine at work."""
+    """Yield a progress callback that shows the completed fraction and the running engine."""
 
     def report_progress(fraction: float, engine_name: str) -> None:
         progress_bar.begin(engine_name)
@@ -46,7 +46,7 @@ def verify(
     engine_settings: EngineSettings,
     html: str | None,
 ) -> None:
-    """Compare engines with the correct output, print the table, and raise the error if any."""
+    """Compare engines with the correct output, print the table, and raise the first error."""
     from ndtool.analysis import engines
 
     with html_report_of_request(html, request, reporter) as report:
@@ -55,7 +55,9 @@ def verify(
         if report:
             report.add_engines(verdict.reports)
         if not reporter.json:
-            write_stdout(format_table(REPORT_COLUMNS, report_rows(verdict.reports), REPORT_COLUMNS[2:], 1))
+            write_stdout(
+                format_table(REPORT_COLUMNS, report_rows(verdict.reports), REPORT_COLUMNS[2:], 1)
+            )
         if verdict.error is not None:
             verdict.error.extra_fields["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
@@ -69,11 +71,15 @@ def verify(
 
 
 def report_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return the rows of the table of engines; equal answers of one engine share a row."""
+    """Return the rows of the table of engines; equal results of an engine share a row."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
         version = (report.version or "").partition("-")[0]  # without build metadata
-        row = f"{report.engine} {version}".rstrip(), str(report.threads or "-"), _result_text(report)
+        row = (
+            f"{report.engine} {version}".rstrip(),
+            str(report.threads or "-"),
+            _result_text(report),
+        )
         if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
             row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
         rows.append(row)

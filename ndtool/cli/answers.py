@@ -1,4 +1,4 @@
-"""Explanations as text and as JSON."""
+"""Explanations of elements as text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ndtool.runs.calls import OpenCall
 
 Rows = Sequence[tuple[str, ...]] | Listing[tuple[str, ...]]
 
-_MAX_FIRST_LINE_CELLS = 3  # cells of a row that stay on its first line
+_FIRST_LINE_CELLS = 3  # cells on the first line of a row that is too wide for one line
 
 
 class ElementNames:
-    """The names of arrays in answers: files by name, types and literals by role."""
+    """The names of elements in explanations: of files by file name, of other inputs by role."""
 
     def __init__(self, call: OpenCall) -> None:
         self._call = call
@@ -38,8 +38,10 @@ class ElementNames:
         coordinates = f"[{', '.join(map(str, position))}]" if position else ""
         return self._name(role) + coordinates
 
-    def index_text(self, position: tuple[int, ...], index: tuple[int, ...], remark: str = "") -> str:
-        """Return the text of an index tuple, with a remark: `rows.npy[7] = (-876)`."""
+    def index_text(
+        self, position: tuple[int, ...], index: tuple[int, ...], remark: str = ""
+    ) -> str:
+        """Return an index tuple as text, followed by a remark: `rows.npy[7] = (-876)`."""
         return f"{self.name_of('indices', position)} = {self.tuple_text(index)}{remark}"
 
     def tuple_text(self, index: tuple[int, ...]) -> str:
@@ -47,7 +49,7 @@ class ElementNames:
         return str(index[0]) if self.has_integer_indices else f"({', '.join(map(str, index))})"
 
     def bounds_remark(self, step: Step) -> str:
-        """Return the remark on a tuple that is padding or out of bounds, "" for any other."""
+        """Return the remark on a tuple that is padding or out of bounds, else ""."""
         sizes = mapping.sizes(self._call.inference.plan)
         handling = self._call.inference.handling
         if handling.pad is not None and handling.pad in step.stored:
@@ -56,8 +58,9 @@ class ElementNames:
         if all(minimum * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
         mode = MODES[self._call.inference.attributes.out_of_bounds]
-        replacement = f", {mode.done} to {self.tuple_text(step.normalized)}" if mode.redirects else ""
-        return f", out of bounds{replacement}"
+        if not mode.redirects:
+            return ", out of bounds"
+        return f", out of bounds, {mode.done} to {self.tuple_text(step.normalized)}"
 
     def _name(self, role: str) -> str:
         source = self._call.sources.get(role)
@@ -67,8 +70,7 @@ class ElementNames:
 
 
 class AnswerText(NamedTuple):
-    """An answer: a title and rows; `omission` is a remark on omitted rows, before row"
-    " `remark_row`."""
+    """An explanation: a title and rows. omission: a remark on omitted rows, before `remark_row`."""
 
     title: str
     rows: Rows
@@ -76,8 +78,10 @@ class AnswerText(NamedTuple):
     omission: str = ""
 
 
-def explanation_lines(call: OpenCall, elements: list[Element], origins: list[Origin]) -> Iterator[str]:
-    """Yield an explanation as text, by lines."""
+def explanation_lines(
+    call: OpenCall, elements: list[Element], origins: list[Origin]
+) -> Iterator[str]:
+    """Yield explanations as lines of text."""
     for number, answer_text in enumerate(explain_elements(call, elements, origins)):
         yield "\n" * bool(number)
         yield from _answer_lines(answer_text)
@@ -86,7 +90,7 @@ def explanation_lines(call: OpenCall, elements: list[Element], origins: list[Ori
 def explain_elements(
     call: OpenCall, elements: list[Element], origins: list[Origin]
 ) -> list[AnswerText]:
-    """Return an explanation, one answer per element."""
+    """Return an explanation for each element of the output, then of data."""
     names = ElementNames(call)
     texts = [_explain_element(call, names, element) for element in elements]
     return texts + [_explain_origin(call, names, origin) for origin in origins]
@@ -116,7 +120,10 @@ def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> A
     omitted = element.updates - len(element.steps) + 1
     omission = f"{omitted} more updates: --all lists them" if omitted else ""
     return AnswerText(
-        title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, omission
+        title,
+        Listing(len(element.steps), lambda: map(row, count(), element.steps)),
+        1 + FEW,
+        omission,
     )
 
 
@@ -145,7 +152,7 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Answ
 
 
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
-    """Describe what a scatter did to an element of data."""
+    """Describe the effect of a scatter on an element of data."""
     updates = format_count(element.updates, "update")
     if not origin.total and Combining.of(call.inference.attributes).copies_first:
         _, step, *_ = element.steps
@@ -167,14 +174,18 @@ def _format_element(value: Any) -> str:
 
 
 def _row_lines(rows: Rows) -> Iterator[str]:
-    """Yield a line per row, or two if the widest row exceeds the terminal."""
+    """Yield a line per row, or two lines if the widest row exceeds the terminal."""
     widths: list[int] = []
     for row in rows:
         widths = [max(pair) for pair in zip_longest(widths, map(len, row), fillvalue=0)]
     while widths and not widths[-1]:
         widths.pop()
-    first_line_cells = len(widths) if sum(widths) + 2 * len(widths) <= terminal_columns(1) else _MAX_FIRST_LINE_CELLS
+    is_one_line = sum(widths) + 2 * len(widths) <= terminal_columns(1)
+    first_line_cells = len(widths) if is_one_line else _FIRST_LINE_CELLS
     for row in rows:
-        first_cells, second_line = row[:first_line_cells], "  ".join(row[first_line_cells:]).rstrip()
+        first_cells, second_line = (
+            row[:first_line_cells],
+            "  ".join(row[first_line_cells:]).rstrip(),
+        )
         line = "  ".join(map(str.ljust, first_cells, widths)).rstrip()
         yield f"  {line}" + (f"\n    {second_line}" if second_line else "")

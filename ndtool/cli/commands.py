@@ -101,7 +101,7 @@ def _run_operator(
                     outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
                 warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
-                report.warnings = warnings  # for a report that is published by itself
+                report.warnings = warnings  # for a report that is published without an output
             reporter.print_warnings(outcome.warnings)
         if prepared.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
@@ -163,7 +163,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
 
 
 def _require_persistent(output: str) -> None:
-    """Raise UsageError for an output in the memory of this process."""
+    """Raise UsageError for the URL of a file system in the memory of this process."""
     from ndtool.formats import locators
     from ndtool.storage import locations
 
@@ -176,15 +176,18 @@ def _require_persistent(output: str) -> None:
 
 
 def _require_not_terminal(output: str, hint: str) -> None:
+    """Raise UsageError if the output is standard output and a terminal."""
     if output == "-" and os.isatty(1):
         raise UsageError("standard output is a terminal: expected a file or a pipe", hint=hint)
 
 
 @contextmanager
-def html_report(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
-    """Yield the HTML report, None without --html; publish it at the end.
+def html_report(
+    html: str | None, call: "OpenCall", reporter: Reporter
+) -> "Iterator[Report | None]":
+    """Yield the HTML report of a call, None without --html; publish it on exit.
 
-    It is also published if the command ends with an index out of bounds or a difference.
+    It is also published if the body raises BoundsError or DifferenceError.
     """
     if html is None:
         yield None
@@ -206,7 +209,7 @@ def html_report(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iter
 def html_report_of_request(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
-    """Open the inputs of a call once more for a report; yield it as `reporting` does."""
+    """Yield the HTML report of a request, whose inputs are opened again for it; see html_report."""
     if html is None:
         yield None
         return
@@ -217,7 +220,7 @@ def html_report_of_request(
 
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
-    """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
+    """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
     variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
     names = (*operator_of(operator).attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
@@ -257,9 +260,9 @@ def command(
     text: str,
     example: str,
 ) -> click.Command:
-    """Return the command at `path`, such as `infer gather-nd`, with an example in its help.
+    """Return a command with its help text and an example; path: such as `infer gather-nd`.
 
-    The list of commands shows the first part of the text.
+    The list of commands shows the text up to the first parenthesis, colon or full stop.
     """
     return helppages.Command(
         path.rpartition(" ")[2],
@@ -279,7 +282,8 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
     fill_parameters = () if operator.scatters else (options.FILL,)
     update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    return (*attribute_parameters, *update_parameters, options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
+    bounds_parameters = (options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
+    return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 
 def argument(name: str, **settings: Any) -> click.Argument:
@@ -287,15 +291,17 @@ def argument(name: str, **settings: Any) -> click.Argument:
     return click.Argument([name], type=options.FILE, **settings)
 
 
-def omit_if_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
-    """Return parameters, none for an operator that another one computes."""
+def omit_if_lowered(
+    operator: Operator, *parameters: click.Parameter
+) -> tuple[click.Parameter, ...]:
+    """Return parameters, () for an operator that ndtool computes as another operator."""
     return () if operator.name in LOWERED else parameters
 
 
 def input_arguments(operator: Operator, all_required: bool = False) -> Iterator[click.Argument]:
     """Yield the arguments for an operator's inputs, named as the fields of a Request.
 
-    every: whether an optional input is required.
+    all_required: whether optional inputs are required.
     """
     for role in operator.inputs:
         required = all_required or role != "write_indices"

@@ -1,4 +1,4 @@
-"""Shell completion: files that can hold arrays, and their members."""
+"""Shell completion of files that can contain arrays, their members, and values of options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.shell_completion import (
 from ndtool.errors import NdtoolError
 from ndtool.formats import table
 
-# Bash quotes values as file names; a value that can continue gets no space after it.
+# Bash quotes values as file names; no space follows a folder or the colon before a member.
 _BASH = """\
 %(complete_func)s() {
     local kind value
@@ -33,7 +33,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-# Zsh does not split words at colons; a value that can continue gets no space after it.
+# Zsh does not split words at colons; no space follows a folder or the colon before a member.
 _ZSH = """\
 #compdef %(prog_name)s
 
@@ -79,7 +79,7 @@ class Bash(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one at the cursor, and that one, joined at colons."""
+        """Return the words before the cursor, and the word at it, with words joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
         cursor_word = int(os.environ["COMP_CWORD"])
         self._prefix = ""
@@ -126,12 +126,12 @@ def _on_one_line(text: str | None) -> str:
 
 
 def shell_class(name: str) -> type[Any] | None:
-    """Return the class for a shell, None if it is unknown."""
+    """Return the completion class of a shell, None if the shell is unknown."""
     return {"bash": Bash, "zsh": Zsh, "fish": Fish}.get(name)
 
 
 def array_arguments(typed: str) -> list[CompletionItem]:
-    """Complete folders and files that can hold arrays, and after a colon members of a file."""
+    """Complete folders and files that can contain arrays, and after a colon members of a file."""
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
@@ -142,7 +142,7 @@ def array_arguments(typed: str) -> list[CompletionItem]:
 
 
 def files_with_suffix(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
-    """Complete folders, and files with some suffixes."""
+    """Complete folders, and files with one of the suffixes."""
     return [CompletionItem(name, type="path") for name in _paths(typed, suffixes)]
 
 
@@ -174,7 +174,7 @@ def _members(path: str) -> list[str]:
 
 
 def spec_names(typed: str) -> list[CompletionItem]:
-    """Complete a standard's version."""
+    """Complete the name of a standard, with its version."""
     from ndtool.rules.specs import TABLE
 
     names = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]

@@ -11,7 +11,7 @@ from typing import TextIO
 from ndtool.errors import OutputError, format_size
 from ndtool.storage.descriptors import write_next
 
-_BLOCK = 1 << 16  # characters to write at a time
+_BLOCK_SIZE = 1 << 16  # characters of one write
 _INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
 
@@ -31,7 +31,7 @@ def write_stdout_blocks(fragments: Iterable[str]) -> None:
     for fragment in fragments:
         texts.append(fragment)
         size += len(fragment)
-        if size >= _BLOCK:
+        if size >= _BLOCK_SIZE:
             write_stdout("".join(texts))
             texts, size = [], 0
     if texts:
@@ -53,7 +53,7 @@ def _encode(text: str | bytes, stream: TextIO | None) -> bytes:
 
 
 def is_open_as(path: str, fd: int) -> bool:
-    """Whether a path is the file at a descriptor."""
+    """Return whether a path refers to the file of an open descriptor."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def is_open_as(path: str, fd: int) -> bool:
 
 
 class Progress:
-    """A progress bar on a terminal, after the first second; a context manager that erases it."""
+    """A progress bar on a terminal, drawn after the first second, erased when the context exits."""
 
     def __init__(self, enabled: bool) -> None:
         self._phase = ""
@@ -69,17 +69,16 @@ class Progress:
         self._is_drawn = False
 
     def begin(self, phase: str) -> None:
-        """Set the name of the phase that the bar shows."""
+        """Set the name of the phase beside the bar."""
         self._phase = phase
 
     def callback(self, nbytes: int) -> Callable[[float], None]:
-        """Return a progress callback for work on some bytes, 0 if unknown.
+        """Return a callback for the completed fraction of some bytes, 0 if their number is unknown.
 
-        The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
+        The fraction 0 restarts the measurement of the rate. Several threads may call it: a race
+        only draws the bar twice.
         """
-        largest = start = initial = (
-            0.0  # the largest fraction; the time and fraction of the initial call
-        )
+        largest = start = initial = 0.0  # largest fraction; time and fraction of the first call
 
         def progress(fraction: float) -> None:
             nonlocal largest, start, initial
@@ -96,7 +95,7 @@ class Progress:
         return progress
 
     def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
-        """Draw the bar; rate: the fraction done per second."""
+        """Draw the bar; rate: the fraction completed per second."""
         from ndtool.cli import records, styled
 
         self._is_drawn = True

@@ -1,4 +1,4 @@
-"""The lines of --verbose: how a run accesses inputs, what it selects, its plan and executor."""
+"""The lines of --verbose: access to inputs, slices selected, reduction, plan and executor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASSIGNED_UPDATE = {  # by --duplicates
 
 
 def run_details(prepared: Prepared) -> list[str]:
-    """Return how inputs are accessed, what indices select, the plan, and what executes it."""
+    """Return lines on access to inputs, slices selected, reduction, plan and executor."""
     call, inference = prepared.call, prepared.call.inference
     return [
         *(f"{role}: {_describe_access(source)}" for role, source in call.sources.items()),
@@ -41,7 +41,7 @@ def _describe_access(source: Source) -> str:
     """Describe how the bytes of an input are accessed."""
     metadata, name = source.metadata, argument_name(source.name)
     if isinstance(source, Constant):
-        return f"{name}, one value, which is not stored"
+        return f"{name}, a constant, which is not stored"
     if is_literal(source.name):
         return "a literal"
     if not isinstance(source, Flat):
@@ -54,7 +54,7 @@ def _describe_access(source: Source) -> str:
 
 
 def _describe_selection(inference: Inference) -> str:
-    """Describe what the indices select."""
+    """Describe the slices or elements that the indices select."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     if isinstance(plan, ElementsPlan):
         return f"selection: one element of data along axis {plan.axis} for each index"
@@ -73,7 +73,7 @@ def _describe_reduction(inference: Inference) -> str:
 
 
 def _describe_executor(prepared: Prepared) -> str:
-    """Describe what executes a plan."""
+    """Describe the threads or the cluster that executes a plan."""
     call, request = prepared.call, prepared.call.request
     threads = format_count(call.threads, "thread")
     if prepared.plan.way == "direct":

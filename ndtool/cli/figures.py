@@ -55,7 +55,8 @@ def _bounds_lines(names: ElementNames, stats: Stats) -> list[str]:
         return []
     first = ", ".join(
         names.name_of(
-            "indices", index.position if names.has_integer_indices else (*index.position, index.component)
+            "indices",
+            index.position if names.has_integer_indices else (*index.position, index.component),
         )
         + f" = {index.value}"
         for index in stats.first_out_of_bounds
@@ -119,7 +120,8 @@ def histogram(stats: Stats) -> list[str]:
         return []
     last_slice = prod(stats.runs) - 1
     bin_ranges = [
-        (first, min(first + stats.width - 1, last_slice)) for first in range(0, last_slice + 1, stats.width)
+        (first, min(first + stats.width - 1, last_slice))
+        for first in range(0, last_slice + 1, stats.width)
     ]
     labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in bin_ranges]
     return bar_chart(("slices", "tuples"), list(zip(labels, stats.histogram, strict=True)), 1)

@@ -53,10 +53,17 @@ def _model(
     else:
         with against.engine_progress(reporter) as report_progress:
             outcome = run(
-                model, inputs, engines or (), against.pop_engine_settings(options), report_progress, save
+                model,
+                inputs,
+                engines or (),
+                against.pop_engine_settings(options),
+                report_progress,
+                save,
             )
     if html is not None:
-        page.write_model(html, model, outcome, (*node_table(outcome), assumption_lines(outcome)), reporter)
+        page.write_model(
+            html, model, outcome, (*node_table(outcome), assumption_lines(outcome)), reporter
+        )
     _print_nodes(reporter, outcome)
 
 
@@ -66,7 +73,9 @@ def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
     if not reporter.json:
         columns, node_rows = node_table(outcome)
         write_stdout(
-            format_table(columns, node_rows, columns[2:], 1) if node_rows else f"{records.NO_NODES}\n"
+            format_table(columns, node_rows, columns[2:], 1)
+            if node_rows
+            else f"{records.NO_NODES}\n"
         )
         write_stdout(wrap_lines(assumption_lines(outcome), 1))
         rows = [
@@ -78,7 +87,14 @@ def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
             write_stdout("\n" + wrap_lines(commands, 1))
         if rows:
             write_stdout("\n")
-            write_stdout(format_table(("node", *against.REPORT_COLUMNS), rows, ("node", *against.REPORT_COLUMNS[2:]), 1))
+            write_stdout(
+                format_table(
+                    ("node", *against.REPORT_COLUMNS),
+                    rows,
+                    ("node", *against.REPORT_COLUMNS[2:]),
+                    1,
+                )
+            )
     if outcome.error is not None:
         outcome.error.extra_fields["nodes"] = record["nodes"]
         raise outcome.error
@@ -103,7 +119,13 @@ def _explain_command(node: ModelNode) -> list[str]:
     if dtype in dtypes.EXTENDED:
         options_text.append(f"--dtype {dtype}")
     files = [shlex.quote(node.saved[role]) for role in operator.inputs if role in node.saved]
-    words = ["ndtool explain", operator.command, *map(printable, files), *options_text, "--at I,J..."]
+    words = [
+        "ndtool explain",
+        operator.command,
+        *map(printable, files),
+        *options_text,
+        "--at I,J...",
+    ]
     return [f"{printable(node.node.node)}: {' '.join(words)}"]
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from ndtool.cli import kinds
+from ndtool.cli import parametertypes
 from ndtool.cli.console import write_stdout
-from ndtool.cli.kinds import ParameterType, integer
+from ndtool.cli.parametertypes import ParameterType, integer
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
 from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
@@ -23,7 +23,9 @@ def _option(option: str, text: str, *names: str, **settings: Any) -> click.Optio
 
 
 def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    return _option(flag, text, *names, **{"is_flag": True, "type": kinds.Flag(), **settings})
+    return _option(
+        flag, text, *names, **{"is_flag": True, "type": parametertypes.Flag(), **settings}
+    )
 
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
@@ -75,7 +77,7 @@ REDUCTION = _option(
     "--reduction",
     "How updates are combined with current values: none (the last update is assigned), add, sub,"
     " mul, div (floats), max, min or mean.",
-    type=kinds.Reduction(list(REDUCTIONS)),
+    type=parametertypes.Reduction(list(REDUCTIONS)),
     default="none",
     metavar="NAME",
 )
@@ -101,7 +103,7 @@ OUT_OF_BOUNDS = _option(
 FILL = _option(
     "--fill",
     "Value for --out-of-bounds fill, such as nan. Default: 0.",
-    type=ParameterType("value", kinds.fill_value),
+    type=ParameterType("value", parametertypes.fill_value),
     metavar="VALUE",
 )
 PAD = _option(
@@ -126,14 +128,14 @@ DUPLICATES = _option(
 SPEC = _option(
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
-    type=ParameterType("spec", kinds.spec, "specs"),
+    type=ParameterType("spec", parametertypes.spec, "specs"),
     default="ndtool",
     metavar="SPEC",
 )
 DTYPE = _option(
     "--dtype",
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=ParameterType("dtype", kinds.element_type, "types"),
+    type=ParameterType("dtype", parametertypes.element_type, "types"),
     metavar="NAME",
 )
 TEXT = _flag(
@@ -159,14 +161,14 @@ THREADS = _option(
 MEMORY = _option(
     "--memory",
     "Memory limit, mapped files included, such as 512MiB. Default: the available memory.",
-    type=ParameterType("size", kinds.memory),
+    type=ParameterType("size", parametertypes.memory),
     metavar="SIZE",
 )
 SPILL = _option(
     "--spill",
     "Directory for temporary files; may be repeated, for spilled data on several disks; on a"
     " cluster one, or a URL. Default: TMPDIR; on a cluster the directory of the output.",
-    type=kinds.Directories(),
+    type=parametertypes.Directories(),
     multiple=True,
     metavar="DIR",
 )
@@ -174,13 +176,13 @@ PRICES = _option(
     "--prices",
     "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
     " a machine (machine_hour), for the estimates of a plan.",
-    type=ParameterType("prices", kinds.prices),
+    type=ParameterType("prices", parametertypes.prices),
     metavar="FILE.json",
 )
 SCHEDULER = _option(
     "--scheduler",
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
-    type=ParameterType("address", kinds.address),
+    type=ParameterType("address", parametertypes.address),
     metavar="ADDRESS",
 )
 WORKERS = _option(
@@ -204,26 +206,26 @@ CHUNKS = _option(
     "--chunks",
     "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of DATA, else zarr's"
     " default, for HDF5 none.",
-    type=ParameterType("sizes", kinds.sizes),
+    type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 SHARDS = _option(
     "--shards",
     "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of DATA, or none.",
-    type=ParameterType("sizes", kinds.sizes),
+    type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 CODEC = _option(
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of DATA, else zarr's default, for HDF5 none.",
-    type=ParameterType("codec", kinds.codec),
+    type=ParameterType("codec", parametertypes.codec),
     metavar="NAME[:LEVEL]",
 )
 AT = _option(
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
-    type=ParameterType("position", kinds.position),
+    type=ParameterType("position", parametertypes.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -231,7 +233,7 @@ FROM = _option(
     "--from",
     "Show where the element of DATA at these coordinates went; may be repeated.",
     "origins",
-    type=ParameterType("position", kinds.position),
+    type=ParameterType("position", parametertypes.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -241,20 +243,20 @@ ALL = _flag(
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",
-    type=ParameterType("integer", kinds.ulps),
+    type=ParameterType("integer", parametertypes.ulps),
     default=0,
     metavar="N",
 )
 HTML = _option(
     "--html",
     "Write an HTML report, with a drawing of the arrays.",
-    type=kinds.file_with_suffix(".html"),
+    type=parametertypes.file_with_suffix(".html"),
     metavar="FILE.html",
 )
 PLOT = _option(
     "--plot",
     "Plot how often the slices of DATA are selected, as a .svg, .png or .html.",
-    type=kinds.file_with_suffix(".svg", ".png", ".html"),
+    type=parametertypes.file_with_suffix(".svg", ".png", ".html"),
     metavar="FILE",
 )
 INPUTS = _option(
@@ -276,7 +278,7 @@ ENGINES = (  # for `verify` and `model`
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         "engines",
-        type=ParameterType("engines", kinds.engines, "engines"),
+        type=ParameterType("engines", parametertypes.engines, "engines"),
         metavar="ENGINE,...",
     ),
     _option(

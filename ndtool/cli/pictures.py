@@ -108,20 +108,50 @@ def _draw_histogram(contents: Picture) -> list[Element]:
         _text(LEFT_MARGIN - 8, top + 10, str(largest), "faint", "end"),
         _text(LEFT_MARGIN - 8, top + HISTOGRAM_HEIGHT, "0", "faint", "end"),
         _text(LEFT_MARGIN, top + HISTOGRAM_HEIGHT + 18, "0", "faint"),
-        _text(LEFT_MARGIN + plot_width / 2, top + HISTOGRAM_HEIGHT + 18, contents.unit, "faint", "middle"),
-        _text(LEFT_MARGIN + plot_width, top + HISTOGRAM_HEIGHT + 18, str(max(contents.slices - 1, 0)), "faint", "end"),
+        _text(
+            LEFT_MARGIN + plot_width / 2,
+            top + HISTOGRAM_HEIGHT + 18,
+            contents.unit,
+            "faint",
+            "middle",
+        ),
+        _text(
+            LEFT_MARGIN + plot_width,
+            top + HISTOGRAM_HEIGHT + 18,
+            str(max(contents.slices - 1, 0)),
+            "faint",
+            "end",
+        ),
     ]
     for bin_index, tuples in enumerate(contents.density):
-        first, last = bin_index * contents.bin_size, min((bin_index + 1) * contents.bin_size, contents.slices) - 1
+        first, last = (
+            bin_index * contents.bin_size,
+            min((bin_index + 1) * contents.bin_size, contents.slices) - 1,
+        )
         left, right = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
         if tuples:
             bar_height = HISTOGRAM_HEIGHT * tuples / largest
             label = f"{_slice_range(first, last)}: {tuples} tuples"
             elements.append(
-                _bar(LEFT_MARGIN + left, top + HISTOGRAM_HEIGHT - bar_height, right - left, bar_height, label)
+                _bar(
+                    LEFT_MARGIN + left,
+                    top + HISTOGRAM_HEIGHT - bar_height,
+                    right - left,
+                    bar_height,
+                    label,
+                )
             )
     baseline = _format_coordinate(top + HISTOGRAM_HEIGHT)
-    elements.append(element("line", x1=LEFT_MARGIN, y1=baseline, x2=LEFT_MARGIN + plot_width, y2=baseline, class_="line"))
+    elements.append(
+        element(
+            "line",
+            x1=LEFT_MARGIN,
+            y1=baseline,
+            x2=LEFT_MARGIN + plot_width,
+            y2=baseline,
+            class_="line",
+        )
+    )
     return elements
 
 
@@ -132,14 +162,23 @@ def _draw_bar_chart(contents: Picture, top: float) -> list[Element]:
     for row, (frequency, count) in enumerate(contents.repeats):
         y = top + 10 + ROW_HEIGHT * row
         bar = _bar(
-            LEFT_MARGIN + label_width, y, plot_width * count / largest, ROW_HEIGHT - 6, f"{frequency}: {count} slices"
+            LEFT_MARGIN + label_width,
+            y,
+            plot_width * count / largest,
+            ROW_HEIGHT - 6,
+            f"{frequency}: {count} slices",
         )
         if frequency == "never":
             bar.set("class", "never")
         elements += [
             _text(LEFT_MARGIN + label_width - 8, y + 14, frequency, "", "end"),
             bar,
-            _text(LEFT_MARGIN + label_width + plot_width * count / largest + 6, y + 14, str(count), "faint"),
+            _text(
+                LEFT_MARGIN + label_width + plot_width * count / largest + 6,
+                y + 14,
+                str(count),
+                "faint",
+            ),
         ]
     return elements
 
@@ -149,12 +188,23 @@ def _slice_range(first: int, last: int) -> str:
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> Element:
-    return element("text", text, x=_format_coordinate(x), y=_format_coordinate(y), class_=kind or None, text_anchor=anchor)
+    return element(
+        "text",
+        text,
+        x=_format_coordinate(x),
+        y=_format_coordinate(y),
+        class_=kind or None,
+        text_anchor=anchor,
+    )
 
 
 def _bar(x: float, y: float, width: float, height: float, label: str) -> Element:
     sizes = dict(
-        zip(("x", "y", "width", "height"), map(_format_coordinate, (x, y, width, height)), strict=True)
+        zip(
+            ("x", "y", "width", "height"),
+            map(_format_coordinate, (x, y, width, height)),
+            strict=True,
+        )
     )
     return element("rect", element("title", label), **sizes, class_="bar")
 
@@ -181,7 +231,8 @@ def _png(contents: Picture) -> bytes:
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
     density, repeats = figure.subplots(2)
     edges = [
-        min(number * contents.bin_size, contents.slices) for number in range(len(contents.density) + 1)
+        min(number * contents.bin_size, contents.slices)
+        for number in range(len(contents.density) + 1)
     ]
     density.stairs(contents.density, edges, fill=True)
     density.yaxis.get_major_locator().set_params(integer=True)

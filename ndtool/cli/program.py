@@ -51,7 +51,9 @@ def _group(
     )
 
 
-def _operator_group(name: str, make_command: Callable[[Operator], click.Command], text: str) -> click.Group:
+def _operator_group(
+    name: str, make_command: Callable[[Operator], click.Command], text: str
+) -> click.Group:
     return _group(name, {"Commands": list(map(make_command, EVERY.values()))}, text)
 
 
@@ -65,7 +67,9 @@ def program() -> click.Group:
                 _operator_group("infer", questions.infer, "Infer dtype and shape of an output."),
                 _operator_group("explain", questions.explain, "Explain elements of an output."),
                 _operator_group("stats", questions.stats, "Print statistics of the indices."),
-                _operator_group("verify", questions.verify, "Check an output, or compare other engines."),
+                _operator_group(
+                    "verify", questions.verify, "Check an output, or compare other engines."
+                ),
             ],
             "Files and models": [
                 commands.convert(),

@@ -14,9 +14,9 @@ from ndtool.cli.commands import (
     attributes_of,
     command,
     example_flags,
-    input_arguments,
     html_report,
     html_report_of_request,
+    input_arguments,
     omit_if_lowered,
 )
 from ndtool.cli.console import write_stdout
@@ -39,7 +39,9 @@ def _infer(reporter: Reporter, /, *, operator: str, **options: Any) -> None:
         role: options.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
     }
     arguments = {role: argument for role, argument in inputs.items() if argument is not None}
-    reporter.report_inference(infer.infer(operator, arguments, attributes_of(operator, options), **options))
+    reporter.report_inference(
+        infer.infer(operator, arguments, attributes_of(operator, options), **options)
+    )
 
 
 @click.pass_obj
@@ -103,7 +105,9 @@ def _stats(
             page.check_plot(plot, call, html)
         with html_report(html, call, reporter) as report:
             with reporter.progress() as progress_bar:
-                statistics = stats.stats(call, progress_bar.callback(call.sources["indices"].metadata.nbytes))
+                statistics = stats.stats(
+                    call, progress_bar.callback(call.sources["indices"].metadata.nbytes)
+                )
             if report:
                 report.stats = statistics
         if plot is not None:
@@ -203,7 +207,9 @@ def infer(operator: Operator) -> click.Command:
         ),
         f"Infer the output of {operator.command}: dtype and shape. Each argument is a file, of"
         " which only the header is read, or dtype[d0,d1,...], where sizes may be symbols.",
-        " ".join([*map("'{}'".format, operator.example.types), *example_flags(operator, "reduction")]),
+        " ".join(
+            [*map("'{}'".format, operator.example.types), *example_flags(operator, "reduction")]
+        ),
     )
 
 

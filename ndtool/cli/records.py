@@ -44,7 +44,10 @@ def format_duration(seconds: float) -> str:
 
 def call_title(inference: Inference) -> str:
     """Return a call in one line: operator, inputs, attributes."""
-    inputs = [f"{role} {described(argument.dtype, argument.shape)}" for role, argument in inference.inputs.items()]
+    inputs = [
+        f"{role} {described(argument.dtype, argument.shape)}"
+        for role, argument in inference.inputs.items()
+    ]
     values = attributes_of(inference)
     if len(values) > 1 and not values.get("batch_dims"):
         values.pop("batch_dims", None)
@@ -160,7 +163,14 @@ def node_row(node: OperatorNode) -> tuple[str, ...]:
     """Return a row of the node table of `inspect`."""
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
-    cells = (name, node.title, spec, attributes_text(node), ", ".join(node.inputs), node.output or "")
+    cells = (
+        name,
+        node.title,
+        spec,
+        attributes_text(node),
+        ", ".join(node.inputs),
+        node.output or "",
+    )
     return tuple(map(printable, cells))
 
 

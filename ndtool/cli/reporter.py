@@ -27,7 +27,7 @@ from ndtool.errors import (
     format_size,
     printable,
 )
-from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_secrets, redact_json, redact_urls
+from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls
 from ndtool.rules.shapes import described
 from ndtool.storage.descriptors import LOST
 
@@ -100,7 +100,9 @@ class Reporter:
         self.print_warnings(call.warnings)
         if self._shows_trace(dry_run):
             if self.trace:
-                write_stderr(_format_trace(call.reported.trace, records.call_title(call.reported), 2))
+                write_stderr(
+                    _format_trace(call.reported.trace, records.call_title(call.reported), 2)
+                )
             else:
                 write_stderr(_format_summary(records.summary_lines(call.reported)))
         self._reporting_seconds = time.perf_counter() - started
@@ -114,7 +116,9 @@ class Reporter:
             write_stderr(wrap_lines(run_details(prepared), 2))
             self._reporting_seconds += time.perf_counter() - started
 
-    def report_outcome(self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool) -> None:
+    def report_outcome(
+        self, call: OpenCall, target: Output | None, outcome: Outcome, dry_run: bool
+    ) -> None:
         """Print the outcome of a run and its duration."""
         from ndtool.cli import records
 
@@ -137,7 +141,11 @@ class Reporter:
             _print_line(f"dry run: {_output_type(inference)}, {size}; nothing was written")
         elif self._is_interactive() and output not in (None, "-"):
             threads = f", {format_count(call.threads, 'thread')}"
-            _print_line(_written_text(output or "", _output_type(inference), inference.nbytes, seconds, threads))
+            _print_line(
+                _written_text(
+                    output or "", _output_type(inference), inference.nbytes, seconds, threads
+                )
+            )
         if self.json or self.quiet:
             return
         if dry_run and not self.verbose:
@@ -255,7 +263,11 @@ class Reporter:
         erase_line = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST)
         text = _json_text(exc.fields()) if self.json else f"error: {exc}\n"
-        return erase_line + text.encode(), 1 if self.json and not self.data_on_stdout else 2, erase_line
+        return (
+            erase_line + text.encode(),
+            1 if self.json and not self.data_on_stdout else 2,
+            erase_line,
+        )
 
     def report_bug(self, traceback: str) -> None:
         """Print an unexpected exception, and ask for a bug report."""
@@ -322,7 +334,7 @@ def _print_line(line: str) -> None:
 
 def _format_summary(summary: list[str]) -> str | bytes:
     """Return the summary of a trace, at most four lines of a terminal."""
-    if wrap_lines(summary, 2).count("\n") > _MAX_SUMMARY_LINES:  # first without the numbers of the rule
+    if wrap_lines(summary, 2).count("\n") > _MAX_SUMMARY_LINES:  # omit the numbers of the rule
         summary = [line.rpartition(" = ")[0] if n == 1 else line for n, line in enumerate(summary)]
     if wrap_lines(summary, 2).count("\n") > _MAX_SUMMARY_LINES:
         summary = [printable(line, max(terminal_columns(2), 20)) for line in summary]

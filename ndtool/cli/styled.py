@@ -78,7 +78,9 @@ def format_table(
     return _render(fd, *([Text(wrap_line(title, fd), "bold")] if title else []), result)
 
 
-def _column_widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int) -> list[int]:
+def _column_widths(
+    cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int
+) -> list[int]:
     """Return the widths of columns, narrowing the widest while they exceed the line.
 
     cells: the cells of each column, its name first.
@@ -91,7 +93,9 @@ def _column_widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], availa
         for column, width in zip(cells, widths, strict=True)
     ]
     while sum(widths) > available and widths != longest_words:
-        widest_column = max((width, i) for i, width in enumerate(widths) if width > longest_words[i])[1]
+        widest_column = max(
+            (width, i) for i, width in enumerate(widths) if width > longest_words[i]
+        )[1]
         widths[widest_column] -= 1
     return widths
 

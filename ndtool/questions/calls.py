@@ -23,14 +23,14 @@ from ndtool.options import (
     ArrayOrFile,
     Progress,
     ProgressReporter,
-    array_source,
     arguments_by_role,
-    validate_attributes,
+    array_source,
     engine_names,
     engine_settings,
     file_names,
     operator_name,
     request_of,
+    validate_attributes,
 )
 from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification

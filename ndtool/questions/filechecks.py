@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from ndtool.errors import RuleError, UsageError
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import OperatorName
-from ndtool.options import arguments_by_role, validate_attributes, file_names, operator_name, path, request_of
+from ndtool.options import (
+    arguments_by_role,
+    file_names,
+    operator_name,
+    path,
+    request_of,
+    validate_attributes,
+)
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
 

@@ -141,7 +141,9 @@ class Grids:
         return element(
             "figure",
             caption,
-            panels.nested_tables(()) if prod(grid.shape) else element("p", "no elements", class_="hint"),
+            panels.nested_tables(())
+            if prod(grid.shape)
+            else element("p", "no elements", class_="hint"),
             class_=f"array {role}",
             role="group",
             aria_label=f"{title}, {described(dtype, grid.shape)}",
@@ -175,7 +177,10 @@ class Grids:
             return self._element_sentences.sentence(role, at)
         value, wrong = self._actual[number]
         sentence = f"{element_name('output', at)} is {short_text(value)}"
-        return sentence + f", which differs from {self._element_sentences.sentence('output', at)}" * wrong
+        return (
+            sentence
+            + f", which differs from {self._element_sentences.sentence('output', at)}" * wrong
+        )
 
 
 class _Panels:
@@ -243,7 +248,9 @@ class _Panels:
     def _rows(self, first: int) -> Iterator[Element]:
         axes = self._grid.axes
         if len(axes) < 2:
-            yield element("tr", *self._with_gaps([self._cell(first + n) for n in range(self.columns)]))
+            yield element(
+                "tr", *self._with_gaps([self._cell(first + n) for n in range(self.columns)])
+            )
             return
         for n, gap_before in enumerate(_omissions(axes[-2], self._grid.shape[-2])):
             if gap_before:

@@ -48,7 +48,9 @@ def cells_linked_to(cell_id: str | None, links: Links) -> dict[str, int | None]:
     """Return the cells linked to a cell; if several are updates, with the order of each."""
     if cell_id is None:
         return {}
-    linked_cells = [(link, cells) for link in links["links"] if cell_id in (cells := _link_cells(link, links))]
+    linked_cells = [
+        (link, cells) for link in links["links"] if cell_id in (cells := _link_cells(link, links))
+    ]
     orders: dict[str, int | None] = dict.fromkeys([cell_id])
     orders |= dict.fromkeys(cell for _, cells in linked_cells for cell in cells)
     updates = [link for link, _ in linked_cells if link[3] is not None]

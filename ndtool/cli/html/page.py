@@ -21,7 +21,7 @@ from ndtool.cli import answers, figures, pictures, records
 from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable_box, section
-from ndtool.cli.html.grids import ActualElements, Grids, ElementLocation
+from ndtool.cli.html.grids import ActualElements, ElementLocation, Grids
 from ndtool.cli.html.markup import element
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
@@ -236,7 +236,8 @@ def _mode(path: str) -> int:
 def _explanation_element(answer: answers.AnswerText) -> Element:
     """Return an explanation as a title and a table of at most LISTED rows."""
     rows = [
-        element("tr", *(element("td", cell) for cell in row)) for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
+        element("tr", *(element("td", cell) for cell in row))
+        for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
     ]
     omitted = len(answer.rows) - len(rows)
     remark = f"{omitted} more, which the command prints" if omitted else answer.omission
@@ -258,7 +259,9 @@ def _arrays(call: OpenCall) -> Element:
     ]
     output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
-    return scrollable_box(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+    return scrollable_box(
+        markup.table(("array", "name", "type"), [*rows, ("output", output, kind)])
+    )
 
 
 def _statistics(call: OpenCall, statistics: Stats) -> Element:

@@ -78,8 +78,7 @@ class Sentences:
         if self._combining.duplicates == "first":
             ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
             first = (
-                f"{element_name('updates', links[1].updates or ())},"
-                f" {self._selected_by(links[1])}"
+                f"{element_name('updates', links[1].updates or ())}, {self._selected_by(links[1])}"
             )
             return f"{element} from {first}, which overwrites {current}{ignored}"
         if self._reduction == "none":
@@ -106,8 +105,7 @@ class Sentences:
             return f"{element} is replaced by {element_name('updates', changes[0].updates or ())}"
         if self._reduction == "none":
             return (
-                f"{element} is overwritten by"
-                f" {element_name('updates', changes[-1].updates or ())}"
+                f"{element} is overwritten by {element_name('updates', changes[-1].updates or ())}"
             )
         count = self._drawing.updates[at]
         return f"{element} gets {format_count(count, 'update')} in {element_name('output', at)}"
@@ -151,7 +149,9 @@ class Sentences:
         element_links = self._links["output", link.output]
         if self._combining.duplicates == "first":
             suffix = (
-                "" if link is element_links[1] else "; it is ignored: an earlier update was assigned"
+                ""
+                if link is element_links[1]
+                else "; it is ignored: an earlier update was assigned"
             )
         elif self._reduction == "none" and link is not element_links[-1]:
             suffix = "; a later update overwrites it"
@@ -196,7 +196,10 @@ class Sentences:
         return f", gives {short_text(link.result)}"
 
     def _output_names(self, links: Sequence[Link]) -> str:
-        return self._join_names([element_name("output", link.output or ()) for link in links]) or "no output"
+        return (
+            self._join_names([element_name("output", link.output or ()) for link in links])
+            or "no output"
+        )
 
     def _join_names(self, names: list[str]) -> str:
         return ", ".join(self._shorten_list(names))
