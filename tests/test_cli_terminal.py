@@ -280,9 +280,9 @@ console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
 reporter = Reporter()
 with reporter.progress() as progress:
     progress.begin("sweep")
-    tick = progress.of(4_000_000_000)
+    report_fraction = progress.callback(4_000_000_000)
     for i in range(4):
-        tick(i / 4)
+        report_fraction(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
 console.write_stderr("end")
 """

@@ -410,7 +410,7 @@ def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "missing element: expected --at or --from"),
+        ((), "missing option: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),

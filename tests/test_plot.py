@@ -76,7 +76,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     assert root.get("role") == "img"
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None
-    assert title.text == "Where the indices of gather_nd fall in data.npy"
+    assert title.text == "Slices of data.npy that the indices of gather_nd select"
     assert desc is not None
     assert desc.text == (
         "1000 index tuples select 501 of 10000 slices of data. Slices by how often they are selected:"
@@ -112,7 +112,7 @@ def test_a_name_in_a_picture_is_text() -> None:
     assert {one.tag for one in root.iter()} == {
         SVG + tag for tag in ("svg", "title", "desc", "style", "text", "rect", "line")
     }
-    assert f"fall in {name}.npy" in str(root.findtext(f"{SVG}title"))
+    assert f"Slices of {name}.npy" in str(root.findtext(f"{SVG}title"))
 
 
 def test_a_picture_as_html() -> None:

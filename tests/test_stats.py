@@ -172,7 +172,7 @@ def test_explanations_as_text() -> None:
         "hint: 8 equals the size of the axis: is it a placeholder for a missing index?\n"
         "sorted: no\n"
         "selected: 6 of 8 slices (75%); 96 bytes of 128 bytes, in 1 page\n"
-        "duplicates: 5 slices; the last update wins there; onnxruntime does not promise that\n"
+        "duplicates: 5 slices; the last update is assigned; onnxruntime does not guarantee this\n"
         "  [1]: 80 times, by idx.npy[1], idx.npy[6], idx.npy[11], ..., idx.npy[396]\n"
     )
     assert text.splitlines()[-8:] == [

@@ -203,7 +203,7 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("abc", "'abc' is not the address of a scheduler: expected one such as tcp://host:port"),
+        ("abc", "'abc' is not the address of a scheduler: expected tcp://host:port"),
         ("me:word@host", "'host' is not the address of a scheduler"),
         ("tcp://", "'tcp://' is not the address of a scheduler"),
         ("tcp://host", "--scheduler tcp://host is not an address: missing port number"),

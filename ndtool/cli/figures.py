@@ -1,4 +1,4 @@
-"""Statistics and comparisons as text, with bar charts, and as JSON."""
+"""Statistics and comparisons as text, with bar charts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs.calls import OpenCall
 
 DISTANCE_COLUMNS = ("ulps apart", "elements")
-_MAX_TUPLES = 4  # tuples to list
+_MAX_LISTED_TUPLES = 4
 _MAX_BAR_LENGTH = 40  # characters of a bar
 COMPONENT_COLUMNS = ("axis", "size", "valid", "lowest", "highest", "negative", "out of bounds")
 
 
 def statistics_lines(call: OpenCall, stats: Stats) -> list[str]:
-    """Return statistics as lines of text, first the number of index tuples."""
+    """Return statistics as lines of text; the first line is the number of index tuples."""
     names = ElementNames(call)
     statistics = [format_count(stats.tuples, "index tuple"), *_bounds_lines(names, stats)]
     statistics += [
@@ -85,10 +85,10 @@ def _duplicate_lines(call: OpenCall, names: ElementNames, stats: Stats) -> list[
 
 
 def _frequency_line(names: ElementNames, frequent: Frequent) -> str:
-    """Describe how often a slice is selected, and by which tuples."""
+    """Describe how often a slice is selected, and which tuples select it."""
     tuple_names = [names.name_of("indices", position) for position in frequent.tuples]
-    if frequent.times > _MAX_TUPLES:
-        tuple_names[_MAX_TUPLES - 1 : -1] = ["..."]
+    if frequent.times > _MAX_LISTED_TUPLES:
+        tuple_names[_MAX_LISTED_TUPLES - 1 : -1] = ["..."]
     return (
         f"  [{', '.join(map(str, frequent.row))}]: {frequent.times} times, by"
         f" {', '.join(tuple_names)}"
@@ -101,21 +101,18 @@ def _consequence(call: OpenCall) -> str:
     if not call.inference.scatters:
         return "they are read more than once"
     if call.inference.requires_distinct:
-        return "a run refuses them"
+        return "they are an error in a run"
     if call.inference.attributes.duplicates == "first":
-        return "the first update is assigned there"
+        return "the first update is assigned"
     if reduction == "none":
-        return "the last update wins there; onnxruntime does not promise that"
+        return "the last update is assigned; onnxruntime does not guarantee this"
     if REDUCTIONS[reduction].is_rounded(dtype):
-        return (
-            "their updates are applied in the order of indices; engines with another order round"
-            " differently"
-        )
+        return "updates are applied in row-major order of indices; another order rounds differently"
     return "the order of their updates does not matter"
 
 
 def histogram(stats: Stats) -> list[str]:
-    """Return the histogram as a bar chart, empty if it has one bin."""
+    """Return the histogram as a bar chart, [] if it has one bin."""
     if len(stats.histogram) < 2 or not stats.distinct:
         return []
     last_slice = prod(stats.runs) - 1
@@ -128,7 +125,7 @@ def histogram(stats: Stats) -> list[str]:
 
 
 def bar_chart(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: int) -> list[str]:
-    """Return a bar chart: a line for each count, under a header."""
+    """Return a bar chart as lines of text: a header, and a line for each count."""
     rows = [(label, str(count)) for label, count in counts]
     largest = max(1, *(count for _, count in counts))
     table_lines = format_columns([titles, *rows]).splitlines()
@@ -142,7 +139,7 @@ def bar_chart(titles: tuple[str, str], counts: Sequence[tuple[str, int]], fd: in
 
 
 def _bar_character(fd: int) -> str:
-    """Return the character of bars, ASCII if the stream's encoding lacks the other."""
+    """Return the character that bars consist of: "#" if the encoding of the stream lacks "━"."""
     try:
         "━".encode(getattr(sys.stdout if fd == 1 else sys.stderr, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -158,7 +155,7 @@ def comparison_text(compared: Comparison, fd: int) -> str:
 
 
 def distances(compared: Comparison) -> list[tuple[str, int]]:
-    """Return counts of elements by distance; empty for types without distances."""
+    """Return counts of elements by distance in ulp; [] for types without distances."""
     if compared.largest is None or not measurable(compared.largest.output.dtype):
         return []
     return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]

@@ -1,14 +1,14 @@
-"""The width of a terminal, and text wrapped to it at spaces."""
+"""Text wrapped at spaces to the width of a terminal."""
 
 import os
 from collections.abc import Iterable
 
-_UNLIMITED_WIDTH = 1 << 30  # columns away from a terminal: no line is wrapped
+_UNLIMITED_WIDTH = 1 << 30  # columns of a file or pipe: no line is wrapped
 _DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
 
 
 def terminal_columns(fd: int) -> int:
-    """Return the columns of the terminal at a descriptor; a very large number if it is none."""
+    """Return the columns of the terminal at a descriptor; 2^30 if it is not a terminal."""
     if not os.isatty(fd):
         return _UNLIMITED_WIDTH
     variable = os.environ.get("COLUMNS", "")

@@ -12,10 +12,10 @@ Rows = list[tuple[str, str]]
 
 
 class Command(click.Command):
-    """A command whose help shows the epilog, an example, before the options."""
+    """A command whose help shows the epilog, which is an example, before the options."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help."""
+        """Write the help page."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         self.format_epilog(ctx, formatter)
@@ -24,7 +24,7 @@ class Command(click.Command):
         formatter.write_text(_VARIABLES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, first those without a group."""
+        """Write the options by group; options without a group come first."""
         parameters = [param for param in self.params if isinstance(param, click.Option)]
         groups: dict[str, list[click.Option]] = {"Options": []}
         for title, members in options.GROUPS.items():
@@ -40,7 +40,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands. sections: the commands, by the titles of the help."""
+    """A group of commands. sections: the commands, by the section titles of the help page."""
 
     def __init__(self, sections: Mapping[str, list[click.Command]], **settings: object) -> None:
         subcommands = [command for commands in sections.values() for command in commands]
@@ -52,14 +52,14 @@ class Group(click.Group):
         return list(self.commands)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help."""
+        """Write the help page."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         self.format_epilog(ctx, formatter)
         self.format_options(ctx, formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by sections."""
+        """Write the list of commands, by section."""
         commands_by_section = {
             title: [(str(command.name), command.get_short_help_str()) for command in commands]
             for title, commands in self._sections.items()
@@ -68,7 +68,7 @@ class Group(click.Group):
 
 
 def _write(lists: dict[str, Rows], formatter: click.HelpFormatter) -> None:
-    """Write definition lists whose second columns are aligned."""
+    """Write definition lists with titles; all have a first column of one width."""
     width = max(len(term) for rows in lists.values() for term, _ in rows)
     for title, rows in lists.items():
         with formatter.section(title):

@@ -1,4 +1,4 @@
-"""The command `model`: nodes of our operators in an ONNX model."""
+"""The command `model`: the gather and scatter nodes of an ONNX model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _model(
 
 
 def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
-    """Print the nodes of a model; raise the error of the one that failed."""
+    """Print the nodes of a model; raise the error of the node that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
         columns, node_rows = node_table(outcome)
@@ -108,7 +108,7 @@ def _explain_command(node: ModelNode) -> list[str]:
         return []
     operator = operator_of(node.node.operator)
     attributes = node.node.attributes
-    if None in attributes.values():  # a parameter of its function
+    if None in attributes.values():  # a parameter of the ONNX function that contains the node
         return []
     options_text = [
         f"--{name.replace('_', '-')} {attributes[name]}"
@@ -130,14 +130,14 @@ def _explain_command(node: ModelNode) -> list[str]:
 
 
 def node_table(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a table of nodes: its columns, and a row for each."""
+    """Return the table of nodes: column names, and a row for each node."""
     computed = any(node.runs is not None for node in outcome.nodes)
     columns = (*_NODE_COLUMNS, "computed") if computed else _NODE_COLUMNS
     return columns, [_node_row(node) for node in outcome.nodes]
 
 
 def assumption_lines(outcome: Outcome) -> list[str]:
-    """Return the assumptions on symbolic sizes, one per line; computed nodes have none."""
+    """Return lines with assumptions about symbolic sizes; computed nodes have none."""
     return [
         f"assumed: {printable(node.node.node)}: {printable(sentence)}"
         for node in outcome.nodes

@@ -14,7 +14,7 @@ from ndtool.rules.reductions import REDUCTIONS
 
 
 def _option(option: str, text: str, *names: str, **settings: Any) -> click.Option:
-    """Return an option with its help; names: a short flag, and the parameter name."""
+    """Return an option with its help text; names: a short option, and the parameter's name."""
     variable = "NDTOOL_" + option.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     show_default = settings.get("default") is not None
     return click.Option(
@@ -29,7 +29,7 @@ def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
 
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    """Return a flag stored in the reporter at once, for errors about other options."""
+    """Return a flag that is stored in the reporter before other options are parsed."""
     eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
     return _flag(flag, text, *names, **eager, **settings)
 
@@ -59,7 +59,7 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
         context.exit()
 
 
-FILE = ParameterType("file", str, "arrays")
+FILE = ParameterType("file", str, "array_arguments")
 _INT64 = integer(-(2**63), 2**63 - 1)
 
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this help and exit.")
@@ -128,14 +128,14 @@ DUPLICATES = _option(
 SPEC = _option(
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
-    type=ParameterType("spec", parametertypes.spec, "specs"),
+    type=ParameterType("spec", parametertypes.spec, "spec_names"),
     default="ndtool",
     metavar="SPEC",
 )
 DTYPE = _option(
     "--dtype",
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=ParameterType("dtype", parametertypes.element_type, "types"),
+    type=ParameterType("dtype", parametertypes.element_type, "void_types"),
     metavar="NAME",
 )
 TEXT = _flag(
@@ -278,7 +278,7 @@ ENGINES = (  # for `verify` and `model`
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         "engines",
-        type=ParameterType("engines", parametertypes.engines, "engines"),
+        type=ParameterType("engines", parametertypes.engines, "engine_names"),
         metavar="ENGINE,...",
     ),
     _option(

@@ -1,4 +1,4 @@
-"""Parameter types of options: each converts a word, or reports the valid values."""
+"""Parameter types of options: each converts a word, or raises an error with the valid values."""
 
 import os
 import re
@@ -14,9 +14,10 @@ from ndtool.rules.reductions import ALIASES
 
 
 class ParameterType(click.ParamType):  # type: ignore[type-arg]
-    """A parameter type: a function that converts a word, or raises NdtoolError.
+    """A parameter type. parse: converts a word, or raises NdtoolError.
 
-    offer: the function of completion.py that completes a word, by name, and its further arguments.
+    completer: the name of the function of completion.py that completes a word, and its further
+    arguments.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any] = str, *completer: Any) -> None:
@@ -43,10 +44,10 @@ class ParameterType(click.ParamType):  # type: ignore[type-arg]
 
 
 class Directories(ParameterType):
-    """A directory or URL; a variable has several, separated by `:` as in PATH, or one URL."""
+    """A directory or URL; a variable has directories separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
-        super().__init__("file", str, "arrays")
+        super().__init__("file", str, "array_arguments")
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the directories in a variable."""
@@ -73,7 +74,7 @@ class Flag(click.types.BoolParamType):
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
-    """A reduction by its standard name, or by another library's."""
+    """A reduction, by ndtool's name or by that of another library."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or fail with the valid values."""
@@ -81,7 +82,7 @@ class Reduction(click.Choice):  # type: ignore[type-arg]
 
 
 def integer(lowest: int, highest: int) -> ParameterType:
-    """Return the parameter type of decimal integers between limits."""
+    """Return the parameter type of decimal integers from `lowest` to `highest`."""
 
     def parse(word: str) -> int:
         if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
@@ -92,14 +93,14 @@ def integer(lowest: int, highest: int) -> ParameterType:
 
 
 def file_with_suffix(*suffixes: str) -> ParameterType:
-    """Return the parameter type of files that end with one of some suffixes."""
+    """Return the parameter type of files whose names end with one of the suffixes."""
 
     def parse(word: str) -> str:
         if not word.endswith(suffixes):
             raise UsageError(f"{word!r} does not end with any of {', '.join(suffixes)}")
         return word
 
-    return ParameterType("file", parse, "documents", suffixes)
+    return ParameterType("file", parse, "files_with_suffix", suffixes)
 
 
 def ulps(word: str) -> int:
@@ -109,7 +110,7 @@ def ulps(word: str) -> int:
 
 
 def spec(word: str) -> str:
-    """Return a standard to validate against."""
+    """Return the name of a standard; raise UsageError if it is unknown."""
     from ndtool.rules import specs
 
     specs.require(word)
@@ -117,7 +118,7 @@ def spec(word: str) -> str:
 
 
 def element_type(word: str) -> str:
-    """Convert an element type; one from a variable applies to void-typed data only."""
+    """Return an element type; a type from a variable applies to void-typed data only."""
     from ndtool.rules import dtypes
 
     dtypes.from_name(word)
@@ -125,7 +126,7 @@ def element_type(word: str) -> str:
 
 
 def fill_value(word: str) -> str:
-    """Convert a fill value; whether the data's type holds it is checked later."""
+    """Return a fill value; a later step checks that the data's type can represent it."""
     from ndtool.rules import filling
 
     if not filling.is_value(word):
@@ -134,12 +135,12 @@ def fill_value(word: str) -> str:
 
 
 def address(word: str) -> str:
-    """Convert the address of a scheduler, or the name of its file."""
+    """Return the address of a scheduler, or the name of its scheduler file."""
     if "://" not in word and (word.endswith(".json") or os.path.exists(word)):
         return word
     redaction.register(word)
     if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
-        expected = "expected one such as tcp://host:port, or the name of its file"
+        expected = "expected tcp://host:port, or the name of its scheduler file"
         raise UsageError(
             f"{redaction.redact_secrets(word)!r} is not the address of a scheduler: {expected}"
         )
@@ -147,21 +148,21 @@ def address(word: str) -> str:
 
 
 def sizes(word: str) -> tuple[int, ...]:
-    """Convert a list of sizes, one for each axis."""
+    """Convert a comma-separated list of sizes, one for each axis."""
     if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", word):
         raise UsageError(f"{word!r} is not a list of sizes: expected one such as 100,64")
     return tuple(map(int, word.split(",")))
 
 
 def position(word: str) -> tuple[int, ...]:
-    """Convert the position of an element: an integer for each axis."""
+    """Convert the position of an element: a comma-separated integer for each axis."""
     if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", word):
         raise UsageError(f"{word!r} is not a position: expected one such as 3,0")
     return tuple(map(int, word.split(","))) if word else ()
 
 
 def prices(word: str) -> Any:
-    """Return the prices in a file."""
+    """Return the prices in a JSON file."""
     from ndtool.runs import prices
 
     return prices.read(word)
@@ -181,14 +182,14 @@ def memory(word: str) -> int:
 
 
 def codec(word: str) -> str:
-    """Convert a codec, with or without a level."""
+    """Return the name of a codec, with a level if it has one."""
     from ndtool.publish import targets
 
     return targets.codec(word)
 
 
 def engines(word: str) -> tuple[str, ...]:
-    """Convert a list of engines."""
+    """Return the names of engines in a comma-separated list."""
     from ndtool.analysis import engines
 
     return engines.chosen(word)

@@ -1,4 +1,4 @@
-"""Statistics as a picture: which slices indices select, and how often."""
+"""Plots of statistics, as SVG or PNG: which slices indices select, and how often."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 class Picture(NamedTuple):
     """The contents of a picture.
 
-    runs, named, tuples: counts of slices, of selected slices, of tuples. density: counts of tuples
-    by `width` slices. repeats: counts of slices by how often they are selected.
+    slices, selected, tuples: the numbers of slices, of selected slices and of index tuples.
+    density: the histogram, numbers of tuples by bins of `bin_size` slices. repeats: numbers of
+    slices by how often they are selected.
     """
 
     title: str
@@ -45,7 +46,7 @@ class Picture(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The contents in two sentences, as alternative text."""
+        """The alternative text of the picture, two sentences."""
         counts = ", ".join(f"{frequency} {count}" for frequency, count in self.repeats)
         return (
             f"{self.tuples} index tuples select {self.selected} of {self.slices} slices of data."
@@ -54,13 +55,13 @@ class Picture(NamedTuple):
 
 
 def picture(call: OpenCall, stats: Stats) -> Picture:
-    """Return the picture of a call's statistics."""
+    """Return the contents of the picture of a call's statistics."""
     slice_count, name = prod(stats.runs), argument_name(call.inference.inputs["data"].name)
     frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
-        f"Where the indices of {call.inference.operator} fall in {name}",
+        f"Slices of {name} that the indices of {call.inference.operator} select",
         "slices of data, in row-major order",
         slice_count,
         stats.distinct,
@@ -72,7 +73,7 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
 
 
 def picture_bytes(path: str, contents: Picture) -> bytes | None:
-    """Return a picture as .svg or .png, None for another suffix."""
+    """Return a picture as the bytes of a .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
         root = svg(contents)
         root.set("xmlns", "http://www.w3.org/2000/svg")
@@ -214,7 +215,7 @@ def _format_coordinate(number: float) -> str:
 
 
 def require_package(path: str) -> None:
-    """Raise UsageError if the package that draws files of this suffix is not installed."""
+    """Raise UsageError for a .png if matplotlib is not installed."""
     try:
         if path.endswith(".png"):
             import_module("matplotlib")

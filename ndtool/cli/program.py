@@ -1,4 +1,4 @@
-"""The complete command line: its commands, usage errors, shell completion."""
+"""The complete command line: all commands, usage errors, shell completion."""
 
 import os
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import EVERY, Operator
 
 _COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
-_MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns of help; _WIDTH away from terminals
+_MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns; the default is for pipes
 
 
 class _Group(helppages.Group):
-    """A group of commands that knows the operators' other names."""
+    """A group of commands whose error suggests the command for an operator's ONNX name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for another name of an operator, the error suggests ndtool's."""
+        """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
         correct = titles.get(name, name.replace("_", "-"))
@@ -58,7 +58,7 @@ def _operator_group(
 
 
 def program() -> click.Group:
-    """Return the whole command line."""
+    """Return the group of all commands."""
     return _group(
         "ndtool",
         {
@@ -90,7 +90,7 @@ def program() -> click.Group:
 
 
 def run(arguments: list[str], reporter: Reporter) -> None:
-    """Run a command line; raise all errors, wrong usage as UsageError."""
+    """Run a command line; raise NdtoolError on failure: UsageError for invalid arguments."""
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
@@ -116,7 +116,7 @@ def run(arguments: list[str], reporter: Reporter) -> None:
 
 
 def _complete(group: click.Group, request: str) -> None:
-    """Print completions of a word, or the shell function that requests them."""
+    """Print completions of a word, or the shell function that calls ndtool for completions."""
     from ndtool.cli import completion as words
 
     shell, _, action = request.partition("_")
@@ -141,12 +141,12 @@ def _complete(group: click.Group, request: str) -> None:
 
 
 def _help_width() -> int:
-    """Return the columns of help pages: those of the terminal, within limits."""
+    """Return the width of help pages in columns: that of the terminal, within limits."""
     return min(max(terminal_columns(1), _MIN_WIDTH), _MAX_WIDTH) if os.isatty(1) else _DEFAULT_WIDTH
 
 
 def _usage_error(exc: click.ClickException) -> UsageError:
-    """Return click's error as a UsageError."""
+    """Convert an error of click to a UsageError."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
         origin = context.get_parameter_source(option.name or "")

@@ -1,4 +1,4 @@
-"""The commands that answer a question about a call, a file or a standard."""
+"""The commands infer, explain, stats, verify, inspect and spec."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _infer(reporter: Reporter, /, *, operator: str, **options: Any) -> None:
     from ndtool.analysis import infer
 
-    reporter.trace = True  # the trace is the result, also if a rule is broken
+    reporter.trace = True  # print the trace also if a rule is violated
     inputs = {
         role: options.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
     }
@@ -62,7 +62,7 @@ def _explain(
     from ndtool.runs.request import Request
 
     if not at and not origins:
-        raise UsageError("missing element: expected --at or --from with a position")
+        raise UsageError("missing option: expected --at or --from with the position of an element")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     endings.prepare(*reporter.final_messages())
     with typed.opened(request) as call:

@@ -1,4 +1,4 @@
-"""Runs, files and specs as JSON objects and as table cells."""
+"""Calls, plans, files and standards as text: lines, table rows, parts of JSON objects."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def call_title(inference: Inference) -> str:
 
 
 def summary_lines(inference: Inference) -> list[str]:
-    """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
+    """Return a trace in three lines: inputs, the rule that gives the output's shape, output."""
     rule = inference.trace.decisive
     return [call_title(inference), f"{rule.rule} = {rule.numbers}", conclusion_lines(inference)[-1]]
 
 
 def violated_rule_text(trace: Trace) -> str:
-    """Return a trace up to a broken rule in a line."""
+    """Return the violated rule, the last one of a trace, as a line of text."""
     rule, numbers, result, _ = trace.steps[-1]
     return f"{trace.operator}: {rule}: {numbers}: {result}"
 
@@ -73,7 +73,7 @@ def trace_rows(trace: Trace) -> list[tuple[str, ...]]:
 
 
 def conclusion_lines(inference: Inference) -> list[str]:
-    """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
+    """Return lines with the assumptions and the output type, and its size unless symbolic."""
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {format_size(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
@@ -93,7 +93,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def cost_lines(plan: Plan) -> list[str]:
-    """Return the requests of an external plan, and its estimates, as lines of text."""
+    """Return the requests and estimates of an external plan as lines of text."""
     if not plan.estimates:
         return []
     counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
@@ -111,13 +111,13 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 
 def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
-    """Return the numbers of resumed tasks, and of all, as a line of text."""
+    """Return the numbers of resumed tasks and of all tasks, by phase, as a line of text."""
     counts = [f"{resumed[phase]} of {tasks[phase]} {phase} tasks" for phase in resumed]
     return f"resumed: {', '.join(counts)}"
 
 
 def note_keys(entries: list[MemberInfo]) -> tuple[str, ...]:
-    """Return the keys of all format-specific metadata, in order."""
+    """Return the keys of all format-specific metadata of the arrays, in order of appearance."""
     return tuple(
         dict.fromkeys(
             key for entry in entries if entry.metadata for key in notes_of(entry.metadata)
@@ -126,7 +126,7 @@ def note_keys(entries: list[MemberInfo]) -> tuple[str, ...]:
 
 
 def array_row(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of `inspect`, with format-specific metadata before the last cell."""
+    """Return the row of an array in `inspect`; format-specific metadata precede the last cell."""
     metadata, name, problem = entry.metadata, printable(entry.name), printable(entry.problem)
     if metadata is None:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
@@ -152,7 +152,7 @@ def _note_text(value: object) -> str:
 
 
 def attributes_text(node: OperatorNode) -> str:
-    """Return a node's attributes as text; `?` for a parameter of its function."""
+    """Return a node's attributes as text; `?` for a parameter of the node's ONNX function."""
     attributes = (
         (name, "?" if value is None else value) for name, value in node.attributes.items()
     )
@@ -160,7 +160,7 @@ def attributes_text(node: OperatorNode) -> str:
 
 
 def node_row(node: OperatorNode) -> tuple[str, ...]:
-    """Return a row of the node table of `inspect`."""
+    """Return the row of a node in `inspect`."""
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
     cells = (
@@ -175,7 +175,7 @@ def node_row(node: OperatorNode) -> tuple[str, ...]:
 
 
 def spec_row(row: Row) -> tuple[str, ...]:
-    """Return a row of `spec`."""
+    """Return the table row of a version of an operator in a standard."""
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]
     indices = _abbreviate_types(row.indices) + ("" if row.negatives else ", none negative")
@@ -183,7 +183,7 @@ def spec_row(row: Row) -> tuple[str, ...]:
 
 
 def _abbreviate_types(names: tuple[str, ...]) -> str:
-    """Return types abbreviated: int8..64 for int8, int16, int32, int64."""
+    """Return element types as text, abbreviated: int8..64 for int8, int16, int32, int64."""
     text = ", ".join(names)
     for names_listed, abbreviated in _ABBREVIATIONS:
         text = text.replace(names_listed, abbreviated)

@@ -1,6 +1,6 @@
-"""The reporter of a run: results on stdout, messages on stderr, as text or as JSON.
+"""The reporter of a command: results on stdout, messages on stderr, as text or as JSON.
 
-Plain text is written without rich, which then need not be loaded away from terminals.
+Output to files and pipes is plain text, for which rich is not imported.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from ndtool.runs.convert import Conversion
     from ndtool.runs.steps import Outcome, Prepared
 
-_MAX_MESSAGE_LENGTH = 1000  # characters of a message
-_MAX_LISTED_MEMBERS = 10  # preserved members to list
-_MAX_SUMMARY_LINES = 4  # lines of a summary of a trace
+_MAX_MESSAGE_LENGTH = 1000  # characters
+_MAX_LISTED_MEMBERS = 10
+_MAX_SUMMARY_LINES = 4  # of the summary of a trace
 
 
 def _json_text(fields: dict[str, Any], redact: Callable[[str], str] = redact_urls) -> str:
-    """Return one JSON object; strip: the function that removes secrets from texts."""
+    """Return a JSON object as a line; redact: the function that removes secrets from strings."""
     return "".join(_json_fragments(fields, redact)) + "\n"
 
 
 def _json_fragments(value: Any, redact: Callable[[str], str] = redact_urls) -> Iterator[str]:
-    """Yield the JSON text of a value in parts; an iterator becomes a list."""
+    """Yield the JSON text of a value in fragments; an iterator becomes a list."""
     import json
 
     if isinstance(value, Iterator):
@@ -77,10 +77,11 @@ def _message_line(text: str) -> str:
 
 
 class Reporter:
-    """Prints results to stdout and messages to stderr, as the options of the command say.
+    """Prints results to stdout and messages to stderr, according to the command's options.
 
     json, quiet, trace, verbose: the options; trace is None for a summary on terminals.
-    data_on_stdout: whether the array goes to stdout. arguments: the words of the command line.
+    data_on_stdout: whether the array is written to stdout. arguments: the words of the command
+    line.
     """
 
     def __init__(self) -> None:
@@ -89,10 +90,10 @@ class Reporter:
         self.trace: bool | None = None
         self.verbose = False
         self.data_on_stdout = False
-        self._json_printed = False  # whether the JSON object was printed
+        self._is_json_printed = False
         self.arguments: list[str] = []
         self._terminal = os.isatty(2)
-        self._reporting_seconds = 0.0  # seconds spent on reporting
+        self._reporting_seconds = 0.0  # not part of the duration of a run
 
     def report_call(self, call: OpenCall, dry_run: bool) -> None:
         """Print warnings and the trace of a call."""
@@ -108,7 +109,7 @@ class Reporter:
         self._reporting_seconds = time.perf_counter() - started
 
     def report_plan(self, prepared: Prepared) -> None:
-        """Print the details of a run, with --verbose."""
+        """Print the details of a run if --verbose is set."""
         if self.verbose and not (self.json or self.quiet):
             from ndtool.cli.details import run_details
 
@@ -178,14 +179,14 @@ class Reporter:
     def print_result(
         self, record: Callable[[], dict[str, Any]], text: Callable[[], Iterable[str]]
     ) -> None:
-        """Print a result; record, text: functions that return it as JSON and as text."""
+        """Print a result; record, text: functions that return it as a JSON object and as text."""
         if self.json:
             self.print_json(record())
         else:
             write_stdout_blocks(text())
 
     def report_verification(self, name: str, compared: Comparison) -> None:
-        """Print that an output is verified, and how far elements differ within the tolerance."""
+        """Print that an output is verified, with the distances of elements within the tolerance."""
         from ndtool.cli import figures
 
         if self.json:
@@ -201,7 +202,7 @@ class Reporter:
                 write_stderr(figures.comparison_text(compared, 2))
 
     def print_arrays(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
-        """Print the arrays in files, and the nodes of our operators."""
+        """Print the arrays in files, and the gather and scatter nodes of ONNX models."""
         if self.json:
             self.print_json(json_records.inspection_record(entries, nodes))
             return
@@ -217,7 +218,7 @@ class Reporter:
         self.print_warnings([entry.warning for entry in entries if entry.warning])
 
     def print_specs(self, rows: list[Row]) -> None:
-        """Print rows of the standards."""
+        """Print operator versions of the standards, a row for each."""
         if self.json:
             spec_records = [{"spec": row.spec, **row._asdict()} for row in rows]
             self.print_json({"version": __version__, "specs": spec_records})
@@ -226,7 +227,7 @@ class Reporter:
         write_stdout(format_table(columns, [records.spec_row(row) for row in rows], columns[2:], 1))
 
     def report_error(self, exc: NdtoolError) -> None:
-        """Print an error, with its trace and comparison if any."""
+        """Print an error, with its trace and its comparison if it has them."""
         trace: Trace | None = getattr(exc, "trace", None)
         compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
@@ -259,18 +260,19 @@ class Reporter:
             _print_line(f"wrote {printable(name)}")
 
     def final_messages(self) -> tuple[bytes, int, bytes]:
-        """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
+        """Return the message that SIGBUS prints, its descriptor, and the bytes for other signals.
+
+        SIGBUS means that a page of a mapped file can no longer be read. Other signals end the
+        process without a message, and erase the progress bar.
+        """
         erase_line = b"\r\x1b[K" if self._is_interactive() else b""
         exc = OutputError(LOST)
         text = _json_text(exc.fields()) if self.json else f"error: {exc}\n"
-        return (
-            erase_line + text.encode(),
-            1 if self.json and not self.data_on_stdout else 2,
-            erase_line,
-        )
+        fd = 1 if self.json and not self.data_on_stdout else 2
+        return erase_line + text.encode(), fd, erase_line
 
     def report_bug(self, traceback: str) -> None:
-        """Print an unexpected exception, and ask for a bug report."""
+        """Print the traceback of an unexpected exception, and a request for a bug report."""
         message = "this is a bug in ndtool: please report it with the command and the traceback"
         traceback = redact_secrets(traceback)
         if self.json:
@@ -296,7 +298,7 @@ class Reporter:
         return self._terminal or bool(os.environ.get("FORCE_COLOR"))
 
     def print_warnings(self, warnings: list[str]) -> None:
-        """Print warnings, unless --quiet or --json is given."""
+        """Print warnings, unless --quiet or --json is set."""
         if self.quiet or self.json:
             return
         for warning in warnings:
@@ -309,17 +311,17 @@ class Reporter:
                 write_stderr(f"warning: {text}\n")
 
     def print_json(self, fields: dict[str, Any]) -> None:
-        """Print the JSON object; its lists may be iterators."""
+        """Print a JSON object; its lists may be iterators."""
         if self.data_on_stdout:
             write_stderr(_json_text(fields))
         else:
-            self._json_printed = True  # even if only a part of it is printed
+            self._is_json_printed = True  # even if the write fails half-way
             write_stdout_blocks(chain(_json_fragments(fields), "\n"))
 
     def _print_json_error(self, fields: dict[str, Any]) -> None:
-        """Print an error as JSON, in place of the result."""
+        """Print an error as a JSON object: on stdout, or on stderr if stdout has other content."""
         text = _json_text(fields, partial(redact_secrets, min_length=MIN_EMBEDDED_SECRET))
-        if self.data_on_stdout or self._json_printed:
+        if self.data_on_stdout or self._is_json_printed:
             write_stderr(text)
             return
         try:
@@ -378,7 +380,7 @@ def _written_text(name: str, described: str, nbytes: int, seconds: float, suffix
 
 
 def _preserved_text(names: tuple[str, ...]) -> str:
-    """Return the line about preserved members of an archive."""
+    """Return the line that lists the preserved members of an archive."""
     listed = ", ".join(printable(name, 80) for name in names[:_MAX_LISTED_MEMBERS])
     omitted = len(names) - _MAX_LISTED_MEMBERS
     return f"preserved {listed}" + (f" and {omitted} more" if omitted > 0 else "")

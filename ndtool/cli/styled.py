@@ -1,4 +1,4 @@
-"""Styled text for terminals: traces, errors, tables, progress bars; alone uses rich.
+"""Styled text for terminals, by rich: traces, errors, tables, progress bars.
 
 Functions return bytes for a standard stream, coloured if it is a terminal with colours or
 FORCE_COLOR is set. Names and values are never interpreted as markup.
@@ -19,7 +19,7 @@ from ndtool.cli.folding import terminal_columns, wrap_line
 from ndtool.errors import NdtoolError
 
 _UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
-_CONSOLE_HEIGHT = 25  # lines; given so that rich does not query the terminal
+_CONSOLE_HEIGHT = 25  # lines; rich queries the terminal if no height is set
 _COLUMN_GAP = 2  # spaces between the columns of a table
 _RESULT_STYLES = {"ok": "green", "broken": "bold red"}
 
@@ -40,7 +40,7 @@ def format_warning(text: str) -> bytes:
 
 
 def format_summary(lines: list[str]) -> bytes:
-    """Return the summary of a trace, its title bold, a broken rule red."""
+    """Return the summary of a trace; the title is bold, a violated rule red."""
     texts = [Text(wrap_line(line, 2)) for line in lines]
     for text, line in zip(texts, lines, strict=True):
         result = line.rpartition(" ")[2]
@@ -51,7 +51,7 @@ def format_summary(lines: list[str]) -> bytes:
 
 
 def _prefixed_line(prefix: str, style: str, text: str) -> Text:
-    """Return a line with a styled head, wrapped to the terminal."""
+    """Return a line with a styled prefix, wrapped to the terminal."""
     line = Text(wrap_line(prefix + text, 2))
     line.stylize(style, 0, len(prefix))
     return line
@@ -64,9 +64,9 @@ def format_table(
     fd: int,
     title: str = "",
 ) -> bytes:
-    """Return a table whose `folded` columns wrap to the terminal's width; a broken rule is red.
+    """Return a table as wide as the terminal: cells of `folded_columns` wrap, at spaces only.
 
-    Lines wrap at spaces only: a line may be too long, but no name is broken.
+    A line with a long word exceeds the terminal's width. A violated rule is red.
     """
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     available = _console(fd).width - _COLUMN_GAP * (len(columns) - 1)
@@ -81,9 +81,9 @@ def format_table(
 def _column_widths(
     cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int
 ) -> list[int]:
-    """Return the widths of columns, narrowing the widest while they exceed the line.
+    """Return the widths of columns: the widest ones are narrowed until a line is `available` wide.
 
-    cells: the cells of each column, its name first.
+    cells: the cells of each column; the first one is its name.
     """
     widths = [max(map(cell_len, column)) for column in cells]
     longest_words = [
@@ -115,6 +115,7 @@ def format_progress(fraction: float, label: str) -> bytes:
 
 
 def _render(fd: int, *renderables: RenderableType) -> bytes:
+    """Return renderable objects of rich as bytes for a standard stream."""
     console = _console(fd)
     for renderable in renderables:
         if isinstance(renderable, Table):
@@ -132,7 +133,7 @@ def _render(fd: int, *renderables: RenderableType) -> bytes:
 
 
 def _console(fd: int) -> Console:
-    """Return a console that renders for a standard stream into memory."""
+    """Return a console that renders into memory as for a standard stream."""
     terminal = os.isatty(fd)
     stream = sys.stdout if fd == 1 else sys.stderr
     text = io.TextIOWrapper(

@@ -1,4 +1,4 @@
-"""HTML fragments that all reports share."""
+"""HTML elements that all reports share: document, sections, errors, comparisons."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ndtool.analysis.engines import Report as EngineReport
     from ndtool.analysis.verify import Comparison
 
-_ICON = "data:,"  # else browsers request one
+_ICON = "data:,"  # an empty icon: without it browsers request one
 _MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
 ENGINE_COLUMNS = ("engine", "version", "threads", "result", "different", "description")
 
 
 def create_document(title: str, *children: Element | None) -> Element:
-    """Return a complete HTML document, whose policy forbids all other scripts and resources."""
+    """Return an HTML document, whose policy allows no scripts and resources but its own."""
     style, script = (
         resources.files("ndtool.cli.html").joinpath(f"page.{kind}").read_text("utf-8")
         for kind in ("css", "js")
@@ -64,7 +64,7 @@ def _policy_hash(text: str) -> str:
 
 
 def command_line(arguments: list[str]) -> Element:
-    """Return the command line of a report."""
+    """Return the command line that wrote a report."""
     printed = (printable(word, _MAX_ARGUMENT_LENGTH) for word in arguments)
     return element("pre", f"$ ndtool {shlex.join(printed)}", class_="command")
 
@@ -75,7 +75,7 @@ def section(title: str, *children: Element | None) -> Element:
 
 
 def error_section(error: NdtoolError) -> Element:
-    """Return the error of a call."""
+    """Return the section with the error of a call."""
     places = [element("li", place) for place in error.places]
     hint = element("p", f"hint: {error.hint}") if error.hint else None
     message = element("p", element("strong", "error: "), error.message)
@@ -83,7 +83,7 @@ def error_section(error: NdtoolError) -> Element:
 
 
 def comparison_elements(compared: Comparison) -> list[Element]:
-    """Return the comparison of an array."""
+    """Return the comparison of an array with the expected one."""
     equal = compared.total - compared.different
     lines = [f"{equal} of {compared.total} elements have the same bits"]
     elements = [element("p", line) for line in lines + figures.difference_lines(compared)]
@@ -95,14 +95,14 @@ def comparison_elements(compared: Comparison) -> list[Element]:
 
 
 def _bar_element(fraction: float) -> Element:
-    """Return a bar, hidden from screen readers; a nonzero one is always visible."""
+    """Return a bar, hidden from screen readers; a bar of a nonzero fraction is always visible."""
     length = max(fraction, 0.01) if fraction else 0
     bar = element("rect", width=f"{length:.2%}", height="100%")
-    return element("svg", bar, width=240, height=14, aria_hidden="true", class_="share")
+    return element("svg", bar, width=240, height=14, aria_hidden="true", class_="fraction-bar")
 
 
 def engine_row(report: EngineReport) -> tuple[Element | str, ...]:
-    """Return an engine's row of the table with ENGINE_COLUMNS."""
+    """Return the row of an engine in the table with ENGINE_COLUMNS."""
     different = "" if report.different is None else str(report.different)
     result = element("span", report.result, class_=f"result {report.result}")
     threads = str(report.threads or "")
@@ -110,7 +110,7 @@ def engine_row(report: EngineReport) -> tuple[Element | str, ...]:
 
 
 def engine_differences(reports: Sequence[EngineReport], title: str = "") -> list[Element]:
-    """Return the comparisons of engines that differ; title: the prefix of their titles."""
+    """Return the comparisons of engines with different results; title: a prefix of their titles."""
     elements = []
     for report in reports:
         if report.compared is not None and report.compared.different:
@@ -121,5 +121,5 @@ def engine_differences(reports: Sequence[EngineReport], title: str = "") -> list
 
 
 def scrollable_box(content: Element | None) -> Element:
-    """Return an element that scrolls if it is wider than the page."""
-    return element("div", content, class_="wide")
+    """Return an element in a box that scrolls if the element is wider than the page."""
+    return element("div", content, class_="scrollable")

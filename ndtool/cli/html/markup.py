@@ -1,4 +1,4 @@
-"""HTML and SVG elements; their contents are always text, never markup."""
+"""HTML and SVG elements; texts in them are never interpreted as markup."""
 
 import json
 from typing import Any
@@ -7,11 +7,11 @@ from xml.etree.ElementTree import Element, tostring
 from ndtool.errors import printable
 from ndtool.redaction import redact_json
 
-_MAX_TEXT_LENGTH = 100_000  # characters of a text, more than any has
+_MAX_TEXT_LENGTH = 100_000  # characters; no text of a report is longer
 
 
 def element(tag: str, *children: "Element | str | None", **attributes: Any) -> Element:
-    """Return an element; attributes None or False are omitted, `_` in names becomes `-`."""
+    """Return an element; attributes None and False are omitted, `_` in names becomes `-`."""
     parent = Element(tag)
     for key, value in attributes.items():
         if value is not None and value is not False:
@@ -30,14 +30,14 @@ def element(tag: str, *children: "Element | str | None", **attributes: Any) -> E
 
 
 def unescaped_element(tag: str, text: str, **attributes: Any) -> Element:
-    """Return an element with unescaped text: our own style or script."""
+    """Return an element with unescaped text: the style or script of a report."""
     child = element(tag, **attributes)
     child.text = text
     return child
 
 
 def json_element(name: str, value: Any) -> Element:
-    """Return JSON as a script element, escaped so that it cannot end the element."""
+    """Return a script element with JSON, escaped so that no value can end the element."""
     text = json.dumps(redact_json(value), separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -45,7 +45,7 @@ def json_element(name: str, value: Any) -> Element:
 
 
 def table(columns: tuple[str, ...], rows: Any, **attributes: Any) -> Element:
-    """Return a table whose cells are texts or elements."""
+    """Return a table; cells are texts or elements."""
     head = element("tr", *(element("th", name, scope="col") for name in columns))
     body = [element("tr", *(element("td", cell) for cell in row)) for row in rows]
     return element("table", element("thead", head), element("tbody", *body), **attributes)

@@ -46,7 +46,7 @@ MAX_EXPLANATION_ROWS = 1000  # rows of an explanation
 
 
 class Report:
-    """The HTML report about an open call: collects results, then publishes them."""
+    """The HTML report of an open call: collects results, then publishes the report."""
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
@@ -56,7 +56,7 @@ class Report:
         self.warnings = call.warnings
         self._sections: list[Element] = []
         self._selected: list[ElementLocation] = []
-        self._verifies = False
+        self._is_verified = False
         self._difference: Difference | None = None
         self._sink: Sink | None = None
         self.stats: Stats | None = None
@@ -70,13 +70,13 @@ class Report:
 
     def add_comparison(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
-        self._verifies = True
+        self._is_verified = True
         self._difference = compared.first
         parts = fragments.comparison_elements(compared)
         self._sections.append(section("Comparison", *parts))
 
     def add_engines(self, answers: list[EngineReport]) -> None:
-        """Add the reports on engines, and highlight the first difference of each."""
+        """Add the results of engines, and highlight the first difference of each engine."""
         table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, answers))
         parts = [scrollable_box(table), *fragments.engine_differences(answers)]
         self._sections.append(section("Other engines", *parts))
@@ -88,7 +88,7 @@ class Report:
         self._selected += [("output", at) for at in differing_positions]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
-        """Return the complete report as a sink to publish; error: that of the call."""
+        """Return the complete report as a sink to publish; error: the error of the call."""
         content, request = markup.html_document(self._document(error)), self._call.request
         self._sink = document.create(
             self._path, content, clobber=request.clobber, sync=request.sync
@@ -96,16 +96,16 @@ class Report:
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
-        """Write the report alone, unless it was published with an output; see `as_sink`."""
+        """Publish the report, unless it was published together with an output; see `as_sink`."""
         if self._sink is not None and error is None:
             return
-        self.close()  # the sink for an output that failed
+        self.close()  # of an output that was not published
         if isinstance(error, DifferenceError) and error.comparison is not None:
             self.add_comparison(cast("Comparison", error.comparison))
         sinks.commit(self.as_sink(error))
 
     def close(self) -> None:
-        """Drop the report if it was not published."""
+        """Discard the report if it was not published."""
         if self._sink is not None:
             self._sink.abort()
 
@@ -115,7 +115,7 @@ class Report:
             with self._reporter.progress() as progress_bar:
                 nbytes = call.sources["indices"].metadata.nbytes
                 self.stats = stats.stats(call, progress_bar.callback(nbytes))
-        drawn = self._drawing()
+        drawing_contents = self._drawing()
         command = click.get_current_context().command_path
         return fragments.create_document(
             f"{command}: {argument_name(call.inference.inputs['data'].name)}",
@@ -125,27 +125,29 @@ class Report:
             None if error is None else fragments.error_section(error),
             *(element("p", warning, class_="warning") for warning in self.warnings),
             *self._sections,
-            *drawn[:1],
+            *drawing_contents[:1],
             section("Arrays", _arrays(call)),
             _statistics(call, self.stats),
             section("Shape inference", _trace(call)),
-            *drawn[1:],
+            *drawing_contents[1:],
         )
 
     def _drawing(self) -> list[Element]:
         """Return the drawing, and the table of sources."""
         call = self._call
-        first = [] if self._difference is None else [self._difference.position]
+        differing_position = [] if self._difference is None else [self._difference.position]
         positions = {
             role: [at for name, at in self._selected if name == role] for role in ("output", "data")
         }
-        focus = excerpts.Focus((*first, *positions["output"]), tuple(positions["data"]))
-        large = excerpts.has_large_updates(call)
-        drawn = None if large else drawing.draw(call, focus)
+        focus = excerpts.Focus(
+            (*differing_position, *positions["output"]), tuple(positions["data"])
+        )
+        has_large_updates = excerpts.has_large_updates(call)
+        drawn = None if has_large_updates else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: more than {excerpts.LIMIT} elements of an array are linked."
-            if large:
-                text = "Not drawn: updates would have to be read once more."
+            text = f"Not drawn: the elements of an array to draw are more than {excerpts.LIMIT}."
+            if has_large_updates:
+                text = "Not drawn: updates would have to be read a second time."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
         actual = self._actual_output(drawn) if expected is not None else None
@@ -157,9 +159,9 @@ class Report:
         return parts + ([] if source_table is None else [section("Sources", source_table)])
 
     def _actual_output(self, drawn: drawing.Drawing) -> ActualElements | None:
-        """Return the drawn elements of the output to verify; None if its type or shape differs."""
+        """Return the drawn elements of the output to verify; None if its dtype or shape differs."""
         call, grid = self._call, drawn.grids["output"]
-        if not self._verifies or grid.elements is None:
+        if not self._is_verified or grid.elements is None:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as source:
             metadata, dtype = source.metadata, call.inference.dtype
@@ -172,14 +174,14 @@ class Report:
 
 
 def check_plot(path: str, call: OpenCall, html: str | None) -> None:
-    """Raise errors about the file of `plot` before statistics; html: the report's path."""
+    """Raise an error if `write_plot` cannot write its file; html: the path of the report."""
     document.check(path)
     require_distinct_file("--plot", path, *call.request.arguments.values(), html)
     pictures.require_package(path)
 
 
 def write_plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
-    """Write the picture of statistics, in the format of its suffix."""
+    """Write the picture of statistics, in the format that the suffix of the path shows."""
     picture = pictures.picture(call, statistics)
     content = pictures.picture_bytes(path, picture)
     if content is None:
@@ -198,15 +200,15 @@ def write_plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter)
 def require_distinct_file(option: str, path: str, *others: str | None) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
-    Such a file may also be a store that contains the report, or a standard stream.
+    The other file may also be a store in whose directory the report is, or a standard stream.
     """
-    real = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     for other in filter(None, others):
-        real_other = os.path.realpath(locators.parse(other).path)
-        if real == real_other or (
-            os.path.isdir(real_other) and real.startswith(real_other + os.sep)
+        other_real_path = os.path.realpath(locators.parse(other).path)
+        if real_path == other_real_path or (
+            os.path.isdir(other_real_path) and real_path.startswith(other_real_path + os.sep)
         ):
-            relation = "is" if real == real_other else "is in"
+            relation = "is" if real_path == other_real_path else "is in"
             raise UsageError(
                 f"{option} {printable(path)} {relation} {argument_name(other)}: expected another"
                 " file"
@@ -217,7 +219,7 @@ def require_distinct_file(option: str, path: str, *others: str | None) -> None:
 
 
 def reopen_call(request: Request) -> OpenCall:
-    """Open a call to verify once more."""
+    """Open the inputs and the output of `verify` a second time; UsageError if one is a pipe."""
     for name in (*request.arguments.values(), request.output or ""):
         if name == "-" or stat.S_ISFIFO(_mode(name)):
             raise UsageError(
@@ -230,7 +232,7 @@ def _mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except (OSError, ValueError):
-        return 0  # opening it raises the error
+        return 0  # opening the file raises the error
 
 
 def _explanation_element(answer: answers.AnswerText) -> Element:
@@ -265,10 +267,10 @@ def _arrays(call: OpenCall) -> Element:
 
 
 def _statistics(call: OpenCall, statistics: Stats) -> Element:
-    count, *others = figures.statistics_lines(call, statistics)
+    count, *other_paths = figures.statistics_lines(call, statistics)
     cells = figures.component_rows(statistics)
     components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
-    lines = element("ul", *(element("li", line) for line in others))
+    lines = element("ul", *(element("li", line) for line in other_paths))
     picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
     return section(
         "Statistics of the indices",
@@ -285,7 +287,7 @@ def _trace(call: OpenCall) -> Element:
 
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
-    """Raise errors about the file of `write_model` before the model runs."""
+    """Raise an error if `write_model` cannot write its file, before the model runs."""
     document.check(path)
     require_distinct_file("--html", path, model, inputs)
 
@@ -294,14 +296,16 @@ def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter:
     """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
     columns, rows, assumed = table
     nodes = scrollable_box(markup.table(columns, rows, class_="nodes"))
-    none = element("p", records.NO_NODES, class_="hint")
+    no_nodes_message = element("p", records.NO_NODES, class_="hint")
     root = fragments.create_document(
         f"ndtool model: {argument_name(model)}",
         element("h1", "ndtool model"),
         element("p", argument_name(model), class_="call"),
         fragments.command_line(reporter.arguments),
         None if outcome.error is None else fragments.error_section(outcome.error),
-        section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),
+        section(
+            "Nodes", nodes if rows else no_nodes_message, *(element("p", line) for line in assumed)
+        ),
         *_engine_sections(outcome),
     )
     document.publish(path, markup.html_document(root))
@@ -309,7 +313,7 @@ def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter:
 
 
 def _engine_sections(outcome: Outcome) -> list[Element]:
-    """Return the reports on engines for each node."""
+    """Return the section with the results of engines for each node."""
     rows = [
         (node.node.node, *fragments.engine_row(report))
         for node in outcome.nodes

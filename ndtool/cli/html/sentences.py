@@ -1,4 +1,4 @@
-"""A sentence for each element of a drawing: how it is computed, or what it is used for."""
+"""A sentence for each element of a drawing: how it is computed, or where it is used."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Sentences:
         return [self._named_element("data", at), *steps]
 
     def _update_signs(self) -> Iterator[str]:
-        """Yield the sign of each update of an element: the first may be copied."""
+        """Yield the sign of each update of an element, such as +; the first may have =."""
         first, later = self._combining.signs
         return chain([first], repeat(later))
 
@@ -76,37 +76,41 @@ class Sentences:
         if not update_steps:
             return f"{element} from {element_name('data', at)}, which no index selects"
         if self._combining.duplicates == "first":
-            ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
+            later_updates = (
+                f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
+            )
             first = (
                 f"{element_name('updates', links[1].updates or ())}, {self._selected_by(links[1])}"
             )
-            return f"{element} from {first}, which overwrites {current}{ignored}"
+            return f"{element} from {first}, which overwrites {current}{later_updates}"
         if self._reduction == "none":
-            overwritten = f" and {format_count(count - 1, 'earlier update')}" if count > 1 else ""
+            earlier_updates = (
+                f" and {format_count(count - 1, 'earlier update')}" if count > 1 else ""
+            )
             last = (
                 f"{element_name('updates', links[-1].updates or ())},"
                 f" {self._selected_by(links[-1])}"
             )
-            return f"{element} from {last}, which overwrites {current}{overwritten}"
+            return f"{element} from {last}, which overwrites {current}{earlier_updates}"
         update_steps = update_steps if count > len(links) - 1 else self._shorten_list(update_steps)
         return f"{element}: {'; '.join([current, *update_steps])}"
 
     def _data_sentence(self, at: Position) -> str:
         links, element = self._links["data", at], self._named_element("data", at)
         if "output" not in self._drawing.grids:
-            by = self._join_names([self._tuple_text(link.number) for link in links])
-            return self._limited_claim(element, links, f"is selected by {by or 'no index'}")
+            selector = self._join_names([self._tuple_text(link.number) for link in links])
+            return self._limited_claim(element, links, f"is selected by {selector or 'no index'}")
         if not self._scatters:
             return self._limited_claim(element, links, f"goes to {self._output_names(links)}")
-        changes = self._links["output", at][1:]
-        if not changes:
+        update_links = self._links["output", at][1:]
+        if not update_links:
             return f"{element} is unchanged in {element_name('output', at)}"
         if self._combining.copies_first:
-            return f"{element} is replaced by {element_name('updates', changes[0].updates or ())}"
+            update = element_name("updates", update_links[0].updates or ())
+            return f"{element} is replaced by {update}"
         if self._reduction == "none":
-            return (
-                f"{element} is overwritten by {element_name('updates', changes[-1].updates or ())}"
-            )
+            update = element_name("updates", update_links[-1].updates or ())
+            return f"{element} is overwritten by {update}"
         count = self._drawing.updates[at]
         return f"{element} gets {format_count(count, 'update')} in {element_name('output', at)}"
 
@@ -142,9 +146,9 @@ class Sentences:
         if not links:
             return self._limited_claim(element, links, "is dropped: its index is out of bounds")
         (link,) = links
-        by = self._selected_by(link)
+        selector = self._selected_by(link)
         if link.output is None:
-            return f"{element} is for {element_name('data', link.data or ())}, {by}"
+            return f"{element} is for {element_name('data', link.data or ())}, {selector}"
         suffix = self._result_suffix(link)
         element_links = self._links["output", link.output]
         if self._combining.duplicates == "first":
@@ -155,10 +159,10 @@ class Sentences:
             )
         elif self._reduction == "none" and link is not element_links[-1]:
             suffix = "; a later update overwrites it"
-        return f"{element} goes to {element_name('output', link.output)}, {by}{suffix}"
+        return f"{element} goes to {element_name('output', link.output)}, {selector}{suffix}"
 
     def _limited_claim(self, element: str, links: Sequence[Link], claim: str) -> str:
-        """Return a sentence; in an excerpt it is about the drawn elements only."""
+        """Return a sentence, which in an excerpt is limited to the drawn elements."""
         if self._drawing.is_complete:
             return f"{element} {claim}"
         return f"{element} {claim}, of the drawn elements" if links else element
