@@ -193,7 +193,7 @@ def test_explanations_as_text() -> None:
     ("call", "words"),
     [
         (("gather", "i4[9]", "[1, 1]"), "1 slice; they are read more than once"),
-        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round differently"),
+        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "rounds differently"),
         (("scatter-nd", "i4[9]", "[[1], [1]]", "--reduction", "add"), "does not matter"),
         (("scatter-elements", "f4[9]", "[1, 1]", "--reduction", "max"), "does not matter"),
         (("scatter-elements", "f4[9]", "[1, 2]"), "duplicates: none"),
