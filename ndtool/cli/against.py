@@ -61,13 +61,15 @@ def verify(
         if verdict.error is not None:
             verdict.error.extra_fields["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
-        if report and verdict.compared is not None:
-            report.add_comparison(verdict.compared)
+        if report and verdict.comparison is not None:
+            report.add_comparison(verdict.comparison)
     if reporter.json:
-        record = json_records.verified_record(request.output, verdict.compared, verdict.reports)
+        record = json_records.verification_record(
+            request.output, verdict.comparison, verdict.reports
+        )
         reporter.print_json(record)
-    elif request.output is not None and verdict.compared is not None:
-        reporter.report_verification(request.output, verdict.compared)
+    elif request.output is not None and verdict.comparison is not None:
+        reporter.report_verification(request.output, verdict.comparison)
 
 
 def report_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ndtool.analysis import mapping, values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.records import has_plain_indices
-from ndtool.analysis.tuples import FEW
+from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import terminal_columns, wrap_lines
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
 from ndtool.runs.calls import OpenCall
@@ -50,7 +50,7 @@ class ElementNames:
 
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, else ""."""
-        sizes = mapping.sizes(self._call.inference.plan)
+        sizes = mapping.indexed_sizes(self._call.inference.plan)
         handling = self._call.inference.handling
         if handling.pad is not None and handling.pad in step.stored:
             return ", padding"
@@ -105,10 +105,10 @@ def _answer_lines(answer: AnswerText) -> Iterator[str]:
 
 
 def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> AnswerText:
-    title = names.name_of("output", element.at) + _value_suffix(element.value)
+    title = names.name_of("output", element.position) + _value_suffix(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gather_rows(names, next(iter(element.steps))))
-    signs = Combining.of(call.inference.attributes).signs
+    signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
 
     def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _format_element(step.value)
@@ -122,7 +122,7 @@ def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> A
     return AnswerText(
         title,
         Listing(len(element.steps), lambda: map(row, count(), element.steps)),
-        1 + FEW,
+        1 + EDGE_TUPLES,
         omission,
     )
 
@@ -143,18 +143,23 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Answ
     count = format_count(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.name_of("output", copy.at), names.index_text(copy.indices or (), copy.stored)
+        return names.name_of("output", copy.position), names.index_text(
+            copy.indices or (), copy.stored
+        )
 
     rows = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted = origin.total - len(rows)
     omission = f"{omitted} more: --all lists them" if omitted else ""
-    return AnswerText(f"{title} went to {count} of the output", rows, FEW, omission)
+    return AnswerText(f"{title} went to {count} of the output", rows, EDGE_TUPLES, omission)
 
 
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
     """Describe the effect of a scatter on an element of data."""
     updates = format_count(element.updates, "update")
-    if not origin.total and Combining.of(call.inference.attributes).copies_first:
+    if (
+        not origin.total
+        and ReductionOptions.from_attributes(call.inference.attributes).copies_first_update
+    ):
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:

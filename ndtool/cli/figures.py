@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.analysis.oracle.distance_counts import measurable
+from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
@@ -40,7 +40,7 @@ def component_rows(stats: Stats) -> list[tuple[str, ...]]:
         (
             str(component.axis),
             str(component.size),
-            f"{component.first}..{component.size - 1}" if component.size else "none",
+            f"{component.lowest_valid}..{component.size - 1}" if component.size else "none",
             "" if component.lowest is None else str(component.lowest),
             "" if component.highest is None else str(component.highest),
             str(component.negative),
@@ -65,7 +65,7 @@ def _bounds_lines(names: ElementNames, stats: Stats) -> list[str]:
 
 
 def _selection_line(call: OpenCall, stats: Stats) -> str:
-    slice_count, total = prod(stats.runs), bytes_of_data(call)
+    slice_count, total = prod(stats.slice_grid), bytes_of_data(call)
     page_count = (
         "" if stats.pages_touched is None else f", in {format_count(stats.pages_touched, 'page')}"
     )
@@ -81,16 +81,16 @@ def _duplicate_lines(call: OpenCall, names: ElementNames, stats: Stats) -> list[
     if not stats.duplicated:
         return ["duplicates: none"]
     lines = [f"duplicates: {format_count(stats.duplicated, 'slice')}; {_consequence(call)}"]
-    return lines + [_frequency_line(names, frequent) for frequent in stats.most]
+    return lines + [_frequency_line(names, frequent) for frequent in stats.most_frequent]
 
 
 def _frequency_line(names: ElementNames, frequent: Frequent) -> str:
     """Describe how often a slice is selected, and which tuples select it."""
     tuple_names = [names.name_of("indices", position) for position in frequent.tuples]
-    if frequent.times > _MAX_LISTED_TUPLES:
+    if frequent.frequency > _MAX_LISTED_TUPLES:
         tuple_names[_MAX_LISTED_TUPLES - 1 : -1] = ["..."]
     return (
-        f"  [{', '.join(map(str, frequent.row))}]: {frequent.times} times, by"
+        f"  [{', '.join(map(str, frequent.row))}]: {frequent.frequency} times, by"
         f" {', '.join(tuple_names)}"
     )
 
@@ -115,10 +115,10 @@ def histogram(stats: Stats) -> list[str]:
     """Return the histogram as a bar chart, [] if it has one bin."""
     if len(stats.histogram) < 2 or not stats.distinct:
         return []
-    last_slice = prod(stats.runs) - 1
+    last_slice = prod(stats.slice_grid) - 1
     bin_ranges = [
-        (first, min(first + stats.width - 1, last_slice))
-        for first in range(0, last_slice + 1, stats.width)
+        (first, min(first + stats.bin_width - 1, last_slice))
+        for first in range(0, last_slice + 1, stats.bin_width)
     ]
     labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in bin_ranges]
     return bar_chart(("slices", "tuples"), list(zip(labels, stats.histogram, strict=True)), 1)
@@ -149,14 +149,14 @@ def _bar_character(fd: int) -> str:
 
 def comparison_text(compared: Comparison, fd: int) -> str:
     """Return the comparison of an output as text for a standard stream."""
-    rows = distances(compared)
+    rows = distance_counts(compared)
     chart = bar_chart(DISTANCE_COLUMNS, rows, fd) if rows else []
     return wrap_lines([*chart, *difference_lines(compared)], fd)
 
 
-def distances(compared: Comparison) -> list[tuple[str, int]]:
+def distance_counts(compared: Comparison) -> list[tuple[str, int]]:
     """Return counts of elements by distance in ulp; [] for types without distances."""
-    if compared.largest is None or not measurable(compared.largest.output.dtype):
+    if compared.largest is None or not has_distances(compared.largest.output.dtype):
         return []
     return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
 
@@ -164,7 +164,7 @@ def distances(compared: Comparison) -> list[tuple[str, int]]:
 def difference_lines(compared: Comparison) -> list[str]:
     """Return a description of the elements that differ, as lines of text."""
     largest, lines = compared.largest, list[str]()
-    if largest is not None and measurable(largest.output.dtype):
+    if largest is not None and has_distances(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
         actual, expected = values.short_text(largest.output), values.short_text(largest.expected)

@@ -192,4 +192,4 @@ def engines(word: str) -> tuple[str, ...]:
     """Return the names of engines in a comma-separated list."""
     from ndtool.analysis import engines
 
-    return engines.chosen(word)
+    return engines.parse_names(word)

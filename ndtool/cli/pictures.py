@@ -56,7 +56,7 @@ class Picture(NamedTuple):
 
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the contents of the picture of a call's statistics."""
-    slice_count, name = prod(stats.runs), argument_name(call.inference.inputs["data"].name)
+    slice_count, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
     frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]

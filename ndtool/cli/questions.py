@@ -64,8 +64,8 @@ def _explain(
     if not at and not origins:
         raise UsageError("missing option: expected --at or --from with the position of an element")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.prepare(*reporter.final_messages())
-    with typed.opened(request) as call:
+    endings.install_handlers(*reporter.final_messages())
+    with typed.open_typed_call(request) as call:
         reporter.print_warnings(call.warnings)
         with html_report(html, call, reporter) as report:
             with reporter.progress() as progress_bar:
@@ -75,7 +75,7 @@ def _explain(
                 report.add_explanation(*explained)
         is_single = len(at) + len(origins) == 1
         reporter.print_result(
-            lambda: json_records.explained_record(call, *explained, is_single),
+            lambda: json_records.explanation_record(call, *explained, is_single),
             lambda: answers.explanation_lines(call, *explained),
         )
         call.recheck()  # printing a long answer reads the inputs
@@ -98,7 +98,7 @@ def _stats(
     if plot is not None:
         from ndtool.cli.html import page
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.print_warnings(call.warnings)
         if plot is not None:
@@ -148,7 +148,7 @@ def _verify(
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     if engines is not None:
         against.verify(reporter, request, engines, engine_settings, html)
         return

@@ -87,7 +87,7 @@ def comparison_elements(compared: Comparison) -> list[Element]:
     equal = compared.total - compared.different
     lines = [f"{equal} of {compared.total} elements have the same bits"]
     elements = [element("p", line) for line in lines + figures.difference_lines(compared)]
-    if rows := figures.distances(compared):
+    if rows := figures.distance_counts(compared):
         largest = max(count for _, count in rows)
         cells = [(name, str(count), _bar_element(count / largest)) for name, count in rows]
         elements.append(scrollable_box(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
@@ -113,10 +113,10 @@ def engine_differences(reports: Sequence[EngineReport], title: str = "") -> list
     """Return the comparisons of engines with different results; title: a prefix of their titles."""
     elements = []
     for report in reports:
-        if report.compared is not None and report.compared.different:
+        if report.comparison is not None and report.comparison.different:
             threads = format_count(report.threads or 0, "thread")
             elements.append(element("h3", f"{title}{report.engine} {report.version}, {threads}"))
-            elements += comparison_elements(report.compared)
+            elements += comparison_elements(report.comparison)
     return elements
 
 

@@ -47,7 +47,7 @@ class Grids:
         self._call, self._drawing, self._actual = call, drawing, actual
         self._element_sentences = Sentences(call, drawing)
         self._out_of_bounds = [
-            drawn_tuple.cells[j]
+            drawn_tuple.component_positions[j]
             for drawn_tuple in drawing.tuples
             for j in drawn_tuple.out_of_bounds
         ]
@@ -59,7 +59,7 @@ class Grids:
             )
             wrong = [("actual", i) for i, (_, is_wrong) in enumerate(actual) if is_wrong]
         indices = [
-            (role, drawing.grids[role].number(position))
+            (role, drawing.grids[role].flat_index(position))
             for role, position in selected
             if role in drawing.grids
         ]
@@ -76,7 +76,7 @@ class Grids:
         if self._selected:
             return self._selected[0]
         if self._out_of_bounds:
-            index = self._drawing.grids["indices"].number(self._out_of_bounds[0])
+            index = self._drawing.grids["indices"].flat_index(self._out_of_bounds[0])
             return None if index is None else ("indices", index)
         output = self._drawing.grids.get("output")
         if output is None or not prod(map(len, output.axes)):
@@ -86,7 +86,7 @@ class Grids:
         else:
             copied = [link.output for link in self._drawing.links if link.data is not None]
             position = copied[0] if copied and copied[0] is not None else output.positions[0]
-        return "output", output.number(position) or 0
+        return "output", output.flat_index(position) or 0
 
     def figure(self) -> Element:
         """Return the drawing; one element and the elements linked to it are highlighted."""

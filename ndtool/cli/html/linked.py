@@ -17,7 +17,7 @@ def number_links(drawing: Drawing) -> Links:
     grids = drawing.grids
 
     def flat_index(role: str, position: Position | None) -> int | None:
-        return None if position is None else grids[role].number(position)
+        return None if position is None else grids[role].flat_index(position)
 
     links = []
     counts: dict[Position, int] = {}
@@ -29,7 +29,7 @@ def number_links(drawing: Drawing) -> Links:
             [
                 flat_index("output", link.output),
                 flat_index("data", link.data),
-                link.number,
+                link.tuple_index,
                 flat_index("updates", link.updates),
                 update_order,
             ]
@@ -40,7 +40,8 @@ def number_links(drawing: Drawing) -> Links:
             indices[4] += (count - drawn_updates) * (indices[4] > drawn_updates // 2)
     return {
         "tuples": [
-            [flat_index("indices", cell) for cell in drawn.cells] for drawn in drawing.tuples
+            [flat_index("indices", cell) for cell in drawn.component_positions]
+            for drawn in drawing.tuples
         ],
         "links": links,
     }

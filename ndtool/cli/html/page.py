@@ -65,7 +65,7 @@ class Report:
         """Add explanations, and highlight their elements."""
         answer_texts = answers.explain_elements(self._call, elements, origins)
         self._sections.append(section("Explanation", *map(_explanation_element, answer_texts)))
-        self._selected += [("output", explained.at) for explained in elements]
+        self._selected += [("output", explained.position) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
     def add_comparison(self, compared: Comparison) -> None:
@@ -81,9 +81,9 @@ class Report:
         parts = [scrollable_box(table), *fragments.engine_differences(answers)]
         self._sections.append(section("Other engines", *parts))
         differing_positions = [
-            answer.compared.first.position
+            answer.comparison.first.position
             for answer in answers
-            if answer.compared and answer.compared.first
+            if answer.comparison and answer.comparison.first
         ]
         self._selected += [("output", at) for at in differing_positions]
 
@@ -145,7 +145,8 @@ class Report:
         has_large_updates = excerpts.has_large_updates(call)
         drawn = None if has_large_updates else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: the elements of an array to draw are more than {excerpts.LIMIT}."
+            limit = excerpts.MAX_ELEMENTS
+            text = f"Not drawn: more than {limit} elements of an array would have to be drawn."
             if has_large_updates:
                 text = "Not drawn: updates would have to be read a second time."
             return [section("Drawing", element("p", text, class_="hint"))]
