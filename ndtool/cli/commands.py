@@ -12,6 +12,7 @@ import click
 
 from ndtool.cli import helppages, options, variables
 from ndtool.cli.console import is_open_as, write_stdout
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -41,6 +42,20 @@ FILES = {
     "data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy",
     "past": "past.npy", "update": "update.npy", "write_indices": "write.npy",
 }  # fmt: skip
+
+
+_INDEX_TEXTS = {
+    **dict.fromkeys(("gather_nd", "scatter_nd"), "Integers; the last axis has the index tuples."),
+    "gather_elements": "Integers, one for each element of the output.",
+    "scatter_elements": "Integers, one for each element of UPDATES.",
+    **dict.fromkeys(("gather", "scatter"), "Integers, the indices along the axis."),
+}
+_ARGUMENT_TEXTS = {
+    "updates": "Array to update with, in the dtype of DATA.",
+    "past": "Array to copy and update, such as a key cache.",
+    "update": "Array to write into PAST, in the dtype of PAST.",
+    "write_indices": "Integers, one for each batch: where UPDATE begins along the axis.",
+}
 
 
 def example_flags(operator: Operator, excluded: str = "") -> list[str]:
@@ -286,11 +301,6 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 
-def argument(name: str, **settings: Any) -> click.Argument:
-    """Return an argument that refers to an array in a file."""
-    return click.Argument([name], type=options.FILE, **settings)
-
-
 def omit_if_lowered(
     operator: Operator, *parameters: click.Parameter
 ) -> tuple[click.Parameter, ...]:
@@ -306,7 +316,15 @@ def input_arguments(operator: Operator, all_required: bool = False) -> Iterator[
     for role in operator.inputs:
         required = all_required or role != "write_indices"
         metavar = role.upper() if required else f"[{role.upper()}]"
-        yield argument(LOWERED_INPUTS.get(role, role), metavar=metavar, required=required)
+        name = LOWERED_INPUTS.get(role, role)
+        yield Argument(name, argument_text(operator, role), metavar=metavar, required=required)
+
+
+def argument_text(operator: Operator, role: str) -> str:
+    """Return the help text of an operator's input."""
+    if role == "data":
+        return "Array to copy and update." if operator.scatters else "Array to gather from."
+    return _INDEX_TEXTS[operator.name] if role == "indices" else _ARGUMENT_TEXTS[role]
 
 
 def _run_command(operator: Operator) -> click.Command:
@@ -324,8 +342,8 @@ def _run_command(operator: Operator) -> click.Command:
             *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
             *options.OUTPUT_FILES,
-            *options.TYPES,
-            *options.RESOURCES,
+            *options.CHECKS,
+            *options.EXECUTION,
             *options.CLUSTER,
         ),
         operator.does,
@@ -344,8 +362,12 @@ def convert() -> click.Command:
         "convert",
         _convert,
         (
-            argument("source", metavar="SRC"),
-            argument("output", metavar="DST"),
+            Argument("source", "Array to copy, in the syntax of an input.", metavar="SRC"),
+            Argument(
+                "output",
+                "Output, in the format of its suffix; see -o of the operators.",
+                metavar="DST",
+            ),
             options.DTYPE,
             options.AS_VOID,
             *options.OUTPUT_FILES,
@@ -362,11 +384,15 @@ def clean() -> click.Command:
         "clean",
         _clean,
         (
-            click.Argument(["folder"], metavar="DIR", type=click.Path()),
+            Argument(
+                "folder",
+                "Directory or URL with outputs or temporary files of runs.",
+                metavar="DIR",
+                type=click.Path(),
+            ),
             options.FORCE,
             *options.REPORTING,
         ),
-        "Remove temporary files of killed runs. DIR is a directory or a URL. Files in use are not"
-        " removed.",
+        "Remove temporary files of killed runs. Files in use are not removed.",
         ".",
     )

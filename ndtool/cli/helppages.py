@@ -1,10 +1,11 @@
-"""Help pages: first an example, then options and commands in groups."""
+"""Help pages: an example, the arguments, then options and commands in groups."""
 
 from collections.abc import Mapping
 
 import click
 
 from ndtool.cli import options
+from ndtool.cli.options import Argument
 
 _VARIABLES = "Environment variables set defaults, such as NDTOOL_JSON for --json."
 
@@ -12,7 +13,7 @@ Rows = list[tuple[str, str]]
 
 
 class Command(click.Command):
-    """A command whose help shows the epilog, which is an example, before the options."""
+    """A command whose help page describes the arguments, after an example, which is the epilog."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help page."""
@@ -24,7 +25,8 @@ class Command(click.Command):
         formatter.write_text(_VARIABLES)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by group; options without a group come first."""
+        """Write the arguments, then the options by group; options without a group come first."""
+        arguments = [param.help_record for param in self.params if isinstance(param, Argument)]
         parameters = [param for param in self.params if isinstance(param, click.Option)]
         groups: dict[str, list[click.Option]] = {"Options": []}
         for title, members in options.GROUPS.items():
@@ -36,7 +38,7 @@ class Command(click.Command):
             title: [record for option in group if (record := option.get_help_record(ctx))]
             for title, group in groups.items()
         }
-        _write(records, formatter)
+        _write(({"Arguments": arguments} if arguments else {}) | records, formatter)
 
 
 class Group(click.Group):

@@ -9,9 +9,10 @@ import click
 
 from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
-from ndtool.cli.commands import argument, command
+from ndtool.cli.commands import command
 from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import wrap_lines
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
 from ndtool.cli.variables import is_by_variable
 from ndtool.errors import UsageError, printable
@@ -166,7 +167,7 @@ def model() -> click.Command:
         "model",
         _model,
         (
-            argument("model", metavar="MODEL.onnx"),
+            Argument("model", "ONNX model.", metavar="MODEL.onnx"),
             options.INPUTS,
             options.SAVE,
             options.WITHIN,

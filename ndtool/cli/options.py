@@ -62,21 +62,32 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
 FILE = ParameterType("file", str, "array_arguments")
 _INT64 = integer(-(2**63), 2**63 - 1)
 
+
+class Argument(click.Argument):
+    """An argument with a help text; by default it refers to an array in a file."""
+
+    def __init__(self, name: str, text: str, **settings: Any) -> None:
+        super().__init__([name], **{"type": FILE, **settings})
+        self.text = text
+
+    @property
+    def help_record(self) -> tuple[str, str]:
+        """The name and the text, as a row of the help page."""
+        return self.human_readable_name.strip("[]"), self.text
+
+
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this help and exit.")
 VERSION = _exit_option("--version", callback=_show_version, help="Show the version and exit.")
 BATCH_DIMS = _option(
     "--batch-dims", "Number of leading batch axes.", type=_INT64, default=0, metavar="N"
 )
 AXIS = _option(
-    "--axis",
-    "Axis of DATA to index; -1 is the last. Default: the first after the batch axes.",
-    type=_INT64,
-    metavar="A",
+    "--axis", "Axis of DATA to index; default: after the batch axes.", type=_INT64, metavar="A"
 )
 REDUCTION = _option(
     "--reduction",
-    "How updates are combined with current values: none (the last update is assigned), add, sub,"
-    " mul, div (floats), max, min or mean.",
+    "none (assignment), add, sub, mul, div (floats), max, min or mean of current value and"
+    " updates.",
     type=parametertypes.Reduction(list(REDUCTIONS)),
     default="none",
     metavar="NAME",
@@ -94,8 +105,8 @@ WRITE_MODE = _option(
 )
 OUT_OF_BOUNDS = _option(
     "--out-of-bounds",
-    "Mode for indices out of bounds: error; clip to the first or last index; wrap modulo the axis"
-    " size; fill (gathers); drop the update (scatters).",
+    "Indices out of bounds: error; clip to the first or last index; wrap modulo the axis size; fill"
+    " (gathers); drop the update (scatters).",
     type=click.Choice(list(MODES)),
     default="error",
     metavar="MODE",
@@ -145,9 +156,8 @@ TEXT = _flag(
 )
 OUTPUT = _option(
     "--output",
-    "Output: a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt; FILE:NAME"
-    " adds or replaces an array in a file of several; - is standard output. Default: -, on a"
-    " terminal a preview.",
+    "Output file, in the format of its suffix; FILE:NAME adds or replaces an array in a file of"
+    " several; - is standard output. Default: -, on a terminal a preview.",
     "-o",
     type=FILE,
     metavar="FILE",
@@ -308,15 +318,15 @@ QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
 OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
-TYPES = (SPEC, DTYPE, TEXT)
-RESOURCES = (THREADS, MEMORY, SPILL, PRICES)
+CHECKS = (SPEC, DTYPE, TEXT)
+EXECUTION = (THREADS, MEMORY, SPILL, PRICES)
 CLUSTER = (SCHEDULER, WORKERS, RESUME)
-GROUPS = {  # in the help; options without a group come first
-    "Special indices": (PAD, NO_NEGATIVES),
-    "Updates": (NO_INCLUDE_SELF, DUPLICATES),
+GROUPS = {  # of the help page; options without a group come first
+    "Indices and updates": (FILL, PAD, NO_NEGATIVES, NO_INCLUDE_SELF, DUPLICATES),
+    "Output": (*OUTPUT_FILES, AS_VOID),
+    "Types and checks": CHECKS,
     "Other engines": ENGINES,
-    "Output files": OUTPUT_FILES,
-    "Types and standards": TYPES,
-    "Threads and memory": RESOURCES,
+    "Execution": EXECUTION,
     "Cluster": CLUSTER,
+    "Reporting": (TRACE, VERBOSE, HTML, PLOT, QUIET, JSON),
 }

@@ -83,7 +83,8 @@ def program() -> click.Group:
         " indices, as data[indices] does in NumPy; a scatter writes to them in a copy.\n\n"
         "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
         " .parquet, .arrow, .csv, .txt or .json; FILE:NAME is one of several arrays in a file, - a"
-        " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'.",
+        " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'. An output is"
+        " a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt.",
         options.VERSION,
         example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
     )

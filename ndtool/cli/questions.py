@@ -1,6 +1,7 @@
 """The commands infer, explain, stats, verify, inspect and spec."""
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,6 @@ from ndtool.analysis import records as json_records
 from ndtool.cli import against, options
 from ndtool.cli.commands import (
     FILES,
-    argument,
     attribute_options,
     attributes_of,
     command,
@@ -21,6 +21,7 @@ from ndtool.cli.commands import (
 )
 from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import wrap_lines
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import EVERY, LOWERED, LOWERED_INPUTS, OPERATORS, Operator, operator_of
@@ -225,7 +226,7 @@ def explain(operator: Operator) -> click.Command:
             options.AT,
             options.FROM,
             options.ALL,
-            *options.TYPES,
+            *options.CHECKS,
             *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
@@ -246,9 +247,9 @@ def stats(operator: Operator) -> click.Command:
         f"stats {operator.command}",
         partial(_stats, operator=operator.name),
         (
-            *(map(argument, roles) if is_computed_directly else input_arguments(operator)),
+            *islice(input_arguments(operator), len(roles)),
             *attribute_options(operator),
-            *options.TYPES,
+            *options.CHECKS,
             *omit_if_lowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),
@@ -266,7 +267,7 @@ def verify(operator: Operator) -> click.Command:
         partial(_verify, operator=operator.name),
         (
             *input_arguments(operator, all_required=True),
-            argument("output", required=operator.name in LOWERED),
+            Argument("output", "Array to check.", required=operator.name in LOWERED),
             *attribute_options(operator),
             options.WITHIN,
             *omit_if_lowered(operator, *options.ENGINES),
@@ -287,7 +288,16 @@ def inspect() -> click.Command:
     return command(
         "inspect",
         _inspect,
-        (argument("names", nargs=-1, required=True, metavar="FILE..."), *options.REPORTING),
+        (
+            Argument(
+                "names",
+                "Files of arrays, and ONNX models.",
+                nargs=-1,
+                required=True,
+                metavar="FILE...",
+            ),
+            *options.REPORTING,
+        ),
         "List the arrays in files and the nodes of ONNX models. Only headers are read.",
         "data.npy stored.npz",
     )
@@ -300,7 +310,9 @@ def spec() -> click.Command:
         "spec",
         _spec,
         (
-            click.Argument(["command"], type=choice, required=False, metavar="[OPERATOR]"),
+            Argument(
+                "command", "Name of an operator.", type=choice, required=False, metavar="[OPERATOR]"
+            ),
             options.JSON,
         ),
         "Show what each standard accepts: attributes, index types and data types, a row for each"
