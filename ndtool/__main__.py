@@ -103,7 +103,7 @@ def _install_signal_handlers() -> None:
     """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
     Handlers do not raise, because some extension modules drop exceptions during import. Runs with
-    temporary files install handlers that remove them (machine/endings.py).
+    temporary files install handlers that remove them (machine/signals.py).
     """
     import signal
 

@@ -62,7 +62,7 @@ def register(text: str) -> None:
 def redact_urls(text: str) -> str:
     """Return `text` without the user, password and query of any URL in it.
 
-    >>> redacted("https://me:word@host/a.npz?signature=1:x does not exist")
+    >>> redact_urls("https://me:word@host/a.npz?signature=1:x does not exist")
     'https://host/a.npz?...:x does not exist'
     """
     for span, replacement in _literal_replacements:
