@@ -64,7 +64,7 @@ def test_a_warning_in_colour(tmp_path, monkeypatch):
 
 def test_a_preview_for_a_terminal_that_is_gone(monkeypatch):
     monkeypatch.setattr(os, "get_terminal_size", failing(errno.EIO))
-    lines = values.lines(np.arange(60), False).splitlines()
+    lines = values.format_array(np.arange(60), False).splitlines()
     assert 72 < len(lines[0]) <= 80
 
 
