@@ -209,7 +209,7 @@ def nodes(argument: str) -> list[OperatorNode]:
     Raises the errors of `describe` if the model is damaged.
     """
     path, member = parse(argument)
-    # A URL with another suffix is not opened: it is hardly a model.
+    # URLs with other suffixes are not requested, as they are hardly models.
     is_model_url = locations.is_url(path) and path.partition("?")[0].endswith(".onnx")
     if member is not None or not (os.path.isfile(path) or is_model_url):
         return []
@@ -231,7 +231,7 @@ def model(argument: str) -> ModelInfo:
 
 
 def open_location(argument: str) -> tuple[File | Folder, Locator]:
-    """Open the file or store of an argument; InputError if a file without members is given one."""
+    """Open the file or store of an argument; InputError for a member of a file without members."""
     locator = parse(argument)
     path = locator.path
     if locations.is_url(path):

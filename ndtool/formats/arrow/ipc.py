@@ -84,8 +84,7 @@ class Table:
         return self._values_offset(array, len(metadata.shape) - 1, metadata.nbytes)
 
     def _values_offset(self, array: Any, depth: int, nbytes: int) -> int | None:
-        """Return the file offset of an Arrow array's values, which are in nested lists of"
-        " `depth`."""
+        """Return the file offset of the values in nested lists, None if they cannot be mapped."""
         pa = arrow.library()
         for _ in range(depth):
             if not pa.types.is_fixed_size_list(array.type):

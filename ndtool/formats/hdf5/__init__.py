@@ -84,8 +84,7 @@ def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one dataset of a new file, or of the current one with its other"
-    " datasets."""
+    """Return a sink for one dataset of a new file, or of the current one with its datasets."""
     from ndtool.formats.hdf5 import writer
 
     return writer.create(target, metadata)

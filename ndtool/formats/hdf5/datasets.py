@@ -71,7 +71,7 @@ class StorageLayout(NamedTuple):
     @property
     def is_native(self) -> bool:
         """Whether ndtool encodes and decodes the chunks without h5py."""
-        return tuple(_FILTER_NAMES.get(one.number) for one in self.filters) in NATIVE_FILTERS
+        return tuple(_FILTER_NAMES.get(item.number) for item in self.filters) in NATIVE_FILTERS
 
 
 def layout_of(dataset: Any, name: str, start: int) -> StorageLayout:
@@ -168,7 +168,7 @@ def fill_element(dataset: Any, dtype: Dtype) -> bytes:
 
 
 def attribute_warning(dataset: Any, name: str) -> str | None:
-    """Return the warning that NetCDF attributes are not applied, None if there are no such."""
+    """Return the warning that NetCDF attributes are not applied, None without such attributes."""
     h5a = library().h5a
     names = [
         attribute for attribute in _NETCDF_ATTRIBUTES if h5a.exists(dataset, attribute.encode())
@@ -191,7 +191,7 @@ def _is_nan(attribute: Any) -> bool:
 
 
 def require_filters(layout: StorageLayout, name: str) -> None:
-    """Raise UsageError if a filter may need hdf5plugin, InputError if it is not in that either."""
+    """Raise UsageError if hdf5plugin may have a missing filter, InputError if it lacks it, too."""
     h5z = library().h5z
     for chunk_filter in layout.filters:
         if h5z.filter_avail(chunk_filter.number):

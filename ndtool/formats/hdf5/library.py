@@ -11,7 +11,7 @@ from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# The signature may be at offset 0, or at this one times a power of two.
+# The signature may be at offset 0, 512, 1024 and so on.
 _SECOND_OFFSET = 512
 
 

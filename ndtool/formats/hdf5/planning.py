@@ -115,14 +115,14 @@ def _reusable_layout(
     """Return the layout of a dataset if its values can be overwritten, else None."""
     try:
         layout = datasets.layout_of(dataset, label, start)
-        metadata_of_dataset = datasets.metadata_of(dataset, label, layout)
+        existing_metadata = datasets.metadata_of(dataset, label, layout)
         datasets.require_filters(layout, label)
     except (InputError, UsageError):
         return None
     dtype = numpytypes.numpy_dtype(metadata.dtype)
     is_same_type = (
-        numpytypes.numpy_dtype(metadata_of_dataset.dtype) == dtype
-        and metadata_of_dataset.shape == metadata.shape
+        numpytypes.numpy_dtype(existing_metadata.dtype) == dtype
+        and existing_metadata.shape == metadata.shape
     )
     has_one_link = library().h5o.get_info(dataset).rc == 1  # other links keep the current data
     has_storage = layout.position is not None or layout.chunks is not None

@@ -61,7 +61,7 @@ class DatasetFrame(Frame):
             self.total += self._values_nbytes()
 
     def _values_nbytes(self) -> int:
-        """Return the size of new values and their chunk index; 0 for compressed chunks."""
+        """Return the size of new values and their index, without chunks of unknown size."""
         layout, shape = self._metadata.layout, self._metadata.shape
         if layout is None:
             return self._metadata.nbytes
@@ -70,9 +70,9 @@ class DatasetFrame(Frame):
         return count * (chunk_nbytes + _CHUNK_ENTRY_BYTES)
 
     def begin(self, fd: int) -> None:
-        content, old, path = self._content, self.old, self._target.path
-        if old is not None and old.file is not None:
-            old.copy(fd, self._ranges())
+        content, old_file, path = self._content, self.old, self._target.path
+        if old_file is not None and old_file.file is not None:
+            old_file.copy(fd, self._ranges())
         self._output = OutputFile(fd, path, content.start, content.size - content.start)
         mode = "r+" if content.size else "w"
         try:

@@ -58,9 +58,9 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
 def _with_crc_check(
     storage: LocalFile, member: Member, byte_range: ByteRange, label: str
 ) -> ByteRange:
-    """Check the CRC of a stored member; if it is remote, whenever its range is fetched completely.
+    """Check the CRC of a stored member; if it is remote, only after a complete download.
 
-    Returns the byte range.
+    Returns the byte range, which downloads and checks a remote member.
     """
     download = byte_range.fetch
     if download is None:

@@ -243,8 +243,7 @@ def _check_sizes(start: int, member: Member, label: str) -> None:
 def decompress(
     read: Read, start: int, member: Member, label: str, block_size: int = CHUNK
 ) -> Iterator[bytes]:
-    """Decompress a member and yield its bytes; InputError after the last if size or CRC is"
-    " wrong."""
+    """Decompress a member and yield its bytes; InputError at the end if size or CRC is wrong."""
     crc = size = 0
     try:
         for block in _decompress_blocks(

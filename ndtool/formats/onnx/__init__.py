@@ -200,7 +200,7 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
 
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
-    """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
+    """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
     folder = Folder(path, storage)
 
     def describe(value: Value) -> tuple[str, str]:

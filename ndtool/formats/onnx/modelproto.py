@@ -176,7 +176,7 @@ def _node(
 
 
 def _initializer_name(value: Value) -> str:
-    """Return the name of an initializer; a sparse one has the name of its values."""
+    """Return the name of an initializer; a sparse initializer has the name of its values."""
     message = value.message
     if value.kind == "sparse initializer":
         message = next(iter(message.messages(1)), message)

@@ -73,7 +73,7 @@ def open_tensor(storage: File, name: str, header: Header, tensor: Tensor, path: 
 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:
-    """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
+    """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
     descriptions = {name: f"{t.code}{list(t.shape)}" for name, t in tensors.items()}
     return tensors[choose_name(path, name, descriptions)]

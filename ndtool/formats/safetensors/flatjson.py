@@ -23,8 +23,7 @@ class Parser:
         self._decode = json.JSONDecoder().raw_decode
 
     def keys(self, noun: str) -> Iterable[str]:
-        """Yield the keys of an object; the caller parses each value. noun: for an item, in"
-        " errors."""
+        """Yield the keys of an object; the caller parses each value. noun: of an item in errors."""
         keys = set()
         self._expect("{")
         if self._skip_delimiter("}"):

@@ -164,8 +164,7 @@ def _is_quoted(block: bytes, delimiter: bytes) -> bool:
 
 
 def _find_quoted(characters: Any, ends: Any) -> Any | None:
-    """Return a mask of quoted characters; None unless quotes enclose fields and end in their"
-    " line."""
+    """Return a mask of quoted characters; None unless quotes enclose fields and end in lines."""
     import numpy as np
 
     quotes = characters == _QUOTE

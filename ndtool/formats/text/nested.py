@@ -196,8 +196,7 @@ class _ListText:
         self.remaining = self.remaining[count:]
 
     def read_elements(self) -> tuple[list[Any], bool]:
-        """Consume the next elements and a comma; return the elements, and whether a comma"
-        " follows."""
+        """Consume the next elements and a comma; return them, and whether a comma follows."""
         while True:
             end = self.remaining.rfind(_CLOSING.get(self.remaining[:1], ",")) + (
                 self.remaining[:1] in _CLOSING
@@ -222,8 +221,7 @@ class _ListText:
                 self._raise_syntax_error("the list does not end")
 
     def _complete_elements(self) -> tuple[list[Any], int, bool]:
-        """Parse complete elements; return them, the index after them, and whether a comma"
-        " follows."""
+        """Return complete elements, the index after them, and whether a comma follows."""
         values: list[Any] = []
         position, has_more = 0, True
         while has_more:

@@ -228,8 +228,7 @@ class Sharding(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The layout of an array's files. chain: the codecs of a chunk. sharding: None without"
-    " shards."""
+    """The layout of files. chain: the codecs of a chunk. sharding: None without shards."""
 
     chain: Chain
     sharding: Sharding | None

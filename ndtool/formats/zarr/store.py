@@ -104,7 +104,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def suppress_warnings() -> Iterator[None]:
-    """Suppress the zarr package's warnings, which are about support by other readers."""
+    """Suppress the zarr package's warnings, which concern compatibility with other software."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -146,8 +146,7 @@ def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
 def _create_documents(
     array_path: str, metadata: ArrayMetadata, target: Target, zarr_target: ZarrTarget
 ) -> tuple[dict[str, bytes], Any]:
-    """Create the metadata of a new array and its groups; return the documents by key, and the"
-    " array."""
+    """Create the metadata of a new array and its groups; return documents by key, and the array."""
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
