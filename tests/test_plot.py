@@ -38,10 +38,10 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         shown = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
     assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
-    wanted = [0] * len(shown.density)
+    expected = [0] * len(shown.density)
     for run, times in counts.items():
-        wanted[run // shown.width] += times
-    assert shown.density == wanted
+        expected[run // shown.width] += times
+    assert shown.density == expected
     assert len(shown.density) == -(-total // shown.width) <= stats.FINE
     often = Counter(map(word, counts.values()))
     assert {name: count for name, count in shown.repeats if count} == {
@@ -64,9 +64,9 @@ def draw(path: str, *options: object) -> None:
     """Plot 1000 indices into 10,000 slices, 500 of them into the first."""
     rest = np.arange(1, 501) * 19
     save(data=np.zeros((10_000, 3)), indices=np.append(np.zeros(500, int), rest)[:, None])
-    ran = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--plot", path, *options)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith(b"gather_nd: ")
+    result = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--plot", path, *options)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(b"gather_nd: ")
 
 
 def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
@@ -125,12 +125,12 @@ def test_a_picture_as_html() -> None:
 @pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])
 def test_a_picture_of_few_tuples(indices: str) -> None:
     save(data=np.arange(3))
-    ran = ndtool("stats", "gather", "data.npy", indices, "--plot", "p.svg", "--json")
-    assert ran.status == 0
+    result = ndtool("stats", "gather", "data.npy", indices, "--plot", "p.svg", "--json")
+    assert result.status == 0
     root = ElementTree.parse("p.svg").getroot()
     named = {"[[7]]": 0, "[]": 0, "[[-3], [2]]": 2}[indices]
     assert len([one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]) >= named
-    assert ran.json["distinct"] == named
+    assert result.json["distinct"] == named
 
 
 def test_a_png_is_drawn_by_matplotlib() -> None:
@@ -147,19 +147,19 @@ def test_a_png_without_matplotlib_says_what_is_missing() -> None:
     os.mkdir("none")
     Path("none/matplotlib.py").write_text("raise ImportError")
     save(data=np.arange(3))
-    ran = ndtool(
+    result = ndtool(
         "stats", "gather", "data.npy", "[1]", "--plot", "p.png", env={"PYTHONPATH": "none"}
     )
-    assert (ran.status, ran.out, Path("p.png").exists()) == (2, b"", False)
-    assert "needs the package matplotlib" in ran.err
-    assert "pip install 'ndtool[plot]'" in ran.err
+    assert (result.status, result.out, Path("p.png").exists()) == (2, b"", False)
+    assert "needs the package matplotlib" in result.err
+    assert "pip install 'ndtool[plot]'" in result.err
 
 
 def test_another_suffix_is_refused() -> None:
     save(data=np.arange(3))
-    ran = ndtool("stats", "gather", "data.npy", "[1]", "--plot", "p.pdf")
-    assert ran.status == 2
-    assert "'p.pdf' does not end with any of .svg, .png, .html" in ran.err
+    result = ndtool("stats", "gather", "data.npy", "[1]", "--plot", "p.pdf")
+    assert result.status == 2
+    assert "'p.pdf' does not end with any of .svg, .png, .html" in result.err
 
 
 def test_a_picture_replaces_no_other_file() -> None:

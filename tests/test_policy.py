@@ -249,7 +249,7 @@ def test_an_attempt_without_space_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(descriptors, "write_at", fail)
-    with pytest.raises(ResourceError) as caught:
+    with pytest.raises(ResourceError) as excinfo:
         store.write(segment, 0, memoryview(b"rows"))
-    assert caught.value.passing
+    assert excinfo.value.passing
     assert os.listdir(tmp_path) == []

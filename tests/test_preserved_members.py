@@ -148,9 +148,9 @@ def test_other_members_are_preserved(
     with zipfile.ZipFile("a.npz") as archive:
         assert archive.testzip() is None
     with np.load("a.npz") as archive:
-        wanted = {"a": ARRAY, "b": LARGE, "c": ARRAY + 1, name: ARRAY + 2}
-        assert set(archive.files) == set(wanted)
-        for key, array in wanted.items():
+        expected = {"a": ARRAY, "b": LARGE, "c": ARRAY + 1, name: ARRAY + 2}
+        assert set(archive.files) == set(expected)
+        for key, array in expected.items():
             assert np.array_equal(archive[key], array)
             assert np.array_equal(load(f"a.npz:{key}"), array)
     if name not in "abc":
@@ -387,16 +387,16 @@ def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[st
     save(data=DATA, idx=IDX)
     Path("a.npz").write_bytes(raw)
     for member in ("a", "new"):
-        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
-        assert (ran.status, ran.out) == (7, b"")
-        assert ran.err.startswith("error: a.npz")
+        result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
+        assert (result.status, result.out) == (7, b"")
+        assert result.err.startswith("error: a.npz")
         assert (
-            expected_text.partition("|")[0] in ran.err or expected_text.partition("|")[2] in ran.err
+            expected_text.partition("|")[0] in result.err or expected_text.partition("|")[2] in result.err
         )
-        assert "hint: --only" in ran.err
+        assert "hint: --only" in result.err
         assert Path("a.npz").read_bytes() == raw
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
-    assert (ran.status, ran.err.partition("plan: ")[0]) == (0, "")
+    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
+    assert (result.status, result.err.partition("plan: ")[0]) == (0, "")
     if "--dry-run" not in more:
         with np.load("a.npz") as archive:
             assert archive.files == ["a"]
@@ -454,8 +454,8 @@ def test_an_archive_that_may_not_be_read() -> None:
     save(data=DATA, idx=IDX)
     os.chmod("a.npz", 0o200)
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:b")
-    ran = ndtool(*run, preexec_fn=without_overrides)
-    assert (ran.status, ran.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
+    result = ndtool(*run, preexec_fn=without_overrides)
+    assert (result.status, result.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
 
 
 def test_no_clobber_is_about_the_member() -> None:
@@ -493,10 +493,10 @@ def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: s
     path.write_bytes(raw)
     run = ("gather-nd", "data.npy", "idx.npy", "--no-trace", "-o", name)
     for more in ((), ("--dry-run",), ("--no-clobber",)):
-        ran = ndtool(*run, *more)
-        assert ran.status == 7
+        result = ndtool(*run, *more)
+        assert result.status == 7
         if more != ("--no-clobber",):
-            assert ran.err.splitlines() == [
+            assert result.err.splitlines() == [
                 f"error: {path} has 2 arrays: which is to be written?",
                 "  --> a",
                 "      b",
@@ -558,13 +558,13 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
     np.savez("a", **inputs(), other=LARGE)
     arguments = [f"a.npz:{name}" for name in RUNS[operator]]
     assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
-    ran = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
+    result = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
     preserved = [name for name in (*inputs(), "other") if name != member]
-    assert (ran.status, ran.out, ran.err) == (0, b"", f"preserved {', '.join(preserved)}\n")
+    assert (result.status, result.out, result.err) == (0, b"", f"preserved {', '.join(preserved)}\n")
     with np.load("a.npz") as archive:
-        wanted = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
+        expected = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
         assert archive.files == [*preserved, member]
-        for name, array in wanted.items():
+        for name, array in expected.items():
             assert np.array_equal(archive[name], array)
             assert archive[name].dtype == array.dtype
 
@@ -572,24 +572,24 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
 def test_messages_of_runs() -> None:
     np.savez("a", **inputs())
     run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o")
-    ran = ndtool(*run, "a.npz:output", "--json")
-    assert ran.json["output"]["kept"] == ["data", "indices", "updates", "down"]
+    result = ndtool(*run, "a.npz:output", "--json")
+    assert result.json["output"]["kept"] == ["data", "indices", "updates", "down"]
     assert ndtool(*run, "a.npz:output", "--quiet").err == ""
-    ran = ndtool(*run, "a.npz:data", "--json", "--dry-run")
-    assert ran.json["output"]["kept"] == ["indices", "updates", "down", "output"]
+    result = ndtool(*run, "a.npz:data", "--json", "--dry-run")
+    assert result.json["output"]["kept"] == ["indices", "updates", "down", "output"]
     for target in ("new.npz:x", "new.npz", "new.npy"):
-        ran = ndtool(*run, target, "--json")
-        assert "kept" not in ran.json["output"]
+        result = ndtool(*run, target, "--json")
+        assert "kept" not in result.json["output"]
         assert ndtool(*run, target.replace("new", "newer")).err == ""
-    ran = ndtool(*run, "a.npz:q", "--only", "--json")
-    assert "kept" not in ran.json["output"]
+    result = ndtool(*run, "a.npz:q", "--only", "--json")
+    assert "kept" not in result.json["output"]
     with np.load("a.npz") as archive:
         assert archive.files == ["q"]
     for i in range(11):
         write(f"b.npz:m{i}")
     np.savez("a", **inputs())
-    ran = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
-    assert ran.err == "preserved m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
+    result = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
+    assert result.err == "preserved m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
     assert ndtool(*run, "b.npz:z", env={"NDTOOL_ONLY": "1"}).err == ""
     with np.load("b.npz") as archive:
         assert archive.files == ["z"]

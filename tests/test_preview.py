@@ -118,9 +118,9 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
-    ran = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
+    result = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -171,12 +171,12 @@ def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
     before = state_of(workdir)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    title, *lines = ran.screen.splitlines()
+    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    title, *lines = result.screen.splitlines()
     assert title == "float32[1048576,2048]"
     assert 3 < len(lines) < 20
-    assert "..." in ran.screen
+    assert "..." in result.screen
     assert state_of(workdir) == before
 
 
@@ -190,12 +190,12 @@ def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any)
     index = np.zeros((1 << 20, 1), int)
     index[number] = 1 << 20
     save(idx=index)
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         traced(Request("gather_nd", "data.npy", "idx.npy"))
-    assert caught.value.position == (number,)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
-    assert (ran.status, ran.screen) == (5, "")
-    assert ran.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
+    assert excinfo.value.position == (number,)
+    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.screen) == (5, "")
+    assert result.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
 
 
 def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
@@ -207,9 +207,9 @@ def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
         "assert 'numpy' not in sys.modules\nsys.exit(status)"
     )
     run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    ran = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    message = json.loads(ran.screen)
+    result = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    assert (result.status, result.err) == (0, "")
+    message = json.loads(result.screen)
     written = ndtool(*run, "-o", "out.npy").json
     (workdir / "out.npy").unlink()
     for name in ("operator", "spec", "inputs", "trace", "threads", "version"):

@@ -142,10 +142,10 @@ def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
     if not bad.size:
         return None
     info = np.iinfo(indices.dtype)
-    wanted = [-1 - size for size in data.shape] + list(data.shape)
-    wanted += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
+    expected = [-1 - size for size in data.shape] + list(data.shape)
+    expected += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
     for position in draw.draw(st.lists(st.integers(0, bad.size - 1), min_size=1, max_size=4)):
-        value = draw.draw(st.sampled_from([v for v in wanted if info.min <= v <= info.max]))
+        value = draw.draw(st.sampled_from([v for v in expected if info.min <= v <= info.max]))
         bad[np.unravel_index(position, bad.shape)] = value
     return case._replace(arrays=(data, bad, *updates))
 
@@ -254,9 +254,9 @@ def test_an_index_out_of_bounds_is_located_everywhere(limits: None, order: str) 
     for location, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
         indices = np.ones((3, 9, 3), f"{order}i4")
         indices[location][component:] = indices[2, 8] = value
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             ndtool.gather_nd(np.zeros((2, 3, 4)), indices)
-        error = caught.value
+        error = excinfo.value
         assert (error.position, error.component, error.axis) == (location, component, component)
         assert (error.value, error.size, error.count) == (value, component + 2, 2)
 

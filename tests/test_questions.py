@@ -38,9 +38,9 @@ def arrays(workdir: Path) -> None:
 
 
 def said(*words: str) -> Any:
-    ran = command(*words, "--json")
-    assert ran.status == 0, ran.err
-    return ran.json
+    result = command(*words, "--json")
+    assert result.status == 0, result.err
+    return result.json
 
 
 def plain(answer: Answer) -> Any:
@@ -176,9 +176,9 @@ def test_fields_of_a_single_element() -> None:
 def test_errors_are_those_of_the_operator() -> None:
     with pytest.raises(BoundsError, match=r"indices\[1, 0\] = 9"):
         ndtool.explain("gather_nd", DATA, [[0], [9]], at=(0, 0))
-    with pytest.raises(DifferenceError) as caught:
+    with pytest.raises(DifferenceError) as excinfo:
         ndtool.verify("gather_nd", DATA, IDX, DATA[[3, 0, 0]])
-    assert caught.value.comparison.different == 3  # type: ignore[attr-defined]
+    assert excinfo.value.comparison.different == 3  # type: ignore[attr-defined]
     with pytest.raises(RuleError) as broken:
         ndtool.infer("gather_nd", DATA, IDX, batch_dims=2)
     assert "broken" in broken.value.trace._repr_html_()  # type: ignore[attr-defined]

@@ -159,14 +159,14 @@ def test_integers_wrap() -> None:
 def test_bounds_error_names_the_first_bad_index() -> None:
     data = np.zeros((2, 3, 4))
     indices = np.array([[[0, 0], [2, -5]], [[-4, 4], [0, 0]]])
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         reference.gather_nd(data, indices, 1)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.component, error.axis) == ((0, 1), 1, 2)
     assert (error.value, error.size, error.count, error.total) == (-5, 4, 2, 4)
-    with pytest.raises(IndexError) as caught:
+    with pytest.raises(IndexError) as excinfo:
         reference.gather_elements(data, np.full((1, 1, 2), 2**63, np.uint64), -1)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.component, error.axis) == ((0, 0, 0), None, 2)
     assert (error.value, error.count) == (2**63, 2)
     with pytest.raises(IndexError):

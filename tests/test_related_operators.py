@@ -37,16 +37,16 @@ def test_a_hint_at_another_operator_that_the_shapes_fit(
     save(data=np.zeros((5, 4)), ids=np.array([1, 2, 3]), tuples=np.array([[1], [2], [3]]))
     save(rows=np.zeros((3, 4)), columns=np.zeros((5, 3)))
     save(each=np.zeros((2, 3), int), at=np.zeros((2, 3)))
-    ran = command(*call.split(), "-o", "out.npy")
-    assert ran.status == 4
-    assert ran.err.rstrip().endswith(hint)
+    result = command(*call.split(), "-o", "out.npy")
+    assert result.status == 4
+    assert result.err.rstrip().endswith(hint)
     assert command(*hint.split()[1:], "-o", "out.npy").status == 0
 
 
 def test_a_spec_that_refuses_gives_no_such_hint(workdir: Path) -> None:
     save(data=np.zeros((3, 3)), each=np.zeros((3, 3), int), at=np.zeros((3, 3)))
-    ran = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
-    assert (ran.status, "hint" in ran.err) == (4, False)
+    result = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
+    assert (result.status, "hint" in result.err) == (4, False)
 
 
 TORCH: dict[str, Any] = {

@@ -82,9 +82,9 @@ def spans(server: Server, path: str) -> list[tuple[int, int] | None]:
     ids=["small", "fortran", "swapped", "empty", "scalar"],
 )
 def test_npy_is_what_it_is_in_a_file(server: Server, array: Any) -> None:
-    got = load(server.add("/x.npy", npy(array)))
-    assert got.dtype == array.dtype
-    assert np.array_equal(got, array)
+    actual = load(server.add("/x.npy", npy(array)))
+    assert actual.dtype == array.dtype
+    assert np.array_equal(actual, array)
 
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["stored", "deflated"])
@@ -210,23 +210,23 @@ def test_raw_bytes(server: Server, workdir: Path) -> None:
     assert ndtool("gather-nd", f"{name}@100", "indices.npy", "-o", "out.npy").status == 0
     assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
     assert server.sent < 1 << 19
-    ran = ndtool("inspect", f"{name}?key=1@200")
-    assert (ran.status, "key" in ran.err) == (3, False)
-    assert "expected 6400000 bytes at offset 200, found 6399900" in ran.err
+    result = ndtool("inspect", f"{name}?key=1@200")
+    assert (result.status, "key" in result.err) == (3, False)
+    assert "expected 6400000 bytes at offset 200, found 6399900" in result.err
 
 
 @given(st.data())
 def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
-    wanted = list(zip(cuts[::2], cuts[1::2], strict=False))
+    expected = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
-    joined = list(ranged.joined(wanted, gap, largest))
+    joined = list(ranged.joined(expected, gap, largest))
     held = [at for start, stop in joined for at in range(start, stop)]
     assert held == sorted(set(held))
-    assert set(held) >= {at for start, stop in wanted for at in range(start, stop)}
+    assert set(held) >= {at for start, stop in expected for at in range(start, stop)}
     assert all(0 < stop - start <= largest for start, stop in joined)
     apart = [start - stop for (_, stop), (start, _) in pairwise(joined)]
-    assert sum(step > gap for step in apart) <= max(len(wanted) - 1, 0)
+    assert sum(step > gap for step in apart) <= max(len(expected) - 1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
@@ -261,8 +261,8 @@ def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> Non
 def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 24, 16))
     save(idx=np.array([[5], [1 << 23], [-1]]))
-    got = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
-    assert np.array_equal(got, np.zeros((3, 16), "<f4"))
+    actual = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
+    assert np.array_equal(actual, np.zeros((3, 16), "<f4"))
     assert server.sent < 1 << 20
     assert len(server.requests) == 5
 
@@ -270,8 +270,8 @@ def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workd
 def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path) -> None:
     rows = np.random.default_rng(0).integers(150_000, 250_000, 1000)
     save(idx=rows[:, None])
-    got = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
-    assert np.array_equal(got, ROWS[rows])
+    actual = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
+    assert np.array_equal(actual, ROWS[rows])
     assert len(server.requests) <= 4
     assert server.sent < 2 << 20
 
@@ -314,8 +314,8 @@ def test_a_deflated_member_is_read_ahead(server: Server) -> None:
 
 def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> None:
     save(idx=np.array([[7], [399_999]]))
-    got = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
-    assert np.array_equal(got, ROWS[[7, -1]])
+    actual = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
+    assert np.array_equal(actual, ROWS[[7, -1]])
     assert spans(server, "/x.npy") == [(0, 1 << 16), None, (0, 1)]
 
 
@@ -463,17 +463,17 @@ def test_a_file_that_is_removed(server: Server) -> None:
 
 def test_questions_about_urls(server: Server, workdir: Path) -> None:
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
-    ran = ndtool("inspect", x, "--json")
-    assert ran.json["arrays"][0]["shape"] == [400_000, 4]
-    ran = ndtool("infer", "gather-nd", x, i)
-    assert b"float32[2,4]" in ran.out
+    result = ndtool("inspect", x, "--json")
+    assert result.json["arrays"][0]["shape"] == [400_000, 4]
+    result = ndtool("infer", "gather-nd", x, i)
+    assert b"float32[2,4]" in result.out
     assert server.sent == (1 << 16) * 2 + len(npy(np.array([[3], [9]])))
-    ran = ndtool("gather-nd", x, i, "-o", "out.npy", "-q")
-    assert (ran.status, ran.err) == (0, "")
-    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 9]])))
-    assert ran.status == 0, ran.err
-    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 8]])))
-    assert ran.status == 8, ran.err
+    result = ndtool("gather-nd", x, i, "-o", "out.npy", "-q")
+    assert (result.status, result.err) == (0, "")
+    result = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 9]])))
+    assert result.status == 0, result.err
+    result = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 8]])))
+    assert result.status == 8, result.err
 
 
 def test_no_message_at_exit(server: Server, workdir: Path) -> None:
@@ -481,13 +481,13 @@ def test_no_message_at_exit(server: Server, workdir: Path) -> None:
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
     program = "import sys; from ndtool.__main__ import main; sys.exit(main())"
     for arguments in ((x, i), (x, f"{i}x"), (f"{x}?:", i)):
-        ran = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-X", "dev", "-c", program, "gather-nd", *arguments, "-q"],
             capture_output=True,
             env=environment(),
             check=False,
         )
-        text = ran.stderr.decode()
+        text = result.stderr.decode()
         assert text.count("\n") <= 2, text
         assert "Unclosed" not in text
         assert "Traceback" not in text
@@ -509,10 +509,10 @@ def test_secrets_are_never_shown(server: Server, workdir: Path) -> None:
         ("infer", "gather-nd", url, "i.npy"),
         ("verify", "gather-nd", url, "i.npy", url),
     ):
-        ran = ndtool(*arguments)
-        assert b"PASSWORD" not in ran.out + ran.err.encode(), arguments
-        assert b"SIGNATURE" not in ran.out + ran.err.encode(), arguments
-        assert ran.status != 1
+        result = ndtool(*arguments)
+        assert b"PASSWORD" not in result.out + result.err.encode(), arguments
+        assert b"SIGNATURE" not in result.out + result.err.encode(), arguments
+        assert result.status != 1
     assert any("Authorization" in headers for headers in server.headers)
 
 
@@ -551,9 +551,9 @@ def test_private_memory_is_bounded(server: Server, workdir: Path) -> None:
         "text = open('/proc/self/status').read()\n"
         "print(int(re.search(r'RssAnon:\\s*(\\d+)', text)[1]))\n"
     )
-    ran = python(program, url)
-    assert ran.status == 0, ran.err
-    assert int(ran.out) < 160 << 10
+    result = python(program, url)
+    assert result.status == 0, result.err
+    assert int(result.out) < 160 << 10
 
 
 # Display names
@@ -588,8 +588,8 @@ def test_urls_are_parsed(argument: str, path: str, member: str | None) -> None:
 def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     save(x=ROWS[:9], other=ROWS[:3])
     for command in (("inspect", url), ("convert", "x.npy", url), ("clean", url)):
-        ran = ndtool(*command)
-        assert (ran.status, f"{url} is on another host: expected file:///" in ran.err) == (2, True)
+        result = ndtool(*command)
+        assert (result.status, f"{url} is on another host: expected file:///" in result.err) == (2, True)
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 
@@ -659,9 +659,9 @@ def test_a_package_that_is_missing(workdir: Path, missing: str, url: str, hint: 
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from ndtool.__main__ import main; sys.exit(main())"
     )
-    ran = python(program, "inspect", url, "--json")
-    assert ran.status == 2, ran.err
-    error = json.loads(ran.out)
+    result = python(program, "inspect", url, "--json")
+    assert result.status == 2, result.err
+    error = json.loads(result.out)
     assert missing in error["message"]
     assert error["hint"] == hint
 

@@ -97,10 +97,10 @@ def test_a_name_that_a_server_does_not_take(s3: Bucket) -> None:
 def test_no_credentials(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     none = settings(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
-    ran = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
-    assert ran.status == 3
-    assert ran.err.startswith("error: s3://bucket/x.npy: credentials are missing")
-    assert "Traceback" not in ran.err
+    result = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
+    assert result.status == 3
+    assert result.err.startswith("error: s3://bucket/x.npy: credentials are missing")
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("array", [ROWS[:5], LARGE, np.zeros((0, 3))], ids=["few", "parts", "none"])
@@ -375,10 +375,10 @@ def test_a_dry_run_checks_write_permission_without_effects(
     for act in (steps.rehearse, steps.execute):
         with (
             OpenCall(request) as job,
-            pytest.raises(OutputError, match="access is denied") as caught,
+            pytest.raises(OutputError, match="access is denied") as excinfo,
         ):
             acted(act, job)
-        words.append(caught.value.message)
+        words.append(excinfo.value.message)
     assert words[0] == words[1] or ".zarr" in output  # a run is denied its lock object
 
 
@@ -417,16 +417,16 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
 def test_the_command_line(s3: Bucket, workdir: Path) -> None:
     x, i = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [9]])))
     env = settings(s3.endpoint)
-    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
-    assert (ran.status, ran.err) == (0, "")
-    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
-    assert (ran.status, ran.err) == (0, "preserved rows\n")
-    ran = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
-    assert ran.status == 0, ran.err
+    result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
+    assert (result.status, result.err) == (0, "")
+    result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
+    assert (result.status, result.err) == (0, "preserved rows\n")
+    result = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
+    assert result.status == 0, result.err
 
 
 def test_a_cut_archive_at_an_output(s3: Bucket) -> None:
     s3.put("a.npz", b"no archive")
-    with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as caught:
+    with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as excinfo:
         store("s3://bucket/a.npz:one", ROWS[:5])
-    assert not isinstance(caught.value, InputError)
+    assert not isinstance(excinfo.value, InputError)

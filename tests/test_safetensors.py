@@ -123,16 +123,16 @@ def test_the_only_tensor_needs_no_name() -> None:
 
 def test_names_that_are_missing_or_wrong() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors")
-    with pytest.raises(UsageError, match="has 5 tensors: name one of them") as caught:
+    with pytest.raises(UsageError, match="has 5 tensors: name one of them") as excinfo:
         load("m.safetensors")
-    assert "c/d:e: BF16[2, 3]" in caught.value.places
+    assert "c/d:e: BF16[2, 3]" in excinfo.value.places
     with pytest.raises(InputError, match="x is not a tensor of the file: expected one of these"):
         load("m.safetensors:x")
     many = {f"t{i}": ARRAYS["b"] for i in range(30)}
     safetensors.numpy.save_file(many, "many.safetensors")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as excinfo:
         load("many.safetensors")
-    assert caught.value.places[-1] == "and 20 more"
+    assert excinfo.value.places[-1] == "and 20 more"
     Path("none.safetensors").write_bytes(pack("{}"))
     with pytest.raises(InputError, match="the file has no tensors"):
         load("none.safetensors:x")
@@ -199,8 +199,8 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
             assert (reference is None) == unknown, at
             for tensor in header.tensors if reference is not None else ():
                 data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
-                word, shape, wanted = reference[tensor.name]
-                assert (tensor.code, list(tensor.shape), data) == (word, shape, wanted), at
+                word, shape, expected = reference[tensor.name]
+                assert (tensor.code, list(tensor.shape), data) == (word, shape, expected), at
         raw[at] ^= change
 
 
@@ -210,9 +210,9 @@ def test_every_byte_of_a_file_damaged(change: int) -> None:
     for at in range(len(raw)):
         raw[at] ^= change
         Path("m.safetensors").write_bytes(raw)
-        got, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
-        if not isinstance(got, InputError) and reference is not None:
-            assert same_bytes(got, reference["a"]), at
+        actual, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
+        if not isinstance(actual, InputError) and reference is not None:
+            assert same_bytes(actual, reference["a"]), at
         raw[at] ^= change
 
 
@@ -451,13 +451,13 @@ def test_tensors_in_any_order() -> None:
     data = bytes(range(21))
     Path("m.safetensors").write_bytes(pack(json.dumps(header), data))
     write("m.safetensors:n", np.arange(3, dtype="<f4"))
-    wanted = {
+    expected = {
         "z": np.frombuffer(data, "<f8", 2, 3),
         "y": np.frombuffer(data, "u1", 3, 0),
         "x": np.frombuffer(data, "<u2", 1, 19),
         "n": np.arange(3, dtype="<f4"),
     }
-    check_file("m.safetensors", wanted, {"k": "v"})
+    check_file("m.safetensors", expected, {"k": "v"})
 
 
 @pytest.mark.parametrize("code", [">i2", ">f4", ">f8", ">c8", ">u8"])
@@ -497,9 +497,9 @@ def test_only_and_no_clobber() -> None:
 
 def test_a_file_that_is_no_safetensors_file_stays() -> None:
     Path("m.safetensors").write_bytes(b"something else")
-    with pytest.raises(OutputError, match="not a safetensors file") as caught:
+    with pytest.raises(OutputError, match="not a safetensors file") as excinfo:
         opened("m.safetensors:x", ARRAYS["a"])
-    assert "--only" in caught.value.hint
+    assert "--only" in excinfo.value.hint
     assert Path("m.safetensors").read_bytes() == b"something else"
     write("m.safetensors:x", ARRAYS["a"], only=True)
     check_file("m.safetensors", {"x": ARRAYS["a"]}, None)
@@ -550,9 +550,9 @@ def test_a_model_in_several_files() -> None:
         assert entry.member == name
         assert entry.metadata is not None
     assert [entry.member for entry in locators.describe(INDEX)] == ["a", "b", "c/d:e"]
-    with pytest.raises(UsageError, match="has 3 tensors") as caught:
+    with pytest.raises(UsageError, match="has 3 tensors") as excinfo:
         load(INDEX)
-    assert "a: one.safetensors" in caught.value.places
+    assert "a: one.safetensors" in excinfo.value.places
     with pytest.raises(InputError, match="x is not a tensor"):
         load(f"{INDEX}:x")
     before = state(Path())
@@ -668,11 +668,11 @@ def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
 def test_runs_on_tensors_say_what_stays() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     np.save("idx.npy", np.array([[2], [0]]))
-    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
-    assert (ran.status, ran.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
+    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
+    assert (result.status, result.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
     check_file("m.safetensors", {**ARRAYS, "rows": ARRAYS["a"][[2, 0]]}, METADATA)
-    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
-    assert ran.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
+    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
+    assert result.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
 
 
 def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
@@ -686,36 +686,36 @@ def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
         "--reduction",
         "add",
     )
-    ran = ndtool(*run, "-o", "out.safetensors")
-    assert (ran.status, ran.err) == (0, "")
-    wanted = ARRAYS["c/d:e"].copy()
-    np.add.at(wanted, [0, 0], ones)
-    check_file("out.safetensors", {"output": wanted}, None)
+    result = ndtool(*run, "-o", "out.safetensors")
+    assert (result.status, result.err) == (0, "")
+    expected = ARRAYS["c/d:e"].copy()
+    np.add.at(expected, [0, 0], ones)
+    check_file("out.safetensors", {"output": expected}, None)
     word = "bfloat16 is stored as V2: --dtype bfloat16 reads it"
-    ran = ndtool(*run, "-o", "out.npy")
-    assert (ran.status, ran.err) == (0, f"warning: out.npy: {word}\n")
-    assert np.load("out.npy").tobytes() == wanted.tobytes()
-    ran = ndtool(*run)
-    assert ran.err == f"warning: standard output: {word}\n"
-    ran = ndtool(*run, "-o", "out.npy", "--json")
-    assert ran.json["warnings"] == [f"out.npy: {word}"]
-    ran = ndtool(*run, "-o", "out.npy", "-q")
-    assert ran.err == ""
+    result = ndtool(*run, "-o", "out.npy")
+    assert (result.status, result.err) == (0, f"warning: out.npy: {word}\n")
+    assert np.load("out.npy").tobytes() == expected.tobytes()
+    result = ndtool(*run)
+    assert result.err == f"warning: standard output: {word}\n"
+    result = ndtool(*run, "-o", "out.npy", "--json")
+    assert result.json["warnings"] == [f"out.npy: {word}"]
+    result = ndtool(*run, "-o", "out.npy", "-q")
+    assert result.err == ""
 
 
 def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     np.save("data.npy", np.zeros(3, "c16"))
     before = state(Path())
     for more in ((), ("--dry-run", "--no-trace")):
-        ran = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
-        assert ran.status == 4
-        assert ran.err.startswith("error: m.safetensors: a safetensors file cannot hold complex128")
+        result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
+        assert result.status == 4
+        assert result.err.startswith("error: m.safetensors: a safetensors file cannot hold complex128")
     assert state(Path()) == before
 
 
 def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
-    ran = ndtool(
+    result = ndtool(
         "scatter-nd",
         "m.safetensors:a",
         "[[1]]",
@@ -723,9 +723,9 @@ def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
         "-o",
         "m.safetensors:a",
     )
-    assert ran.status == 0
-    wanted = ARRAYS["a"].copy()
-    assert load("m.safetensors:a")[[0, 2]].tolist() == wanted[[0, 2]].tolist()
+    assert result.status == 0
+    expected = ARRAYS["a"].copy()
+    assert load("m.safetensors:a")[[0, 2]].tolist() == expected[[0, 2]].tolist()
     assert same(load("m.safetensors:b"), ARRAYS["b"])
 
 

@@ -194,10 +194,10 @@ def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     """Return the status of each call, and all its output, reports included."""
-    ran = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
-    assert ran.status == 0, ran.err
-    assert not any(secret in ran.err for secret in SECRETS)
-    report: list[tuple[int, str]] = ran.json
+    result = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
+    assert result.status == 0, result.err
+    assert not any(secret in result.err for secret in SECRETS)
+    report: list[tuple[int, str]] = result.json
     return report
 
 
@@ -304,9 +304,9 @@ sys.exit(main())
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_traceback_has_no_secrets(workdir: Path, more: list[str]) -> None:
-    ran = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
-    text = ran.out.decode() + ran.err
-    assert ran.status == 1
+    result = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
+    text = result.out.decode() + result.err
+    assert result.status == 1
     assert "RuntimeError" in text
     assert not any(secret in text for secret in SECRETS)
 
@@ -330,9 +330,9 @@ def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> No
         with_secrets("nonsense://host/x.npy"),
         with_secrets("github://main/x.npy"),
     ):
-        with pytest.raises(NdtoolError) as caught:
+        with pytest.raises(NdtoolError) as excinfo:
             locators.describe(url)
-        shown = f"{caught.value} {caught.value.fields()}"
+        shown = f"{excinfo.value} {excinfo.value.fields()}"
         assert not any(secret in shown for secret in SECRETS), shown
 
 

@@ -212,8 +212,8 @@ from ndtool import files
 files.gather("{url}", "i.npy", out="o.npy")
 print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 """
-    ran = python(code, env=settings(served.endpoint, HOME=str(workdir)))
-    assert ran.out.strip() == b"set()", ran.err
+    result = python(code, env=settings(served.endpoint, HOME=str(workdir)))
+    assert result.out.strip() == b"set()", result.err
     assert np.array_equal(np.load("o.npy"), ROWS[[3, -1]])
 
 

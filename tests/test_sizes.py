@@ -74,9 +74,9 @@ def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: Non
             assert same(ndtool.gather_nd(data, turned, threads=threads), expected)
             assert same(ndtool.gather_elements(data, turned[:, 0], threads=threads), expected)
     for bad in (4 * G + 7, -4 * G - 8, G << 20):
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             ndtool.gather_nd(data, np.array([[5], [bad]]))
-        assert (caught.value.value, caught.value.size) == (bad, 4 * G + 7)
+        assert (excinfo.value.value, excinfo.value.size) == (bad, 4 * G + 7)
     other = expected[::-1].copy()
     ndtool.scatter_nd(data, tuples, other, out=data)
     assert same(data[SPOTS], other)
@@ -160,13 +160,13 @@ def test_the_command_line_beyond_32_bits(workdir: Path) -> None:
     del data
     save(indices=SPOTS, tuples=SPOTS[:, None] - 4 * G - 7)
     for operator, indices in (("gather-nd", "tuples.npy"), ("gather-elements", "indices.npy")):
-        ran = command(operator, "data.npy", indices, "-o", "out.npy")
-        assert ran.status == 0, ran.err
+        result = command(operator, "data.npy", indices, "-o", "out.npy")
+        assert result.status == 0, result.err
         assert same(np.load("out.npy"), expected)
     save(tuples=np.array([[0], [4 * G + 7]]))
-    ran = command("gather-nd", "data.npy", "tuples.npy", "-o", "out.npy")
-    assert ran.status == 5
-    assert f"tuples.npy[1, 0] = {4 * G + 7}" in ran.err
+    result = command("gather-nd", "data.npy", "tuples.npy", "-o", "out.npy")
+    assert result.status == 5
+    assert f"tuples.npy[1, 0] = {4 * G + 7}" in result.err
 
 
 # These move more than 2 GiB of actual data.
@@ -203,9 +203,9 @@ def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
     sums = ndtool.scatter_nd(np.zeros(2, "u1"), indices, values, "add")
     assert sums.tolist() == [3 * 2 * G % 256, 20]
     indices[2 * G + 3] = 2
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.gather_nd(np.array([3, 4], "u1"), indices)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.count, error.total) == ((2 * G + 3,), 1, 2 * G + 5)
 
 
@@ -213,8 +213,8 @@ def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
 def test_scatter_to_a_file_beyond_31_bits(workdir: Path, memory: None) -> None:
     sparse((2 * G + 10,))
     save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
-    ran = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
-    assert ran.status == 0, ran.err
+    result = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
+    assert result.status == 0, result.err
     out = np.load("out.npy", mmap_mode="r")
     assert out.shape == (2 * G + 10,)
     assert same(np.array(out[SPOTS[:5]]), marks("u1", 5))

@@ -69,10 +69,10 @@ def test_modes_and_bounds_are_those_of_direct_execution(
     outputs = {}
     for spared in (tuning.UNUSED_CHUNKS, TABLE.nbytes // 2):
         monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             gathered(data, rows)
         way, output = gathered(data, rows, attributes=FILLED)
-        outputs[way] = (caught.value.message, output.tobytes())
+        outputs[way] = (excinfo.value.message, output.tobytes())
     assert outputs["direct"] == outputs["sweep"]
 
 

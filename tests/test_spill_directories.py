@@ -86,15 +86,15 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
     def planned(*more: str, **env: str) -> Any:
         return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *more, env=env)
 
-    ran = planned("--spill", "a", "--spill", "b", "-v")
-    assert (ran.status, "temporary files in a, b" in ran.err) == (0, True), ran.err
-    ran = planned("--spill", "a", "--spill", "missing")
-    assert (ran.status, "--spill missing does not exist: expected" in ran.err) == (2, True)
-    ran = ndtool(*RUN, "--spill", "")
-    assert (ran.status, "--spill is empty: expected a directory" in ran.err) == (2, True)
+    result = planned("--spill", "a", "--spill", "b", "-v")
+    assert (result.status, "temporary files in a, b" in result.err) == (0, True), result.err
+    result = planned("--spill", "a", "--spill", "missing")
+    assert (result.status, "--spill missing does not exist: expected" in result.err) == (2, True)
+    result = ndtool(*RUN, "--spill", "")
+    assert (result.status, "--spill is empty: expected a directory" in result.err) == (2, True)
     assert planned(NDTOOL_SPILL="a:b:").status == 0
-    ran = planned(NDTOOL_SPILL="a:missing")
-    assert (ran.status, "NDTOOL_SPILL is missing, which does not exist" in ran.err) == (2, True)
+    result = planned(NDTOOL_SPILL="a:missing")
+    assert (result.status, "NDTOOL_SPILL is missing, which does not exist" in result.err) == (2, True)
     assert planned(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
     assert planned("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
 
@@ -108,8 +108,8 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
     with disk_of_a_megabyte(inputs / "disk"):
         before = state(inputs)
         for more in ((), ("--dry-run",)):
-            ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
-            assert (ran.status, "temporary file in disk: needs " in ran.err) == (6, True)
+            result = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
+            assert (result.status, "temporary file in disk: needs " in result.err) == (6, True)
         assert state(inputs) == before
         for name in "defgh":
             os.mkdir(name)

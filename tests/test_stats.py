@@ -159,9 +159,9 @@ def test_explanations_as_text() -> None:
     idx[77] = -1
     idx[300] = 8
     save(data=np.zeros((8, 2)), idx=idx)
-    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy")
-    assert (ran.status, ran.err) == (0, "")
-    text = ran.out.decode()
+    result = ndtool("stats", "scatter-nd", "data.npy", "idx.npy")
+    assert (result.status, result.err) == (0, "")
+    text = result.out.decode()
     assert text.startswith(
         "scatter_nd: data float64[8,2], indices int64[400,1], updates float64[400,2],"
         " reduction none\n"
@@ -185,8 +185,8 @@ def test_explanations_as_text() -> None:
         "6       0",
         "7       1       ━",
     ]
-    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
-    assert ran.out.decode("ascii").endswith("7       1       #\n")
+    result = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
+    assert result.out.decode("ascii").endswith("7       1       #\n")
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_explanations_as_text() -> None:
     ids=str,
 )
 def test_inferred_symbols(call: tuple[str, ...], words: str) -> None:
-    ran = ndtool("stats", *call)
-    assert (ran.status, ran.err) == (0, "")
-    assert words in ran.out.decode()
+    result = ndtool("stats", *call)
+    assert (result.status, result.err) == (0, "")
+    assert words in result.out.decode()
 
 
 def test_the_keys_of_json() -> None:
@@ -289,10 +289,10 @@ def test_nan_is_likelier_than_swapped_bytes() -> None:
 def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
     run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
-    ran = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
-    assert ran.status == 0
-    assert max(map(len, ran.screen.splitlines())) <= columns
-    shown, plain = (re.sub("[━─]", "", text) for text in (ran.screen, ndtool(*run).out.decode()))
+    result = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
+    assert result.status == 0
+    assert max(map(len, result.screen.splitlines())) <= columns
+    shown, plain = (re.sub("[━─]", "", text) for text in (result.screen, ndtool(*run).out.decode()))
     assert sorted(shown.split()) == sorted(plain.split())
 
 
@@ -319,8 +319,8 @@ def test_an_array_on_standard_input() -> None:
     ids=str,
 )
 def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
-    ran = ndtool("stats", *call)
-    assert (ran.status, ran.out) == (status, b"")
+    result = ndtool("stats", *call)
+    assert (result.status, result.out) == (status, b"")
 
 
 @pytest.mark.parametrize("rows", [1000, 1 << 23, 1 << 40])

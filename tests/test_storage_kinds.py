@@ -172,9 +172,9 @@ def test_all_kinds_of_inputs_and_outputs(
 ) -> None:
     described(case)
     expected = call(reference, case)
-    got = moved(case, methods, out, threads)
+    actual = moved(case, methods, out, threads)
     dtype = descr_to_dtype(dtype_to_descr(expected.dtype))
-    loaded = np.load(io.BytesIO(got))
+    loaded = np.load(io.BytesIO(actual))
     assert (loaded.dtype, loaded.shape) == (dtype, expected.shape)
-    assert got[len(got) - expected.nbytes :] == raw(expected)
+    assert actual[len(actual) - expected.nbytes :] == raw(expected)
     assert raw(call(ndtool, case, threads=threads)) == raw(expected)

@@ -86,9 +86,9 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
 def test_a_sweep_gives_the_bits_of_the_reference(
     case: Case, budget: int, threads: int, held: int, levels: int, reach: int
 ) -> None:
-    got = swept(case, budget, threads, held, levels, reach)
-    if got is not None:
-        assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+    actual = swept(case, budget, threads, held, levels, reach)
+    if actual is not None:
+        assert same(actual, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
@@ -97,11 +97,11 @@ def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], ou
     name = output.partition(":")[0]
     results = []
     for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
-        ran = ndtool(*call, *more, "-o", output, "--json")
-        assert ran.status == 0, ran.err
-        report = ran.json if output != "-" else json.loads(ran.err)
+        result = ndtool(*call, *more, "-o", output, "--json")
+        assert result.status == 0, result.err
+        report = result.json if output != "-" else json.loads(result.err)
         assert report["plan"]["way"] == way
-        results.append(ran.out if output == "-" else (folder / name).read_bytes())
+        results.append(result.out if output == "-" else (folder / name).read_bytes())
         (folder / name).unlink(missing_ok=True)
     assert results[0] == results[1] == results[2]
 
@@ -174,8 +174,8 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
         idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
     limit = "8MiB" if kind == "held" else "1MiB"
-    ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
-    assert ran.json["plan"]["way"] == "direct"
+    result = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
+    assert result.json["plan"]["way"] == "direct"
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
 
 
@@ -231,10 +231,10 @@ def test_the_first_bad_index_of_any_block_is_named(
     idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
     before = state(folder)
-    ran = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
+    result = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
     value = idx[position]
-    assert ran.status == 5
-    assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in ran.err
+    assert result.status == 5
+    assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in result.err
     assert state(folder) == before
 
 
@@ -267,9 +267,9 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
     spilled = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
-    ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
-    assert ran.status == 6
-    assert f"temporary file: needs {spilled} bytes" in ran.err
+    result = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
+    assert result.status == 6
+    assert f"temporary file: needs {spilled} bytes" in result.err
     assert state(folder).keys() == before.keys()
 
 
@@ -287,8 +287,8 @@ def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, pro
     """It is validated first, whether or not the run would write there."""
     words = f"error: --spill {name} {problem}: expected an existing directory\n"
     for flags in (LITTLE, (), ("--dry-run",)):
-        ran = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
-        assert (ran.status, ran.err) == (2, words)
+        result = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
+        assert (result.status, result.err) == (2, words)
     assert not Path("other.npy").exists()
 
 
@@ -362,9 +362,9 @@ sys.exit(main())
 """
     (folder / "spill").mkdir()
     before = state(folder)
-    ran = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
-    assert ran.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-    assert ran.err == ""
+    result = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
+    assert result.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert result.err == ""
     assert state(folder) == before
 
 
@@ -394,10 +394,10 @@ def repeated(workdir: Path) -> tuple[str, ...]:
 
 def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, ...]) -> None:
     least = peak("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "-o", "out.npy")
-    ran = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
-    spilled = ran.json["plan"]["spilled"]
+    result = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
+    spilled = result.json["plan"]["spilled"]
     read = (16 << 20) + 2 * (32 << 20) + spilled
-    assert read - 2 <= ran.json["plan"]["read"] <= read  # shares of a file are rounded
+    assert read - 2 <= result.json["plan"]["read"] <= read  # shares of a file are rounded
     most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
     assert most - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]

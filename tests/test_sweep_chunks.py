@@ -159,13 +159,13 @@ CALLS = {
 def test_a_sweep_of_stores_equals_direct_execution(
     stores: Path, call: tuple[str, ...], output: str, more: tuple[str, ...]
 ) -> None:
-    ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
-    assert ran.status == 0, ran.err
-    described = ran.json if output != "-" else json.loads(ran.err)
+    result = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
+    assert result.status == 0, result.err
+    described = result.json if output != "-" else json.loads(result.err)
     assert described["plan"]["way"] == "sweep"
-    wanted = [one.replace(".zarr", ".npy") for one in call]
+    expected = [one.replace(".zarr", ".npy") for one in call]
     checked = ndtool(
-        "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
+        "verify", *expected[: 3 + (call is CALLS["scatter"])], output, *expected[4:], stdin=result.out
     )
     assert checked.status == 0, checked.err
 
@@ -175,9 +175,9 @@ def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> 
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     before = state(stores)
     for more in ((), ("--dry-run",)):
-        ran = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
-        assert ran.status == 5
-        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in ran.err
+        result = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
+        assert result.status == 5
+        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
         assert state(stores) == before
 
 
@@ -193,10 +193,10 @@ def test_indices_out_of_bounds_are_counted_during_the_sweep(
     run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
     first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
     for more in (("--dry-run",), ()):
-        ran = ndtool(*run, *more)
-        assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
-        assert ran.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
-        assert "2 of 50000 index tuples are out of bounds" in ran.json["warnings"][0]
+        result = ndtool(*run, *more)
+        assert (result.status, result.json["plan"]["way"]) == (0, "sweep")
+        assert result.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
+        assert "2 of 50000 index tuples are out of bounds" in result.json["warnings"][0]
     inputs = len(CALLS[call]) - 2 * (call == "scatter")
     checked = ndtool(
         "verify", *CALLS[call][:inputs], "out.npy", *CALLS[call][inputs:], "--out-of-bounds", rule
@@ -218,11 +218,11 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
     for axis in ("0", "1"):  # more tuples than a block, and batches that share them
         for more in ((), ("--dry-run",)):
             command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *more)
-            wanted, ran = ndtool(*command), ndtool(*command, *LITTLE)
+            expected, result = ndtool(*command), ndtool(*command, *LITTLE)
             if axis == "0":
-                assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in ran.err
-            assert (ran.status, ran.err) == (wanted.status, wanted.err)
-            assert not Path("o.zarr").exists() or ran.status == 0
+                assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in result.err
+            assert (result.status, result.err) == (expected.status, expected.err)
+            assert not Path("o.zarr").exists() or result.status == 0
 
 
 def test_unselected_chunks_are_not_read(stores: Path) -> None:

@@ -73,9 +73,9 @@ def test_the_components_of_a_tuple_must_be_a_number(operator: str) -> None:
     types = ("float32[N,3]", "int64[M,K]", "float32[M]")[: len(OPERATORS[operator].inputs)]
     with pytest.raises(
         RuleError, match=r"indices\.shape\[-1\] is K: it must be a number"
-    ) as caught:
+    ) as excinfo:
         inferred(operator, *types)
-    assert caught.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
+    assert excinfo.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
 
 
 def test_a_product_is_one_whatever_the_order() -> None:
@@ -158,9 +158,9 @@ def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None
 
 def test_on_the_command_line(workdir: object) -> None:
     types = ("float32[N,128,D]", "int64[B,M,1]", "--batch-dims", "1")
-    ran = ndtool("infer", "gather-nd", *types)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.decode().splitlines()[-2:] == [
+    result = ndtool("infer", "gather-nd", *types)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.decode().splitlines()[-2:] == [
         "assumed: data's axis 0 (N) and indices' axis 0 (B) are equal",
         "output float32[B,M,D]",
     ]
@@ -208,6 +208,6 @@ def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
 
 
 def test_only_inference_uses_names(workdir: object) -> None:
-    ran = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
-    assert (ran.status, ran.out) == (2, b"")
-    assert ran.err == "error: float32[N]: size N is a symbol: expected a number\n"
+    result = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
+    assert (result.status, result.out) == (2, b"")
+    assert result.err == "error: float32[N]: size N is a symbol: expected a number\n"

@@ -43,8 +43,8 @@ def calls(draw: st.DrawFn) -> tuple[Any, ...]:
     new = [*shape[:axis], length, *shape[axis + 1 :]]
     dtype = draw(st.sampled_from(TYPES))
     past, update = (
-        np.random.default_rng(seed).integers(0, 99, wanted).astype(dtype)
-        for seed, wanted in enumerate((shape, new))
+        np.random.default_rng(seed).integers(0, 99, expected).astype(dtype)
+        for seed, expected in enumerate((shape, new))
     )
     if draw(st.booleans()):
         past, update = np.asfortranarray(past), update[::-1][::-1]
@@ -92,9 +92,9 @@ def test_large_caches_at_any_number_of_threads(threads: int, mode: str) -> None:
 
 def test_the_first_index_out_of_bounds_is_named_and_nothing_is_written() -> None:
     past, update = np.zeros((4, 2, 5, 3)), np.ones((4, 2, 2, 3))
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.tensor_scatter(past, update, [0, 4, -1, 3], out=past)
-    assert str(caught.value).splitlines() == [
+    assert str(excinfo.value).splitlines() == [
         "indices out of bounds: 2 of 4 elements",
         "  --> write_indices[1] = 4",
         "      data axis 2 of past has size 5, of which 2 are written: valid 0..3",
@@ -169,9 +169,9 @@ def test_shapes_with_symbols() -> None:
 
 
 def test_the_rows_of_the_standards() -> None:
-    ran = command_line("spec", "tensor-scatter")
-    assert ran.status == 0, ran.err
-    assert b"onnx:24" in ran.out
+    result = command_line("spec", "tensor-scatter")
+    assert result.status == 0, result.err
+    assert b"onnx:24" in result.out
 
 
 onnx = pytest.importorskip("onnx")
@@ -226,19 +226,19 @@ def test_the_model_command(tmp_path: Path) -> None:
             onnx.helper.make_tensor_value_info("x", 1, shape).type.tensor_type.shape
         )
     onnx.save(made, path)
-    ran = command_line("model", path, "--json")
-    (node,) = ran.json["nodes"]
+    result = command_line("model", path, "--json")
+    (node,) = result.json["nodes"]
     assert (node["operator"], node["version"]) == ("tensor_scatter", 24)
     assert list(node["inputs"]) == list(ARRAYS)
     assert node["output"]["shape"] == ["B", 8, 4]
     assert node["attributes"] == {"mode": "circular"}
     feeds = {"past": np.zeros((2, 8, 4), "f4"), "update": np.ones((2, 3, 4), "f4")}
     np.savez(tmp_path / "in.npz", **feeds, write=np.array([7, 1]))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["nodes"][0]["output"]["shape"] == [2, 8, 4]
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--against", "onnx")
-    assert b"not compared" in ran.out
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
+    assert result.status == 0, result.err
+    assert result.json["nodes"][0]["output"]["shape"] == [2, 8, 4]
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--against", "onnx")
+    assert b"not compared" in result.out
 
 
 def test_a_node_of_a_model_that_fails_is_named(tmp_path: Path) -> None:
@@ -246,20 +246,20 @@ def test_a_node_of_a_model_that_fails_is_named(tmp_path: Path) -> None:
     onnx.save(model(24, ["past", "update", "write"]), path)
     feeds = {"past": np.zeros((2, 8, 4), "f4"), "update": np.ones((2, 3, 4), "f4")}
     np.savez(tmp_path / "in.npz", **feeds, write=np.array([0, 6]))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz")
-    assert ran.status == 5
-    assert "write: indices out of bounds: 1 of 2 elements" in ran.err
-    assert "write[1] = 6" in ran.err
-    assert "valid 0..5" in ran.err
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz")
+    assert result.status == 5
+    assert "write: indices out of bounds: 1 of 2 elements" in result.err
+    assert "write[1] = 6" in result.err
+    assert "valid 0..5" in result.err
 
 
 def test_a_node_without_its_optional_input(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(24, ["past", "update", ""]), path)
     np.savez(tmp_path / "in.npz", past=np.zeros((2, 8, 4), "f4"), update=np.ones((2, 3, 4), "f4"))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
-    assert ran.status == 0, ran.err
-    assert list(ran.json["nodes"][0]["inputs"]) == ["past", "update"]
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
+    assert result.status == 0, result.err
+    assert list(result.json["nodes"][0]["inputs"]) == ["past", "update"]
 
 
 def test_out_may_only_overlap_past() -> None:

@@ -170,9 +170,9 @@ def test_a_zarr_array_is_refused(tmp_path: Any) -> None:
 
 def test_a_name_is_no_array(tmp_path: Any) -> None:
     for name in ("data.npy", tmp_path / "data.npy"):
-        with pytest.raises(UsageError, match="data is a file name") as caught:
+        with pytest.raises(UsageError, match="data is a file name") as excinfo:
             ndtool.gather_nd(name, ROWS)
-        assert "ndtool.files" in caught.value.hint
+        assert "ndtool.files" in excinfo.value.hint
     letters = np.array(["a", "b"])
     assert ndtool.scatter_nd(letters, [1], "z").tolist() == ["a", "z"]
 

@@ -39,10 +39,10 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     """Return the array of indices, of updates, or of data, in a text file."""
-    wanted = None if dtype is None else dtypes.from_name(dtype)
+    expected = None if dtype is None else dtypes.from_name(dtype)
     literals = dtype is None and not free
     with closing(
-        locators.open_source(argument, Streams(-1), literals=literals, dtype=wanted)
+        locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
     ) as one:
         raw = source.whole(one).buffer
         found = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
@@ -116,10 +116,10 @@ GOOD = [
 @pytest.mark.parametrize(("argument", "content", "expected"), GOOD)
 def test_indices(argument: str, content: str, expected: Any) -> None:
     put(argument.removeprefix("text:"), content)
-    wanted = np.asarray(expected, getattr(expected, "dtype", np.int64))
+    expected_result = np.asarray(expected, getattr(expected, "dtype", np.int64))
     found = read(argument)
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-    assert np.array_equal(found, wanted)
+    assert (found.dtype, found.shape) == (expected_result.dtype, expected_result.shape)
+    assert np.array_equal(found, expected_result)
 
 
 INTEGER = "is not an integer: expected one such as 5 or -1"
@@ -201,11 +201,11 @@ BAD = [
 @pytest.mark.parametrize(("argument", "content", "text"), BAD)
 def test_bad_indices(argument: str, content: Any, text: str, parser: str) -> None:
     put(argument, content)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         read(argument)
     if parser == "small blocks" and "or later" in text:
         text = "not UTF-8"
-    assert text in caught.value.message
+    assert text in excinfo.value.message
 
 
 UPDATES = [
@@ -229,8 +229,8 @@ def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any
     found = read("u.txt", dtype)
     assert found.dtype == np.dtype(dtype)
     with np.errstate(all="ignore"):
-        wanted = np.array(expected, dtype)
-    assert np.array_equal(found, wanted, equal_nan=True)
+        expected_result = np.array(expected, dtype)
+    assert np.array_equal(found, expected_result, equal_nan=True)
     values = [text.lower() if text[:1] in "tF" else text for text in content.split()]
     if dtype not in ("complex64",) and "." not in (values[0][:1], values[2 % len(values)][:1]):
         put("u.json", f"[{', '.join(values)}]".replace("nan", "NaN").replace("inf", "Infinity"))
@@ -268,9 +268,9 @@ def test_bfloat16_updates() -> None:
 )
 def test_bad_updates(dtype: str, content: str, text: str) -> None:
     put("u.txt", content)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         read("u.txt", dtype)
-    assert text in caught.value.message
+    assert text in excinfo.value.message
 
 
 @pytest.mark.parametrize("dtype", ["S3", "datetime64[s]", "V4"])
@@ -343,8 +343,8 @@ def test_random_tables_are_what_was_written() -> None:
         put("t.csv", rng.choice(["\n", "\r\n"]).join(text))
         chosen = rng.sample(names, rng.randint(1, width))
         found = read(f"t.csv:{','.join(chosen)}")
-        wanted = np.array(table)[:, [names.index(one) for one in chosen]]
-        assert np.array_equal(found.reshape(wanted.shape), wanted)
+        expected = np.array(table)[:, [names.index(one) for one in chosen]]
+        assert np.array_equal(found.reshape(expected.shape), expected)
         put("t.json", json.dumps(table, indent=rng.choice([None, 1])))
         assert np.array_equal(read("t.json"), np.array(table))
 
@@ -364,8 +364,8 @@ def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
     put("new.csv", "a,b\n1,2.5\n3,4\n")
     assert ndtool("gather", "data.npy", "ids.csv:user_id", "-o", "a.npy").status == 0
     assert np.load("a.npy").tolist() == [[6, 7], [10, 11]]
-    ran = ndtool("scatter", "data.npy", "ids.csv:user_id", "new.csv", "-o", "b.npy")
-    assert (ran.status, np.load("b.npy")[[3, 5]].tolist()) == (0, [[1, 2.5], [3, 4]])
+    result = ndtool("scatter", "data.npy", "ids.csv:user_id", "new.csv", "-o", "b.npy")
+    assert (result.status, np.load("b.npy")[[3, 5]].tolist()) == (0, [[1, 2.5], [3, 4]])
     for question in (
         ("verify", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "b.npy"),
         ("infer", "scatter", "data.npy", "ids.csv:user_id", "new.csv"),
@@ -373,43 +373,43 @@ def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
         ("explain", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "--at", "3,1"),
         ("convert", "new.csv", "c.npy"),
     ):
-        ran = ndtool(*question)
-        assert ran.status == 0, ran.err
+        result = ndtool(*question)
+        assert result.status == 0, result.err
     assert np.load("c.npy").dtype == np.float64
     entries = ndtool("inspect", "ids.csv", "--json").json
     assert "ids.csv:user_id" in json.dumps(entries)
-    ran = ndtool("gather", "data.npy", "ids.csv:user", "-o", "x.npy")
-    assert ran.status == 3
-    assert "'user' is not a column of the file" in ran.err
+    result = ndtool("gather", "data.npy", "ids.csv:user", "-o", "x.npy")
+    assert result.status == 3
+    assert "'user' is not a column of the file" in result.err
 
 
 def test_standard_input_as_text(parser: str) -> None:
     commands(parser)
     save(data=np.arange(10.0))
     for arguments in (("-", "--text"), ("text:-",)):
-        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
-        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
-    ran = ndtool("gather", "data.npy", "text:-:id", "-o", "a.npy", stdin=b'{"id": 3}\n')
+        result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
+        assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
+    result = ndtool("gather", "data.npy", "text:-:id", "-o", "a.npy", stdin=b'{"id": 3}\n')
     assert np.load("a.npy").tolist() == [3]
-    ran = ndtool("gather", "data.npy", "-", "--text", stdin=b"3\nx\n")
-    assert (ran.status, "standard input: line 2, column 0: 'x'" in ran.err) == (3, True)
-    ran = ndtool("convert", "text:-", "b.npy", stdin=b"3\n1.5\n")
+    result = ndtool("gather", "data.npy", "-", "--text", stdin=b"3\nx\n")
+    assert (result.status, "standard input: line 2, column 0: 'x'" in result.err) == (3, True)
+    result = ndtool("convert", "text:-", "b.npy", stdin=b"3\n1.5\n")
     assert np.load("b.npy").tolist() == [3, 1.5]
     raw = Path("data.npy").read_bytes() + b"3\n5\n"
-    ran = ndtool("gather", "-", "-", "--text", "-o", "a.npy", stdin=raw)
-    assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+    result = ndtool("gather", "-", "-", "--text", "-o", "a.npy", stdin=raw)
+    assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
 
 
 def test_files_of_other_names_as_text(parser: str) -> None:
     commands(parser)
     save(data=np.arange(10.0))
     put("ids", "3\n5\n")
-    ran = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
-    assert ran.status == 3
-    assert "text:FILE" in ran.err
+    result = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
+    assert result.status == 3
+    assert "text:FILE" in result.err
     for arguments in (("ids", "--text"), ("text:ids",)):
-        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
-        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+        result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
+        assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
     os.rename("ids", "ids.npy")  # content decides, not the name
     np.save("real.txt.npy", np.array([3, 5]))
     os.rename("real.txt.npy", "real.txt")

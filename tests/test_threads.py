@@ -187,8 +187,8 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 def run(script, **variables):
     env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
-    ran = python(CALLS + script, env=env)
-    assert (ran.status, ran.err) == (0, "")
+    result = python(CALLS + script, env=env)
+    assert (result.status, result.err) == (0, "")
 
 
 @linux

@@ -239,9 +239,9 @@ def test_later_changes_of_the_indices_do_not_reach_the_backward() -> None:
 
 def test_refusals_say_how_to_go_on() -> None:
     data = torch.zeros(3, requires_grad=True)
-    with pytest.raises(DtypeError, match=r"requires grad: pass data.detach\(\)") as caught:
+    with pytest.raises(DtypeError, match=r"requires grad: pass data.detach\(\)") as excinfo:
         ndtool.gather(data, [0])
-    assert caught.value.hint == "the functions of ndtool.torch are differentiable"
+    assert excinfo.value.hint == "the functions of ndtool.torch are differentiable"
     with pytest.raises(DtypeError, match="updates is a torch tensor that requires grad"):
         ndtool.scatter(torch.zeros(3), [0], torch.zeros(1, requires_grad=True))
     with pytest.raises(DtypeError, match="requires grad"):

@@ -85,13 +85,13 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
     count = grid.blocks(plan.data, step)
-    wanted = [n for n in range(count) if hit[assembly.window(grid.box(plan.data, step, n))].any()]
+    expected = [n for n in range(count) if hit[assembly.window(grid.box(plan.data, step, n))].any()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
         patch.setattr(touched, "FLAGS", flags)
         one = gathered(plan, indices)
-        assert list(one.blocks(step)) == wanted
-        assert list(one.blocks(step)) == wanted
+        assert list(one.blocks(step)) == expected
+        assert list(one.blocks(step)) == expected
 
 
 @pytest.mark.parametrize("granule", [1, 16, touched.GRANULE])
@@ -104,16 +104,16 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "GRANULE", granule)
         ranges = list(gathered(plan, indices).ranges(itemsize, order))
-    wanted = np.repeat(hit, itemsize)
-    got = np.zeros(hit.size * itemsize, bool)
+    expected = np.repeat(hit, itemsize)
+    actual = np.zeros(hit.size * itemsize, bool)
     for start, stop in ranges:
-        assert 0 <= start < stop <= got.size
-        got[start:stop] = True
-    assert not (wanted & ~got).any()
+        assert 0 <= start < stop <= actual.size
+        actual[start:stop] = True
+    assert not (expected & ~actual).any()
     ends = [end for one in ranges for end in one]
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
-        assert (got == wanted).all()
+        assert (actual == expected).all()
 
 
 @pytest.mark.slow("counts of touched elements beyond one table of flags")
@@ -268,14 +268,14 @@ def test_holes_are_zeros_and_take_no_space(
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as one:
         byte_range = source.whole(one, gathered(plan, indices), threads)
-        got = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
+        actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     some = list(gathered(plan, indices).blocks(step))
-    wanted, held = np.zeros_like(DATA), 0
+    expected, held = np.zeros_like(DATA), 0
     for number in some:
         window = assembly.window(grid.box(DATA.shape, step, number))
-        wanted[window] = DATA[window]
+        expected[window] = DATA[window]
         held += DATA[window].nbytes
-    assert (got == wanted).all()
+    assert (actual == expected).all()
     assert numbers(read, "data.toy") == some
     nbytes = sum(stop - start for start, stop in reserved)
     many = 2 * len(some) >= grid.blocks(DATA.shape, step)

@@ -109,18 +109,18 @@ def test_records_with_gaps_are_verified(tmp_path: Path) -> None:
     compared = verify.verify(Request("gather_nd", **names))
     assert compared.described == "struct[2]"
     names = saved(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 1]])
-    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as caught:
+    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo:
         verify.verify(Request("gather_nd", **names))
-    assert caught.value.places[0].endswith("output.npy[1] = (0, 2) (bytes 0000000002000000)")
+    assert excinfo.value.places[0].endswith("output.npy[1] = (0, 2) (bytes 0000000002000000)")
 
 
 @pytest.mark.parametrize("dtype", ["<U1", ">U1", "<M8", [("a", "<U1")]])
 def test_a_difference_in_what_numpy_cannot_write(tmp_path: Path, dtype: Any) -> None:
     data = np.frombuffer(np.arange(0x110000, 0x110020, dtype="u4").tobytes(), dtype)
     names = saved(tmp_path, data=data, indices=[[2], [0]], output=data[[2, 1]])
-    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as caught:
+    with pytest.raises(DifferenceError, match="in 1 of 2 elements") as excinfo:
         verify.verify(Request("gather_nd", **names))
-    assert f"(bytes {data[1:2].tobytes().hex()})" in caught.value.places[0]
+    assert f"(bytes {data[1:2].tobytes().hex()})" in excinfo.value.places[0]
 
 
 def test_types_of_ml_dtypes() -> None:
@@ -134,6 +134,6 @@ def test_types_of_ml_dtypes() -> None:
 @pytest.mark.parametrize("package", [None, object()], ids=["none", "an old one"])
 def test_a_preview_of_a_type_without_its_package(monkeypatch: Any, package: object) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", package)
-    with pytest.raises(UsageError, match=r"bfloat16 .* needs the package ml_dtypes") as caught:
+    with pytest.raises(UsageError, match=r"bfloat16 .* needs the package ml_dtypes") as excinfo:
         values.as_array(memoryview(bytes(2)), dtypes.from_name("bfloat16"), (1,))
-    assert caught.value.hint == "pip install --upgrade 'ndtool[ml]'"
+    assert excinfo.value.hint == "pip install --upgrade 'ndtool[ml]'"

@@ -98,9 +98,9 @@ print(json.dumps(reports))
 
 
 def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
-    ran = python(CHILD, stdin=json.dumps(calls).encode())
-    assert ran.status == 0, ran.err
-    report: list[tuple[int, str]] = ran.json
+    result = python(CHILD, stdin=json.dumps(calls).encode())
+    assert result.status == 0, result.err
+    report: list[tuple[int, str]] = result.json
     return report
 
 
@@ -169,23 +169,23 @@ def test_variables_for_other_outputs_are_ignored() -> None:
             continue  # the explicit option needs the extra cluster
         flag = f"--{name.lower().replace('_', '-')}"
         words = [*plain, "-o", "/dev/null"]
-        ran = ndtool(*words, env={f"NDTOOL_{name}": value})
-        assert (ran.status, ran.err) == (0, ""), name
+        result = ndtool(*words, env={f"NDTOOL_{name}": value})
+        assert (result.status, result.err) == (0, ""), name
         given = [flag] if name == "RESUME" else [flag, value]
         assert ndtool(*words, *given).status == explicit, name
     for name, value in (("CHUNKS", "1,4"), ("SHARDS", "2,4"), ("CODEC", "gzip:1")):
-        ran = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
-        assert (ran.status, ran.err, os.path.isfile("plain.zarr")) == (0, "", True), name
-    ran = ndtool("model", "data.npy", env={"NDTOOL_AGAINST": "numpy"})
-    assert "--against" not in ran.err
+        result = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
+        assert (result.status, result.err, os.path.isfile("plain.zarr")) == (0, "", True), name
+    result = ndtool("model", "data.npy", env={"NDTOOL_AGAINST": "numpy"})
+    assert "--against" not in result.err
 
 
 def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     for name, what in (("nowhere", "does not exist"), ("idx.npy", "is not a directory")):
-        ran = ndtool(*run, env={"NDTOOL_SPILL": name})
+        result = ndtool(*run, env={"NDTOOL_SPILL": name})
         message = f"error: NDTOOL_SPILL is {name}, which {what}: expected a directory\n"
-        assert (ran.status, ran.err) == (2, message)
+        assert (result.status, result.err) == (2, message)
         assert f"--spill {name} {what}" in ndtool(*run, "--spill", name).err
     assert ndtool(*run, "--spill", ".", env={"NDTOOL_SPILL": "nowhere"}).status == 0
 
@@ -193,8 +193,8 @@ def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
 def test_an_option_overrides_a_conflicting_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     both = {"NDTOOL_WORKERS": "2", "NDTOOL_SCHEDULER": "tcp://127.0.0.1:1"}
-    ran = ndtool(*run, env=both)
-    assert (ran.status, "expected one of them" in ran.err) == (2, True)
+    result = ndtool(*run, env=both)
+    assert (result.status, "expected one of them" in result.err) == (2, True)
     pytest.importorskip("distributed", reason="an option that is taken needs the extra cluster")
     env = {"NDTOOL_WORKERS": "2"}
     assert "no-file.json" in ndtool(*run, "--scheduler", "no-file.json", env=env).err
@@ -212,9 +212,9 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
 )
 def test_an_address_that_is_none_says_why(address: str, why: str) -> None:
     pytest.importorskip("distributed")
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
-    assert ran.status == 2
-    assert why in ran.err
+    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
+    assert result.status == 2
+    assert why in result.err
 
 
 @pytest.mark.parametrize("output", ["memory://x.npy", "MEMORY://x.npz:a", "memory://x.zarr"])
@@ -224,6 +224,6 @@ def test_an_output_that_would_end_with_the_process_is_refused(output: str) -> No
         ("gather-nd", "data.npy", "idx.npy", "-o", output),
         ("convert", "data.npy", output),
     ):
-        ran = ndtool(*words)
-        assert (ran.status, ran.out) == (2, b"")
-        assert f"{output} would be in the memory of this process only: expected" in ran.err
+        result = ndtool(*words)
+        assert (result.status, result.out) == (2, b"")
+        assert f"{output} would be in the memory of this process only: expected" in result.err

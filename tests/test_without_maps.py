@@ -127,14 +127,14 @@ def test_a_run_gives_the_same_file(
     if expected == "by_destination" and threads == 1 and case.reduction != "mean":
         expected = "_in_order"
     for name in ("out.npy", "out.npz"):
-        wanted = run(case, name, threads)
+        expected_result = run(case, name, threads)
         for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MEMORY", memory)
                 refused = refuse_maps(patch, disk, number, reading=reading)
                 algorithm = Mock(wraps=getattr(WHERE[expected], expected))
                 patch.setattr(WHERE[expected], expected, algorithm)
-                assert run(case, name, threads) == wanted
+                assert run(case, name, threads) == expected_result
                 assert algorithm.called
                 assert refused or (case.algorithm == "gather_item" and not reading)
 
@@ -176,9 +176,9 @@ def test_temporary_files_that_cannot_be_mapped_either(
     save(data=np.arange(1 << 20))
     monkeypatch.setenv("TMPDIR", str(disk))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as caught:
+    with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as excinfo:
         locators.open_source("data.npy", Streams())
-    assert "TMPDIR" in caught.value.hint
+    assert "TMPDIR" in excinfo.value.hint
 
 
 def test_outputs_without_maps_are_written(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,20 +93,20 @@ WAYS = {
 def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -> None:
     array = some(code, shape)
     put("x.zarr", array, zarr_format=version)
-    got = load("x.zarr")
-    wanted = zarr.open_array("x.zarr", mode="r")[...]
-    assert got.shape == array.shape
-    assert raw(got.astype(array.dtype) if array.dtype.kind != "V" else got) == raw(array)
-    assert got.dtype == (array.dtype if version == 2 else wanted.dtype)
+    actual = load("x.zarr")
+    expected = zarr.open_array("x.zarr", mode="r")[...]
+    assert actual.shape == array.shape
+    assert raw(actual.astype(array.dtype) if array.dtype.kind != "V" else actual) == raw(array)
+    assert actual.dtype == (array.dtype if version == 2 else expected.dtype)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_encodings_of_values(way: str) -> None:
     array = some("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[way])
-    got = load("x.zarr")
-    assert got.dtype.str == (">i4" if "big" in way else "<i4")
-    assert (got == array).all()
+    actual = load("x.zarr")
+    assert actual.dtype.str == (">i4" if "big" in way else "<i4")
+    assert (actual == array).all()
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -127,9 +127,9 @@ def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) ->
         zarr_format=version,
     )  # fmt: skip
     made[:2, 2:] = array[:2, 2:]
-    wanted = np.full((4, 4), array[1, 1], code)
-    wanted[:2, 2:] = array[:2, 2:]
-    assert same(load("x.zarr"), wanted)
+    expected = np.full((4, 4), array[1, 1], code)
+    expected[:2, 2:] = array[:2, 2:]
+    assert same(load("x.zarr"), expected)
 
 
 def test_no_fill_value_is_zeros() -> None:
@@ -197,10 +197,10 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
 
 
 def refused(argument: str, kind: Any, match: str) -> None:
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as excinfo:
         locators.open_source(argument, Streams(-1))
-    assert re.search(match, caught.value.message), caught.value.message
-    assert "\n" not in caught.value.message
+    assert re.search(match, excinfo.value.message), excinfo.value.message
+    assert "\n" not in excinfo.value.message
 
 
 def test_arrays_of_a_group_are_listed() -> None:
@@ -270,9 +270,9 @@ def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.zarr", np.zeros(3))
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(UsageError, match="needs the zarr package") as caught:
+    with pytest.raises(UsageError, match="needs the zarr package") as excinfo:
         locators.open_source("x.zarr", Streams(-1))
-    assert caught.value.hint == "pip install 'ndtool[zarr]'"
+    assert excinfo.value.hint == "pip install 'ndtool[zarr]'"
 
 
 # Damage
@@ -289,8 +289,8 @@ def attempt(act: Any) -> Any:
 def damaged(argument: str, array: Any) -> None:
     """Read a damaged store: it is refused with an error, or is still an array."""
     for act in (lambda: locators.describe(argument), lambda: load(argument)):
-        got = attempt(act)
-        assert not isinstance(got, str) or re.fullmatch("x.zarr.*", got), got
+        actual = attempt(act)
+        assert not isinstance(actual, str) or re.fullmatch("x.zarr.*", actual), actual
 
 
 FLIPS = "each byte of metadata may be damaged in several ways"
@@ -335,11 +335,11 @@ def test_chunks_cut_short_at_every_length(options: Any) -> None:
     raw = chunk.read_bytes()
     for length in range(len(raw)):
         chunk.write_bytes(raw[:length])
-        got = attempt(lambda: load("x.zarr"))
-        if isinstance(got, str):
-            assert re.fullmatch("x.zarr: .*", got), got
+        actual = attempt(lambda: load("x.zarr"))
+        if isinstance(actual, str):
+            assert re.fullmatch("x.zarr: .*", actual), actual
         else:
-            assert (got == array).all(), length
+            assert (actual == array).all(), length
 
 
 def test_a_damaged_chunk_gives_one_sentence() -> None:
@@ -426,7 +426,7 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
     done = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
     status, most = map(int, done.out.split())
     assert status == 0, done.err
-    got = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
-    assert got[0, 5] == 7
-    assert got[1, 6] == 1
+    actual = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
+    assert actual[0, 5] == 7
+    assert actual[1, 6] == 1
     assert most <= (96 << 20) + threads * chunk, most

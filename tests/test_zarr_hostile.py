@@ -65,28 +65,28 @@ def store(**options: Any) -> tuple[Path, Path]:
 
 def measured(*arguments: object) -> tuple[Ran, int]:
     """Run ndtool; return the result, and the peak of private memory."""
-    ran = python(MEASURED, *arguments)
-    status, most = map(int, ran.out.split()[-2:])
-    return ran._replace(status=status), most
+    result = python(MEASURED, *arguments)
+    status, most = map(int, result.out.split()[-2:])
+    return result._replace(status=status), most
 
 
 def gathered(argument: str = "x.zarr") -> Ran:
     """Gather from a store that must be refused within the memory limit."""
-    ran, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
+    result, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
     assert most <= OWN + 3 * CHUNK, most
-    assert ran.status == 3, ran
-    assert ran.err.startswith("error: "), ran.err
-    assert ran.err.count("\n") == 1, ran.err
+    assert result.status == 3, result
+    assert result.err.startswith("error: "), result.err
+    assert result.err.count("\n") == 1, result.err
     assert not os.path.exists("o.npy")
-    return ran
+    return result
 
 
 def said_of() -> str:
     """Return the error of a store in this process, raised before memory is allocated."""
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         load("x.zarr")
-    assert "\n" not in caught.value.message
-    return caught.value.message
+    assert "\n" not in excinfo.value.message
+    return excinfo.value.message
 
 
 # Chunks
@@ -162,8 +162,8 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: S
         file.truncate(BOMB)
     url = serve(web, "x.zarr")
     web.sent = 0
-    ran = gathered(url)
-    assert "at most 1196032 are valid" in ran.err
+    result = gathered(url)
+    assert "at most 1196032 are valid" in result.err
     assert web.sent < 4 * CHUNK
     chunk.write_bytes(bomb("gzip"))
     gathered(serve(web, "x.zarr"))
@@ -388,8 +388,8 @@ def test_metadata_that_would_fill_the_memory(options: Any, remote: bool, web: Se
         (b"[]", "its metadata are no JSON object"),
     ):
         meta.write_bytes(body)
-        ran = gathered(serve(web, "x.zarr") if remote else "x.zarr")
-        assert expected_text in ran.err or (remote and body[:1] == b"["), "which is no metadata"
+        result = gathered(serve(web, "x.zarr") if remote else "x.zarr")
+        assert expected_text in result.err or (remote and body[:1] == b"["), "which is no metadata"
 
 
 TYPES = [
@@ -482,8 +482,8 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr.core.sync._get_loop", fail)
     monkeypatch.setattr("zarr.storage.LocalStore.__init__", fail)
     assert same(load("x.zarr"), DATA)
-    ran = ndtool("convert", "x.zarr", "y.zarr")
-    assert (ran.status, ran.err) == (0, "")
+    result = ndtool("convert", "x.zarr", "y.zarr")
+    assert (result.status, result.err) == (0, "")
 
 
 # Limits of the process
@@ -494,16 +494,16 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unmeasured")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
-    ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
-    if ran.status:
-        assert ran.status == 6
-        assert ran.err.startswith("error: ")
-        assert "Traceback" not in ran.err
+    result = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
+    if result.status:
+        assert result.status == 6
+        assert result.err.startswith("error: ")
+        assert "Traceback" not in result.err
         assert os.listdir() == ["x.zarr"]
         assert megabytes < 512
     else:
-        got = np.load(to) if to == "o.npy" else load(to)
-        assert same(got, DATA)
+        actual = np.load(to) if to == "o.npy" else load(to)
+        assert same(actual, DATA)
 
 
 @pytest.mark.parametrize("count", [6, 7, 8, 10])
@@ -511,11 +511,11 @@ def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))
     for to in ("o.npy", "o.zarr", "old.zarr"):
-        ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
-        assert "Traceback" not in ran.err
-        assert ran.status in (0, 6)
-        if ran.status:
-            assert "Too many open files" in ran.err
+        result = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
+        assert "Traceback" not in result.err
+        assert result.status in (0, 6)
+        if result.status:
+            assert "Too many open files" in result.err
         else:
             assert same(np.load(to) if to == "o.npy" else load(to), DATA)
         assert not [name for name in os.listdir() if name.startswith(".")]

@@ -391,9 +391,9 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
     save(indices=INDICES, updates=DATA[:3])
     done = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
     assert done.status == 0, done
-    wanted = DATA.copy()
-    wanted[INDICES[:, 0]] = DATA[:3]
-    assert same(load("x.zarr"), wanted)
+    expected = DATA.copy()
+    expected[INDICES[:, 0]] = DATA[:3]
+    assert same(load("x.zarr"), expected)
     assert sorted(os.listdir()) == ["indices.npy", "updates.npy", "x.zarr"]
 
 
@@ -544,8 +544,8 @@ def test_functions_change_no_signals() -> None:
     """In a separate process: commands in this one install signal handlers."""
     save(data=DATA, indices=INDICES)
     command = [sys.executable, "-c", SIGNALS]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment())
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "x.zarr\nx.npy\n", "")
+    result = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert (result.returncode, result.stdout, result.stderr) == (0, "x.zarr\nx.npy\n", "")
 
 
 STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunks", "1,1"]
@@ -569,9 +569,9 @@ def test_a_current_directory_that_was_removed_takes_no_output(output: str) -> No
     save(data=DATA)
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
     data = os.path.abspath("data.npy")
-    ran = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
+    result = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
     path = output.partition(":")[0]
-    assert (ran.status, ran.err) == (7, f"error: {path}: No such file or directory\n")
+    assert (result.status, result.err) == (7, f"error: {path}: No such file or directory\n")
 
 
 def test_the_next_run_removes_what_a_killed_one_left() -> None:
@@ -712,17 +712,17 @@ def test_types_that_zarr_lacks(name: str) -> None:
     saved.save_file({"a": data}, "a.safetensors")
     save(indices=np.array([[2]]))
     for more in ((), ("--dry-run",)):
-        ran = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
-        assert ran.status == 4
-        assert f"error: x.zarr: its format does not know {name}: expected one" in ran.err
-        assert "warning" not in ran.err
+        result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
+        assert result.status == 4
+        assert f"error: x.zarr: its format does not know {name}: expected one" in result.err
+        assert "warning" not in result.err
     assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
     assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
     assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
     for more in ((), ("--dtype", name)):
-        ran = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
-        assert (ran.status, ran.err) == (0, "")
+        result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
+        assert (result.status, result.err) == (0, "")
         assert same(load("y.zarr"), data[2:].view(code))
-    ran = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
-    assert ran.status == 0, ran.err
+    result = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
+    assert result.status == 0, result.err
     assert Path("b.safetensors").read_bytes().endswith(raw(data))

@@ -118,9 +118,9 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     url = serve(web, "x.zarr")
     web.sent = 0
     with opened(url) as one:
-        got = [bytes(one.block(number)) for number in (1, 2)]
+        actual = [bytes(one.block(number)) for number in (1, 2)]
         one.recheck()
-    assert got == [data[8:16].tobytes(), data[16:24].tobytes()]
+    assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
     spans = requested(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
     assert requested(web, "c/1/0") == []
@@ -200,9 +200,9 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
         load(f"{url}:none")
     zarr.consolidate_metadata("x.zarr")
     url = serve(web, "x.zarr", "/y.zarr")
-    with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as caught:
+    with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as excinfo:
         load(url)
-    assert [line.partition(":")[0] for line in caught.value.places] == ["b", "g/a"]
+    assert [line.partition(":")[0] for line in excinfo.value.places] == ["b", "g/a"]
     assert [entry.member for entry in locators.describe(url)] == ["b", "g/a"]
     for name, body in files("x.zarr").items():
         if name != "zarr.json":
@@ -420,16 +420,16 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr", "deep/x.zarr")
     assert same(load(url), DATA)
-    ran = ndtool("convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5")
-    assert ran.status == 0, ran.err
+    result = ndtool("convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5")
+    assert result.status == 0, result.err
     save(indices=ROWS)
-    ran = ndtool("gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr")
-    assert ran.status == 0, ran.err
+    result = ndtool("gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr")
+    assert result.status == 0, result.err
     assert same(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
-    ran = ndtool("inspect", "s3://bucket/y.zarr")
-    assert b"y.zarr:g/a" in ran.out
-    ran = ndtool("convert", url, "s3://bucket/z.zarr")
-    assert (ran.status, "cannot be replaced atomically" in ran.err) == (7, True)
+    result = ndtool("inspect", "s3://bucket/y.zarr")
+    assert b"y.zarr:g/a" in result.out
+    result = ndtool("convert", url, "s3://bucket/z.zarr")
+    assert (result.status, "cannot be replaced atomically" in result.err) == (7, True)
     store = zarr.storage.FsspecStore.from_url(
         "s3://bucket/z.zarr", storage_options={"endpoint_url": s3.endpoint}
     )
