@@ -35,16 +35,16 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         for _, run, _, _ in named(case)
     )
     with opened(case) as call:
-        shown = pictures.picture(call, stats.stats(call))
+        picture = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
-    assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
-    expected = [0] * len(shown.density)
+    assert (picture.runs, picture.named, picture.tuples) == (total, len(counts), counts.total())
+    expected = [0] * len(picture.density)
     for run, times in counts.items():
-        expected[run // shown.width] += times
-    assert shown.density == expected
-    assert len(shown.density) == -(-total // shown.width) <= stats.FINE
+        expected[run // picture.width] += times
+    assert picture.density == expected
+    assert len(picture.density) == -(-total // picture.width) <= stats.FINE
     often = Counter(map(word, counts.values()))
-    assert {name: count for name, count in shown.repeats if count} == {
+    assert {name: count for name, count in picture.repeats if count} == {
         **often,
         **({"never": total - len(counts)} if total > len(counts) else {}),
     }

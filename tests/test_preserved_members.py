@@ -391,7 +391,8 @@ def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[st
         assert (result.status, result.out) == (7, b"")
         assert result.err.startswith("error: a.npz")
         assert (
-            expected_text.partition("|")[0] in result.err or expected_text.partition("|")[2] in result.err
+            expected_text.partition("|")[0] in result.err
+            or expected_text.partition("|")[2] in result.err
         )
         assert "hint: --only" in result.err
         assert Path("a.npz").read_bytes() == raw
@@ -560,7 +561,11 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
     assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
     result = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
     preserved = [name for name in (*inputs(), "other") if name != member]
-    assert (result.status, result.out, result.err) == (0, b"", f"preserved {', '.join(preserved)}\n")
+    assert (result.status, result.out, result.err) == (
+        0,
+        b"",
+        f"preserved {', '.join(preserved)}\n",
+    )
     with np.load("a.npz") as archive:
         expected = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
         assert archive.files == [*preserved, member]

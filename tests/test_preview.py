@@ -62,23 +62,23 @@ def test_previews_equal_the_reference(
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     found = inferred(case.operator, arrays, Attributes(**case.arguments))
-    seen = preview.window(expected.shape)
-    shown = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, seen)
-    assert shown.shape == seen.shape
-    assert same(shown, part(expected, seen))
+    window = preview.window(expected.shape)
+    elements = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, window)
+    assert elements.shape == window.shape
+    assert same(elements, part(expected, window))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
 def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
-    seen = preview.window(shape)
-    assert np.prod(seen.shape) <= 1000
-    for size, along in zip(shape, seen.positions, strict=True):
+    window = preview.window(shape)
+    assert np.prod(window.shape) <= 1000
+    for size, along in zip(shape, window.positions, strict=True):
         assert list(along) == sorted(set(along))
         assert set(along) <= set(range(size))
     if np.prod(shape, dtype=object) <= 100:
-        assert (seen.shape, seen.corner, seen.gaps) == (shape, 0, False)
+        assert (window.shape, window.corner, window.gaps) == (shape, 0, False)
     else:
-        assert seen.corner or seen.gaps
+        assert window.corner or window.gaps
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
@@ -93,8 +93,8 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
     found = inferred(operator, arrays, Attributes(reduction=reduction))
-    seen = preview.window(data.shape)
-    shown = preview.elements(found, arrays, seen)
+    window = preview.window(data.shape)
+    elements = preview.elements(found, arrays, window)
     expected = data.copy()
     if reduction == "none":
         expected[location] = updates[-1]
@@ -103,7 +103,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
             ufunc_of(data.dtype, reduction).at(expected, index, updates)
         if reduction == "mean":
             expected[location] /= np.float32(count + 1)
-    assert same(shown, part(expected, seen))
+    assert same(elements, part(expected, window))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -114,8 +114,10 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     every = {"data": data, "indices": index, "updates": data + 1}
     arrays = {role: every[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
-    seen = preview.window(expected.shape)
-    assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
+    window = preview.window(expected.shape)
+    assert same(
+        preview.elements(inferred(operator, arrays, Attributes()), arrays, window), expected
+    )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
     result = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
@@ -130,8 +132,8 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
     found = inferred(operator, arrays, Attributes())
-    shown = preview.elements(found, arrays, preview.window((1,)))
-    assert shown.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
+    elements = preview.elements(found, arrays, preview.window((1,)))
+    assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
 
 def test_index_tuples_of_64_components() -> None:
@@ -139,8 +141,8 @@ def test_index_tuples_of_64_components() -> None:
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
     found = inferred("scatter_nd", arrays, Attributes(reduction="add"))
-    shown = preview.elements(found, arrays, preview.window(data.shape))
-    assert shown.reshape(-1).tolist() == [7, 1, 2, 11]
+    elements = preview.elements(found, arrays, preview.window(data.shape))
+    assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 
 
 def traced(request: Request) -> tuple[str, int]:

@@ -143,8 +143,8 @@ def test_torch_and_other_arrays() -> None:
 
 def test_tensor_scatter() -> None:
     past, update = np.zeros((2, 4, 1)), np.ones((2, 1, 1))
-    found = ndtool.explain("tensor_scatter", past, update, [1, 2], axis=1, at=(1, 2, 0))
-    assert found.value == 1.0
+    explanation = ndtool.explain("tensor_scatter", past, update, [1, 2], axis=1, at=(1, 2, 0))
+    assert explanation.value == 1.0
     assert ndtool.infer("tensor_scatter", past, update).output.shape == (2, 4, 1)
     assert ndtool.stats("tensor_scatter", past, update, [1, 2], axis=1).tuples == 2
     after = ndtool.tensor_scatter(past, update, [1, 2], axis=1)
@@ -154,9 +154,9 @@ def test_tensor_scatter() -> None:
 
 
 def test_fields_of_a_single_element() -> None:
-    found = ndtool.explain("gather_nd", DATA, IDX, from_=(3, 1))
-    assert found.outputs == ((0, 1), (2, 1))
-    assert found.from_ == (3, 1)
+    explanation = ndtool.explain("gather_nd", DATA, IDX, from_=(3, 1))
+    assert explanation.outputs == ((0, 1), (2, 1))
+    assert explanation.from_ == (3, 1)
     several = ndtool.explain("gather_nd", DATA, IDX, at=[(0, 0), (1, 0)])
     assert [one.value for one in several.explained] == [9.0, 0.0]
     with pytest.raises(AttributeError, match="2 elements are explained"):
@@ -164,7 +164,7 @@ def test_fields_of_a_single_element() -> None:
     scalar = ndtool.explain("gather_nd", [1, 2], [1], at=())
     assert scalar.value == 2
     inferred = ndtool.infer("gather", DATA, [0])
-    for answer in (found, inferred):
+    for answer in (explanation, inferred):
         assert copy.deepcopy(answer) == answer
         assert pickle.loads(pickle.dumps(answer)) == answer
     with pytest.raises(TypeError, match="an answer does not change"):

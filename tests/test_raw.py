@@ -40,7 +40,11 @@ def test_types_shapes_and_offsets(text: str, dtype: Any, offset: int, shape: str
     count = int(np.prod(sizes))
     expected = np.frombuffer(RAW, np.dtype(dtype), count, offset).reshape(sizes)
     actual = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
-    assert (actual.dtype, actual.shape, actual.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
+    assert (actual.dtype, actual.shape, actual.tobytes()) == (
+        expected.dtype,
+        expected.shape,
+        expected.tobytes(),
+    )
 
 
 @pytest.mark.parametrize("name", ["a:b", "a@b", "a@7", "x:y@3", "raw:u1[2]:z", " ", "a\nb", "[1]"])

@@ -121,16 +121,17 @@ def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None
     rng = np.random.default_rng(10)
     data, updates = random_values(rng, dtype, (4, 3)), random_values(rng, dtype, (6, 3))
     indices = rng.integers(-4, 4, (6, 1))
-    other = dtype.newbyteorder("S")
-    swapped = [array.astype(other) for array in (data, updates)]
+    swapped_dtype = dtype.newbyteorder("S")
+    swapped = [array.astype(swapped_dtype) for array in (data, updates)]
     big = indices.astype(">i8")
     assert same(
-        reference.gather_nd(swapped[0], big), reference.gather_nd(data, indices).astype(other)
+        reference.gather_nd(swapped[0], big),
+        reference.gather_nd(data, indices).astype(swapped_dtype),
     )
     for reduction in reductions_of(dtype):
         expected = reference.scatter_nd(data, indices, updates, reduction)
         actual = reference.scatter_nd(swapped[0], big, swapped[1], reduction)
-        assert same(actual, expected.astype(other))
+        assert same(actual, expected.astype(swapped_dtype))
         assert same(reference.scatter_nd(data, big, swapped[1], reduction), expected)
 
 

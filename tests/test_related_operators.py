@@ -70,10 +70,10 @@ def test_scatter_is_what_torch_gives(reduction: str, threads: int) -> None:
         indices = RNG.permutation(max(shape[axis], count))[:count] % shape[axis]
         data = RNG.integers(-50, 50, shape)
         updates = RNG.integers(-50, 50, (*shape[:axis], count, *shape[axis + 1 :]))
-        found = ndtool.scatter(data, indices, updates, axis, reduction, threads=threads)
+        result = ndtool.scatter(data, indices, updates, axis, reduction, threads=threads)
         tensors = (torch.from_numpy(a) for a in (data, indices, updates))
         d, i, u = tensors
-        assert same(found, TORCH[reduction](d, axis, i, u).numpy())
+        assert same(result, TORCH[reduction](d, axis, i, u).numpy())
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -89,22 +89,22 @@ def test_scatter_elements_is_what_scatter_reduce_gives(
         lengths[axis] = int(RNG.integers(0, 20))
         indices = RNG.integers(0, shape[axis], lengths)
         data, updates = (RNG.integers(-9, 9, size).astype(dtype) for size in (shape, lengths))
-        found = ndtool.scatter_elements(
+        result = ndtool.scatter_elements(
             data, indices, updates, axis, name, include_self=include_self
         )
         d, i, u = (torch.from_numpy(a) for a in (data, indices, updates))
         expected = torch.scatter_reduce(d, axis, i, u, name, include_self=include_self)
-        assert same(found, expected.numpy())
+        assert same(result, expected.numpy())
 
 
 def test_gather_with_batches_is_take_along_each_batch() -> None:
     for _ in range(50):
         data = RNG.random((3, 4, 5, 2))
         indices = RNG.integers(-5, 5, (3, 4, int(RNG.integers(0, 6))))
-        found = ndtool.gather(data, indices, 2, batch_dims=2)
+        result = ndtool.gather(data, indices, 2, batch_dims=2)
         expected = np.stack([
             np.stack([np.take(data[p, q], indices[p, q], 0) for q in range(4)]) for p in range(3)
         ])  # fmt: skip
-        assert same(found, expected)
-        back = ndtool.scatter(np.zeros_like(data), indices, found, 2, batch_dims=2)
-        assert same(ndtool.gather(back, indices, batch_dims=2), found)
+        assert same(result, expected)
+        back = ndtool.scatter(np.zeros_like(data), indices, result, 2, batch_dims=2)
+        assert same(ndtool.gather(back, indices, batch_dims=2), result)

@@ -589,7 +589,10 @@ def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     save(x=ROWS[:9], other=ROWS[:3])
     for command in (("inspect", url), ("convert", "x.npy", url), ("clean", url)):
         result = ndtool(*command)
-        assert (result.status, f"{url} is on another host: expected file:///" in result.err) == (2, True)
+        assert (result.status, f"{url} is on another host: expected file:///" in result.err) == (
+            2,
+            True,
+        )
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 

@@ -31,8 +31,8 @@ PART = 8 << 20
 
 
 def archive(raw: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(raw)) as found:
-        return dict(found)
+    with np.load(io.BytesIO(raw)) as array:
+        return dict(array)
 
 
 def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
@@ -228,9 +228,9 @@ def test_parts_become_an_object_on_the_same_condition(
 
     monkeypatch.setattr(remote.S3, "call", noted)
     store("s3://bucket/a.npz:one", LARGE)
-    found = upload.existing("s3://bucket/a.npz")
+    version = upload.existing("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
-    assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": found.etag if found else None}]
+    assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": version.etag if version else None}]
 
 
 def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, workdir: Path) -> None:

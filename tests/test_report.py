@@ -40,8 +40,8 @@ def test_inference_of_a_type_that_is_stored_as_void():
     add = Attributes(reduction="add")
     with pytest.raises(DtypeError, match="reduction add is not defined for data of V2"):
         infer.infer("scatter_nd", given, add)
-    found = infer.infer("scatter_nd", given, add, dtype="bfloat16")
-    assert {g.dtype.name for g in found.inputs.values()} == {"bfloat16", "int8"}
+    inference = infer.infer("scatter_nd", given, add, dtype="bfloat16")
+    assert {g.dtype.name for g in inference.inputs.values()} == {"bfloat16", "int8"}
 
 
 def test_a_dry_run_without_an_output(tmp_path, monkeypatch):

@@ -709,7 +709,9 @@ def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     for more in ((), ("--dry-run", "--no-trace")):
         result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
         assert result.status == 4
-        assert result.err.startswith("error: m.safetensors: a safetensors file cannot hold complex128")
+        assert result.err.startswith(
+            "error: m.safetensors: a safetensors file cannot hold complex128"
+        )
     assert state(Path()) == before
 
 

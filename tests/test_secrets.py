@@ -179,15 +179,15 @@ USUAL = {
 def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -> list[str]:
     """Return a command line with a value for one parameter, and default ones for required ones."""
     words = list(path)
-    for one in command.params:
-        if isinstance(one, click.Argument):
-            if one.name == name or one.required or one.name in ("output", "command"):
-                words.append(value if one.name == name else USUAL[one.name or ""])
-        elif one.name == name:
-            words += [one.opts[-1], value]
-        elif one.name == "at":
+    for param in command.params:
+        if isinstance(param, click.Argument):
+            if param.name == name or param.required or param.name in ("output", "command"):
+                words.append(value if param.name == name else USUAL[param.name or ""])
+        elif param.name == name:
+            words += [param.opts[-1], value]
+        elif param.name == "at":
             words += ["--at", "0,0"]
-        elif one.name == "output":
+        elif param.name == "output":
             words += ["-o", "out.npy"]
     return words
 
@@ -257,7 +257,7 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
     ]
     cases = []
     for command, path in leaves():
-        known = {one.name for one in command.params}
+        known = {param.name for param in command.params}
         for parameter in filter(takes_urls, command.params):
             for url in urls:
                 if url[0] == USER[0] and parameter.type.name != "address":

@@ -237,10 +237,10 @@ def test_reads_by_signed_urls(
     """Signed with the client's credentials where ndtool does not know the settings."""
     clean.setenv(variable, "regional")
     clean.setattr("fsspec.config.conf", {"s3": options})
-    called = counted(clean)
+    calls = counted(clean)
     served.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ACL="public-read")
     assert np.array_equal(load("s3://bucket/x.npy"), ROWS)
-    assert called == []
+    assert calls == []
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_special_settings_are_left_to_the_client(
     served: Bucket, clean: pytest.MonkeyPatch, options: Any
 ) -> None:
     clean.setattr("fsspec.config.conf", {"s3": options})
-    called = counted(clean)
+    calls = counted(clean)
     url = served.put("x.npy", npy(ROWS))
     assert np.array_equal(load(url), ROWS)
-    assert bool(called) == ("version_aware" not in options)
+    assert bool(calls) == ("version_aware" not in options)
 
 
 def test_what_a_server_refuses_is_requested_by_the_client(
@@ -267,9 +267,9 @@ def test_what_a_server_refuses_is_requested_by_the_client(
         return f"{served.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
     clean.setattr(s3.Http, "open", refusing)
-    called = counted(clean)
+    calls = counted(clean)
     assert np.array_equal(load(url), ROWS)
-    assert "get_object" in called
+    assert "get_object" in calls
     assert len(s3._client_only) == 1
     clean.setattr(signing, "signed", elsewhere)
     assert np.array_equal(load(url), ROWS)  # without another attempt
@@ -289,22 +289,22 @@ def test_a_server_without_ranges_is_read_by_the_client(
         url = server.add("/bucket/x.npy", npy(ROWS[:9]), ranges=False)
         for name, value in {**AWS, "AWS_ENDPOINT_URL": url.removesuffix("/bucket/x.npy")}.items():
             clean.setenv(name, value)
-        called = counted(clean)
+        calls = counted(clean)
         try:
-            with opened("s3://bucket/x.npy") as one:
-                assert one.metadata.shape == (9, 4)
+            with opened("s3://bucket/x.npy") as source:
+                assert source.metadata.shape == (9, 4)
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
-    assert called == ["get_object"]
+    assert calls == ["get_object"]
 
 
 @pytest.mark.parametrize("key", ["a//b", "a/./b"])
 def test_special_names_are_requested_by_the_client(
     served: Bucket, clean: pytest.MonkeyPatch, key: str
 ) -> None:
-    called = counted(clean)
+    calls = counted(clean)
     assert np.array_equal(load(served.put(key, npy(ROWS[:9]))), ROWS[:9])
-    assert "get_object" in called
+    assert "get_object" in calls
 
 
 def test_errors_are_those_of_the_client(served: Bucket, clean: pytest.MonkeyPatch) -> None:

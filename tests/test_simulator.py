@@ -154,7 +154,9 @@ def test_a_simulated_run_has_the_bits_of_the_reference(levels: int, faults: Faul
     assert (cut.levels, same(gathered, reference.gather_nd(data, idx))) == (levels, True)
     scattered, _ = run(simulators[1], "scatter_nd", levels, reduction="add")
     assert same(scattered, reference.scatter_nd(data, idx, upd, reduction="add"))
-    assert all(one.now() > 0.1 and one.meter.totals["get"] > 100 for one in simulators)
+    assert all(
+        simulator.now() > 0.1 and simulator.meter.totals["get"] > 100 for simulator in simulators
+    )
 
 
 @pytest.mark.usefixtures("inputs")

@@ -59,10 +59,10 @@ class BothPaths:
 
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
-    found = BothPaths()
-    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, found.otherwise, tuning)
+    paths = BothPaths()
+    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, paths.otherwise, tuning)
     monkeypatch.setattr(ops, "_CALLS", bound)
-    return found
+    return paths
 
 
 def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]:
@@ -177,8 +177,8 @@ def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: B
 def test_types_with_equal_names_are_distinguished(both_paths: BothPaths) -> None:
     marked = np.dtype(np.float32, metadata={"unit": "m"})
     for dtype in (np.dtype(np.float32), marked, np.dtype(np.float32)):
-        made = ndtool.gather_nd(DATA.view(dtype), ROWS)
-        assert made.dtype.metadata == dtype.metadata
+        result = ndtool.gather_nd(DATA.view(dtype), ROWS)
+        assert result.dtype.metadata == dtype.metadata
     for dtype in ("l", "q", "l"):
         assert ndtool.gather_nd(DATA.astype(dtype), ROWS).dtype.char == dtype
 

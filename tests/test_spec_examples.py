@@ -29,9 +29,9 @@ def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the script writes models with it")
     result = execute(sys.executable, FIXTURES / "make.py", tmp_path)
     assert result.status == 0, result.err
-    made = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
-    assert made == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
-    for path in made:
+    paths = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
+    assert paths == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
+    for path in paths:
         if path.name == "deflated.npz":  # other versions of zlib may compress differently
             with np.load(tmp_path / path) as a, np.load(FIXTURES / path) as b:
                 assert all(np.array_equal(a[name], b[name]) for name in a.files)

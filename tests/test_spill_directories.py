@@ -94,7 +94,10 @@ def test_the_option_and_its_variable(inputs: Path) -> None:
     assert (result.status, "--spill is empty: expected a directory" in result.err) == (2, True)
     assert planned(NDTOOL_SPILL="a:b:").status == 0
     result = planned(NDTOOL_SPILL="a:missing")
-    assert (result.status, "NDTOOL_SPILL is missing, which does not exist" in result.err) == (2, True)
+    assert (result.status, "NDTOOL_SPILL is missing, which does not exist" in result.err) == (
+        2,
+        True,
+    )
     assert planned(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
     assert planned("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
 

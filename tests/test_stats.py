@@ -90,8 +90,8 @@ def test_every_figure_equals_brute_force(
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
     with opened(case) as call:
-        found = stats.stats(call)
-    check(case, found)
+        statistics = stats.stats(call)
+    check(case, statistics)
 
 
 def check(case: Case, found: Stats) -> None:
@@ -210,9 +210,9 @@ def test_inferred_symbols(call: tuple[str, ...], words: str) -> None:
 
 def test_the_keys_of_json() -> None:
     run = ("stats", "scatter-nd", "float32[5,3]", "[[4], [-1], [9]]", "--json")
-    one = ndtool(*run).json
-    del one["version"]
-    assert one == {
+    result = ndtool(*run).json
+    del result["version"]
+    assert result == {
         "operator": "scatter_nd",
         "tuples": 3,
         "components": [
@@ -300,10 +300,10 @@ def test_an_array_on_standard_input() -> None:
     save(idx=np.array([[1]]))
     with open("idx.npy", "rb") as file:
         raw = file.read()
-    one = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
-    assert one["distinct"] == 1
-    both = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
-    assert (both["runs"], both["distinct"], both["out_of_bounds"]) == ([1], 0, 1)
+    result = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
+    assert result["distinct"] == 1
+    statistics = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
+    assert (statistics["runs"], statistics["distinct"], statistics["out_of_bounds"]) == ([1], 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -336,15 +336,15 @@ def test_memory_depends_on_no_size(
     tracemalloc.start()
     try:
         with stats.open_call(Request("gather_nd", f"int8[{rows},2]", "idx.npy")) as call:
-            found = stats.stats(call, shares.append)
+            statistics = stats.stats(call, shares.append)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()
     rows_met, times = np.unique(idx % rows, return_counts=True)
-    assert (found.distinct, found.duplicated) == (len(rows_met), (times > 1).sum())
-    assert [one.times for one in found.most] == sorted(times[times > 1].tolist())[::-1][:5]
+    assert (statistics.distinct, statistics.duplicated) == (len(rows_met), (times > 1).sum())
+    assert [one.times for one in statistics.most] == sorted(times[times > 1].tolist())[::-1][:5]
     assert shares == sorted(shares)
-    assert 0.99 < shares[-1] <= 1 or not found.most
+    assert 0.99 < shares[-1] <= 1 or not statistics.most
     assert state(workdir) == before
 
 

@@ -132,10 +132,10 @@ def stores(workdir: Path) -> Path:
         "upd": (rng.random((50, 1000), np.float32), (7, 300)),
     }
     for name, (array, chunks) in arrays.items():
-        made = zarr.create_array(
+        zarr_array = zarr.create_array(
             f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
         )
-        made[...] = array
+        zarr_array[...] = array
     save(**{name: array for name, (array, _) in arrays.items()})
     return workdir
 
@@ -165,7 +165,11 @@ def test_a_sweep_of_stores_equals_direct_execution(
     assert described["plan"]["way"] == "sweep"
     expected = [one.replace(".zarr", ".npy") for one in call]
     checked = ndtool(
-        "verify", *expected[: 3 + (call is CALLS["scatter"])], output, *expected[4:], stdin=result.out
+        "verify",
+        *expected[: 3 + (call is CALLS["scatter"])],
+        output,
+        *expected[4:],
+        stdin=result.out,
     )
     assert checked.status == 0, checked.err
 

@@ -28,10 +28,10 @@ def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
 
 
 def test_the_output_has_the_names_of_the_inputs() -> None:
-    found = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
-    assert shapes.written(found.plan.output) == "[N,M,D]"
-    assert found.trace.assumed == ()
-    assert [step.result for step in found.trace.steps][-2:] == [
+    inference = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
+    assert shapes.written(inference.plan.output) == "[N,M,D]"
+    assert inference.trace.assumed == ()
+    assert [step.result for step in inference.trace.steps][-2:] == [
         "N*M index tuples",
         "D elements each",
     ]
@@ -46,16 +46,16 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
         "gather": ("float32[N,W]", "int64[M]"),
         "scatter": ("float32[N,W]", "int64[M]", "float32[M,W]"),
     }.get(operator, ("float32[N,W]", "int64[N,W]", "float32[N,W]"))
-    found = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
-    for step in found.trace.steps:
+    inference = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
+    for step in inference.trace.steps:
         assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
 def test_undecidable_rules_are_assumed() -> None:
-    found = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
-    assert found.trace.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
-    found = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
-    assert found.trace.assumed == (
+    inference = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    assert inference.trace.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
+    inference = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
+    assert inference.trace.assumed == (
         "indices' axis 1 (K) is at most data's axis 1 (M)",
         "updates' axis 0 (U) is 5",
     )
@@ -192,10 +192,10 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[M,1]"), f"[M,{2**62},N]", "M or N is 0"),
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
     ):
-        found = inferred(operator, *types)
-        assert shapes.written(found.plan.output) == shape
-        assert found.trace.assumed == (f"the output has no elements: {assumed}",)
-        assert found.trace.steps[-1].rule == "bytes of output < 2^63"
+        inference = inferred(operator, *types)
+        assert shapes.written(inference.plan.output) == shape
+        assert inference.trace.assumed == (f"the output has no elements: {assumed}",)
+        assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
         numbers = [one.replace("N", "0").replace("M", "0") for one in types]
         assert inferred(operator, *numbers).nbytes == 0
 

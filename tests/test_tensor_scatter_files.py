@@ -73,9 +73,9 @@ def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> N
     update = -past.take(range(1, past.shape[axis]), axis)
     write = write % 2 if mode == "linear" else write - 99
     expected = reference.tensor_scatter(past, update, write, axis, mode)
-    found = files.tensor_scatter(path, update, write, axis, mode)
-    assert found.array is not None
-    assert same(found.array, expected)
+    result = files.tensor_scatter(path, update, write, axis, mode)
+    assert result.array is not None
+    assert same(result.array, expected)
     out = tmp_path / "o.npy"
     assert files.tensor_scatter(past, update, write, axis, mode, out=out).array is None
     assert same(np.load(out), expected)
@@ -179,7 +179,10 @@ def test_questions_about_a_call(cache: Any, tmp_path: Path) -> None:
     result = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
     assert result.status == 0, result.err
     assert (result.json["operator"], result.json["duplicated"]) == ("tensor_scatter", 0)
-    assert (result.json["components"][0]["lowest"], result.json["components"][0]["highest"]) == (0, 39)
+    assert (result.json["components"][0]["lowest"], result.json["components"][0]["highest"]) == (
+        0,
+        39,
+    )
     result = ndtool("verify", COMMAND, past, update, write, past, "--json")
     assert result.status == 8
     out = tmp_path / "o.npy"

@@ -45,8 +45,8 @@ def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
         locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
     ) as one:
         raw = source.whole(one).buffer
-        found = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
-        return found.reshape(one.metadata.shape)
+        values = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
+        return values.reshape(one.metadata.shape)
 
 
 def put(name: str, content: str | bytes) -> None:
@@ -117,9 +117,9 @@ GOOD = [
 def test_indices(argument: str, content: str, expected: Any) -> None:
     put(argument.removeprefix("text:"), content)
     expected_result = np.asarray(expected, getattr(expected, "dtype", np.int64))
-    found = read(argument)
-    assert (found.dtype, found.shape) == (expected_result.dtype, expected_result.shape)
-    assert np.array_equal(found, expected_result)
+    values = read(argument)
+    assert (values.dtype, values.shape) == (expected_result.dtype, expected_result.shape)
+    assert np.array_equal(values, expected_result)
 
 
 INTEGER = "is not an integer: expected one such as 5 or -1"
@@ -226,15 +226,15 @@ UPDATES = [
 @pytest.mark.parametrize(("dtype", "content", "expected"), UPDATES)
 def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any) -> None:
     put("u.txt", content)
-    found = read("u.txt", dtype)
-    assert found.dtype == np.dtype(dtype)
+    array = read("u.txt", dtype)
+    assert array.dtype == np.dtype(dtype)
     with np.errstate(all="ignore"):
         expected_result = np.array(expected, dtype)
-    assert np.array_equal(found, expected_result, equal_nan=True)
+    assert np.array_equal(array, expected_result, equal_nan=True)
     values = [text.lower() if text[:1] in "tF" else text for text in content.split()]
     if dtype not in ("complex64",) and "." not in (values[0][:1], values[2 % len(values)][:1]):
         put("u.json", f"[{', '.join(values)}]".replace("nan", "NaN").replace("inf", "Infinity"))
-        assert np.array_equal(read("u.json", dtype), found, equal_nan=True)
+        assert np.array_equal(read("u.json", dtype), array, equal_nan=True)
 
 
 def test_bfloat16_updates() -> None:
@@ -342,9 +342,9 @@ def test_random_tables_are_what_was_written() -> None:
             text += [*rng.choices(["", "# c", " "], k=rng.randint(0, 1)), ",".join(fields)]
         put("t.csv", rng.choice(["\n", "\r\n"]).join(text))
         chosen = rng.sample(names, rng.randint(1, width))
-        found = read(f"t.csv:{','.join(chosen)}")
+        values = read(f"t.csv:{','.join(chosen)}")
         expected = np.array(table)[:, [names.index(one) for one in chosen]]
-        assert np.array_equal(found.reshape(expected.shape), expected)
+        assert np.array_equal(values.reshape(expected.shape), expected)
         put("t.json", json.dumps(table, indent=rng.choice([None, 1])))
         assert np.array_equal(read("t.json"), np.array(table))
 

@@ -44,9 +44,9 @@ def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
         if expected.dtype.kind == "f":
             expected[np.isnan(expected)] = np.nan  # text has one of them
         write(name, expected, form)
-        found = read(name, dtype)
-        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-        assert found.tobytes() == expected.tobytes()
+        values = read(name, dtype)
+        assert (values.shape, values.dtype) == (expected.shape, expected.dtype)
+        assert values.tobytes() == expected.tobytes()
 
 
 def test_the_text_is_as_short_as_possible() -> None:
@@ -133,4 +133,4 @@ def test_the_first_columns_of_many_are_described() -> None:
     Path("wide.csv").write_text(",".join(names) + "\n" + ",".join("5" for _ in names) + "\n")
     entries = ndtool("inspect", "wide.csv", "--json").json["arrays"]
     assert len(entries) == 100
-    assert sum(one["dtype"] is not None for one in entries) == 32
+    assert sum(entry["dtype"] is not None for entry in entries) == 32

@@ -93,8 +93,8 @@ def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
 def test_the_update_that_is_assigned_gets_the_gradient() -> None:
     data, updates = random((3,)), random((4,), 1)
     for duplicates, assigned in (("last", [0.0, 1.0, 0.0, 1.0]), ("first", [1.0, 0.0, 1.0, 0.0])):
-        found = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
-        of_data, of_updates = torch.autograd.grad(found.sum(), (data, updates))
+        result = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
+        of_data, of_updates = torch.autograd.grad(result.sum(), (data, updates))
         assert of_data.tolist() == [0.0, 1.0, 0.0]
         assert of_updates.tolist() == assigned
         require_gradients(
@@ -105,8 +105,8 @@ def test_the_update_that_is_assigned_gets_the_gradient() -> None:
     with pytest.raises(DuplicatesError):
         differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates="error")
     infinite = torch.full((4,), torch.inf)
-    found = differentiable.scatter(data, [2, 2, 0, 0], updates)
-    (of_updates,) = torch.autograd.grad(found, updates, torch.full((3,), torch.inf).double())
+    result = differentiable.scatter(data, [2, 2, 0, 0], updates)
+    (of_updates,) = torch.autograd.grad(result, updates, torch.full((3,), torch.inf).double())
     assert of_updates.tolist() == [0.0, torch.inf, 0.0, torch.inf]
     assert infinite.isinf().all()
 
@@ -128,8 +128,8 @@ def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
         assert all(map(torch.equal, *grads))
     data = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     new = updates.requires_grad_()
-    found = differentiable.scatter(data, ids, new, reduction="max")
-    assert torch.autograd.grad(found[2], new)[0].tolist() == [0, 0, 0, 0, 1, 0]  # NaN is the max
+    result = differentiable.scatter(data, ids, new, reduction="max")
+    assert torch.autograd.grad(result[2], new)[0].tolist() == [0, 0, 0, 0, 1, 0]  # NaN is the max
 
 
 def test_products_with_zeros() -> None:
@@ -140,16 +140,16 @@ def test_products_with_zeros() -> None:
         return differentiable.scatter(x, [0, 0, 1, 2, 2], u, reduction="mul")
 
     require_gradients(scatter, data, updates)
-    found = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
-    assert [one.tolist() for one in found] == [[0.0, 7.0, 0.0], [10.0, 0.0, 0.0, 0.0, 0.0]]
+    gradients = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
+    assert [one.tolist() for one in gradients] == [[0.0, 7.0, 0.0], [10.0, 0.0, 0.0, 0.0, 0.0]]
 
 
 def test_many_duplicates_of_a_product() -> None:
     ids = np.random.default_rng(3).integers(0, 3, 200)
     data, updates = random((3, 2)), random((200, 2), 1)
-    found = differentiable.scatter(data, ids, updates, reduction="mul")
+    result = differentiable.scatter(data, ids, updates, reduction="mul")
     expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
-    ours = torch.autograd.grad(found.sum(), (data, updates))
+    ours = torch.autograd.grad(result.sum(), (data, updates))
     theirs = torch.autograd.grad(expected.sum(), (data, updates))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
@@ -226,15 +226,15 @@ def test_transforms_of_torch_func() -> None:
 def test_later_changes_of_the_indices_do_not_reach_the_backward() -> None:
     ids = np.array([1, 1])
     table = torch.zeros(3, requires_grad=True)
-    found = differentiable.gather(table, ids)
+    result = differentiable.gather(table, ids)
     ids[:] = 0
-    found.sum().backward()
+    result.sum().backward()
     assert table.grad.tolist() == [0.0, 2.0, 0.0]
     given = torch.tensor([1, 1])
-    found = differentiable.gather(table, given)
+    result = differentiable.gather(table, given)
     given[:] = 0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        found.sum().backward()
+        result.sum().backward()
 
 
 def test_refusals_say_how_to_go_on() -> None:
@@ -295,9 +295,9 @@ def test_a_gradient_of_one_input_only(reduction: str) -> None:
 
 
 def test_a_tensor_as_data_and_updates_and_parameters() -> None:
-    both = torch.full((2,), 3.0, requires_grad=True)
-    differentiable.scatter(both, [0, 1], both, reduction="mul").sum().backward()
-    assert both.grad.tolist() == [6.0, 6.0]
+    tensor = torch.full((2,), 3.0, requires_grad=True)
+    differentiable.scatter(tensor, [0, 1], tensor, reduction="mul").sum().backward()
+    assert tensor.grad.tolist() == [6.0, 6.0]
     weights = torch.nn.Parameter(torch.ones(4, 2))
     differentiable.gather_nd(weights, [[0]]).sum().backward()
     assert weights.grad[0].tolist() == [1.0, 1.0]

@@ -110,7 +110,7 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
         assert 0 <= start < stop <= actual.size
         actual[start:stop] = True
     assert not (expected & ~actual).any()
-    ends = [end for one in ranges for end in one]
+    ends = [end for byte_range in ranges for end in byte_range]
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
         assert (actual == expected).all()
@@ -209,8 +209,8 @@ def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
 def test_a_preview_reads_what_is_touched(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy")) as call:
-        shown = preview.text(operands.validate(call))
-    assert "[ 30  31  32" in shown
+        text = preview.text(operands.validate(call))
+    assert "[ 30  31  32" in text
     assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 

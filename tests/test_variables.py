@@ -59,9 +59,9 @@ def by_variable() -> Iterator[tuple[list[str], click.Option]]:
         for option in command.params:
             if not isinstance(option, click.Option) or not option.envvar:
                 continue
-            words = [*path, *(USUAL[one.name] for one in command.params if is_needed(one))]
+            words = [*path, *(USUAL[param.name] for param in command.params if is_needed(param))]
             words = ["copy.npy" if path == ("convert",) and w == "out.npy" else w for w in words]
-            flags = {flag for one in command.params for flag in one.opts} - {*option.opts}
+            flags = {flag for param in command.params for flag in param.opts} - {*option.opts}
             words += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
             words += ["-o", "new.npy"] if "-o" in flags else []
             yield words, option

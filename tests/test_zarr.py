@@ -41,11 +41,11 @@ def put(path: str, array: Any, **settings: Any) -> Any:
     """Write an array with the zarr package and return its array object."""
     store, _, node = path.partition(":")
     settings = {"chunks": tuple(max(1, -(-n // 2)) for n in array.shape), **settings}
-    made = zarr.create_array(
+    zarr_array = zarr.create_array(
         store, name=node or None, shape=array.shape, dtype=array.dtype, overwrite=True, **settings
     )
-    made[...] = array
-    return made
+    zarr_array[...] = array
+    return zarr_array
 
 
 def some(code: Any, shape: tuple[int, ...]) -> Any:
@@ -122,11 +122,11 @@ def test_a_shape_without_elements_whose_strides_no_integer_holds(version: int) -
 @pytest.mark.parametrize("code", ["<f4", "|b1", "<M8[s]", "|S3"])
 def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) -> None:
     array = some(code, (4, 4))
-    made = zarr.create_array(
+    zarr_array = zarr.create_array(
         "x.zarr", shape=(4, 4), chunks=(2, 2), dtype=code, fill_value=array[1, 1],
         zarr_format=version,
     )  # fmt: skip
-    made[:2, 2:] = array[:2, 2:]
+    zarr_array[:2, 2:] = array[:2, 2:]
     expected = np.full((4, 4), array[1, 1], code)
     expected[:2, 2:] = array[:2, 2:]
     assert same(load("x.zarr"), expected)
@@ -211,7 +211,7 @@ def test_arrays_of_a_group_are_listed() -> None:
     refused("x.zarr:c", InputError, "^x.zarr: c is not an array of the store$")
     refused("x.zarr:../x.zarr/a", InputError, "is not an array of the store|segment")
     entries = locators.describe("x.zarr")
-    assert [(one.name, one.label) for one in entries] == [
+    assert [(entry.name, entry.label) for entry in entries] == [
         ("x.zarr:a", "float64[3]"), ("x.zarr:deep/b", "int8[2,2]"),
     ]  # fmt: skip
     assert entries[0].metadata is not None
@@ -233,8 +233,8 @@ def test_elements_without_a_fixed_size_are_refused() -> None:
 @pytest.mark.parametrize("position", ["filters", "compressor"])
 @pytest.mark.parametrize("code", ["<i8", "|S8", "|O"])
 def test_pickled_elements_are_never_read(position: str, code: str) -> None:
-    made = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
-    del made
+    array = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
+    del array
     meta = json.loads(Path("x.zarr/.zarray").read_text())
     pickled = {"id": "pickle", "protocol": 5}
     meta |= {
@@ -259,11 +259,11 @@ def test_chunks_larger_than_memory_are_refused() -> None:
 
 
 def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
-    made = zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1000,), dtype="i1")
-    made[(1 << 39) : (1 << 39) + 3] = [1, 2, 3]
+    array = zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1000,), dtype="i1")
+    array[(1 << 39) : (1 << 39) + 3] = [1, 2, 3]
     np.save("i.npy", np.array([[1 << 39], [(1 << 39) + 2], [-1]]))
-    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
-    assert done.status == 0, done
+    result = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert result.status == 0, result
     assert np.load("o.npy").tolist() == [1, 3, 0]
 
 
@@ -346,9 +346,9 @@ def test_a_damaged_chunk_gives_one_sentence() -> None:
     put("x.zarr", np.arange(1000))
     np.save("i.npy", np.array([[0]]))
     Path("x.zarr/c/0").write_bytes(b"nonsense")
-    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
-    assert done.status == 3
-    assert re.fullmatch("error: x.zarr: .*\n", done.err), done.err
+    result = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert result.status == 3
+    assert re.fullmatch("error: x.zarr: .*\n", result.err), result.err
     assert sorted(os.listdir()) == ["i.npy", "x.zarr"]
 
 
@@ -423,9 +423,9 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
         "x.zarr", shape=(rows, 1 << 17), chunks=(8, 1 << 17), dtype="<i4", fill_value=7
     )[::2] = 1  # 256 MiB, with all chunks present
     np.save("i.npy", np.arange(rows)[::-1, None])
-    done = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
-    status, most = map(int, done.out.split())
-    assert status == 0, done.err
+    result = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
+    status, most = map(int, result.out.split())
+    assert status == 0, result.err
     actual = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
     assert actual[0, 5] == 7
     assert actual[1, 6] == 1

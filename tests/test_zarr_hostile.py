@@ -304,11 +304,11 @@ def fifo(path: Path) -> None:
 
 
 def listening(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as sock:
         before = os.getcwd()
         os.chdir(path.parent)
         try:
-            made.bind(path.name)
+            sock.bind(path.name)
         finally:
             os.chdir(before)
 

@@ -98,16 +98,16 @@ def test_types_that_zarr_would_change_are_refused(unusual: Any) -> None:
 
 def test_options_say_how_it_is_stored() -> None:
     write("x.zarr", DATA, chunks=(4, 5), shards=(8, 10), codec="blosc:3")
-    made = zarr.open_array("x.zarr", mode="r")
-    assert (made.chunks, made.shards) == ((4, 5), (8, 10))
-    assert made.compressors[0].to_dict()["configuration"]["clevel"] == 3
+    array = zarr.open_array("x.zarr", mode="r")
+    assert (array.chunks, array.shards) == ((4, 5), (8, 10))
+    assert array.compressors[0].to_dict()["configuration"]["clevel"] == 3
     assert same(load("x.zarr"), DATA)
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
-    made = zarr.open_array("x.zarr", mode="r")
-    assert (made.chunks, made.compressors) == ((24, 3), ())
+    array = zarr.open_array("x.zarr", mode="r")
+    assert (array.chunks, array.compressors) == ((24, 3), ())
     write("x.zarr", DATA, codec="gzip:2", like=like(2))
-    made = zarr.open_array("x.zarr", mode="r")
-    assert made.compressors[0].get_config() == {"id": "gzip", "level": 2}
+    array = zarr.open_array("x.zarr", mode="r")
+    assert array.compressors[0].get_config() == {"id": "gzip", "level": 2}
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -144,9 +144,9 @@ def test_options_of_chunks_are_for_stores(output: str) -> None:
     before = everything()
     for option in (("--chunks", "3,3"), ("--shards", "3,3"), ("--codec", "none")):
         for dry in ((), ("--dry-run",)):
-            done = ndtool("gather-nd", "data.npy", "indices.npy", "-o", output, *option, *dry)
-            assert done.status == 2
-            assert f"{option[0]}: " in done.err
+            result = ndtool("gather-nd", "data.npy", "indices.npy", "-o", output, *option, *dry)
+            assert result.status == 2
+            assert f"{option[0]}: " in result.err
     assert everything() == before
 
 
@@ -203,8 +203,8 @@ def test_attributes_of_other_arrays_keep_their_numbers(version: int) -> None:
     attributes = f'{{"numbers": [{", ".join(numbers)}], "text": "1e999"}}'
     file = Path("x.zarr") / ("zarr.json" if version == 3 else ".zattrs")
     if version == 3:
-        old = file.read_text()
-        attributes = old.replace('"attributes": {}', f'"attributes": {attributes}', 1)
+        content = file.read_text()
+        attributes = content.replace('"attributes": {}', f'"attributes": {attributes}', 1)
     file.write_text(attributes)
     write("x.zarr:b", DATA)
     text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
@@ -313,8 +313,8 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
     put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
     save(indices=np.arange(24)[:, None])
     for only in (False, True):
-        given = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
-        with OpenCall(given) as call:
+        request = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
+        with OpenCall(request) as call:
             planned = steps.resolved(call)
             assert planned is not None
             out = outputs.create(planned)
@@ -327,8 +327,8 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     save(data=DATA, indices=np.arange(24)[::-1, None])
     monkeypatch.setattr(tuning, "WORK_ITEM", 4 * DATA[0].nbytes)
     shares: list[float] = []
-    given = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
-    with OpenCall(given) as call:
+    request = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
+    with OpenCall(request) as call:
         steps.run(call, shares.append)
     assert shares[:6] == [i / 6 for i in range(1, 7)]
     assert same(load("x.zarr"), DATA[::-1])
@@ -389,8 +389,8 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
 def test_a_run_that_replaces_the_store_it_reads() -> None:
     put("x.zarr", DATA)
     save(indices=INDICES, updates=DATA[:3])
-    done = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
-    assert done.status == 0, done
+    result = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
+    assert result.status == 0, result
     expected = DATA.copy()
     expected[INDICES[:, 0]] = DATA[:3]
     assert same(load("x.zarr"), expected)
@@ -475,9 +475,9 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"written")  # of two threads, perhaps both
         child.send_signal(number)
-        rest = child.stderr.read()
+        errors = child.stderr.read()
     assert child.returncode == 128 + number
-    assert not rest.replace(b"written", b"").strip(), rest
+    assert not errors.replace(b"written", b"").strip(), errors
     assert everything() == before
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
@@ -520,8 +520,8 @@ def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"writing")
         child.send_signal(signal.SIGINT)
-        rest = child.stderr.read()
-    assert (child.returncode, rest.replace(b"writing\n", b"")) == (130, b"")
+        errors = child.stderr.read()
+    assert (child.returncode, errors.replace(b"writing\n", b"")) == (130, b"")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
@@ -558,9 +558,9 @@ def test_fatal_signals(number: signal.Signals) -> None:
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"written")
         child.send_signal(number)
-        rest = child.stderr.read()
+        errors = child.stderr.read()
     assert child.returncode == -number
-    assert not rest.replace(b"written", b"").strip(), rest
+    assert not errors.replace(b"written", b"").strip(), errors
     assert os.listdir() == ["data.npy"]
 
 
@@ -578,11 +578,11 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
     save(data=DATA)
     with (
         subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child,
-        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as other,
+        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as second_child,
     ):
-        for one in (child, other):
-            assert one.stderr is not None
-            assert one.stderr.readline().startswith(b"written")
+        for running in (child, second_child):
+            assert running.stderr is not None
+            assert running.stderr.readline().startswith(b"written")
         child.kill()
         child.wait()
         assert len(os.listdir()) == 3
@@ -590,8 +590,8 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
         os.mkdir(".x.zarr.ndtool-mine")
         write("y.zarr", DATA)
         assert len(os.listdir()) == 5, "the one that runs still has its own"
-        other.kill()
-        other.wait()
+        second_child.kill()
+        second_child.wait()
     write("z.zarr", DATA)
     unchanged = {".x.zarr.ndtool-0123456789ab-01234567", ".x.zarr.ndtool-mine"}
     assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | unchanged
@@ -636,9 +636,9 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
         locked.chmod(mode)
         dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
         for command in (("convert", "data.npy", output), *dry_run):
-            done = ndtool(*command, preexec_fn=without_overrides)
-            assert done.status == 7, done
-            assert f"{locked}: nothing can be removed from it, so" in done.err
+            result = ndtool(*command, preexec_fn=without_overrides)
+            assert result.status == 7, result
+            assert f"{locked}: nothing can be removed from it, so" in result.err
     locked.chmod(0o755)
     assert everything() == before
     assert ndtool("convert", "data.npy", output).status == 0
@@ -670,14 +670,14 @@ def test_clean_reports_failures() -> None:
     (hidden / "new" / "c" / "0").touch()
     (hidden / "new" / "c").chmod(0o555)
     Path(".two.zarr.ndtool-0123456789ab/new").mkdir(parents=True)
-    done = ndtool("clean", ".", preexec_fn=without_overrides)
-    assert done.status == 7, done
-    assert done.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
-    assert done.err == (
+    result = ndtool("clean", ".", preexec_fn=without_overrides)
+    assert result.status == 7, result
+    assert result.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
+    assert result.err == (
         "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
-    done = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
-    assert (done.status, done.json) == (7, {"removed": [], "kept": []})
+    result = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
+    assert (result.status, result.json) == (7, {"removed": [], "kept": []})
     (hidden / "new" / "c").chmod(0o755)
     assert ndtool("clean", ".").status == 0
     assert os.listdir() == []
@@ -693,12 +693,12 @@ def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         indices=np.arange(1024)[:, None],
     )
     before |= everything()
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", limited, "ndtool", "gather-nd", "data.npy", "indices.npy", "-o", "old.zarr", "--chunks", "1024,256"],
         capture_output=True, env=environment(), check=False,
     )  # fmt: skip
-    assert done.returncode == 6, done
-    assert b"Traceback" not in done.stderr
+    assert result.returncode == 6, result
+    assert b"Traceback" not in result.stderr
     assert everything() == before
 
 

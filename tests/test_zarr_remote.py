@@ -153,8 +153,8 @@ def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server) -> None:
-    made = zarr.create_array("x.zarr", shape=(4,), dtype="i4", chunks=(2,), fill_value=7)
-    made[:2] = [1, 2]
+    array = zarr.create_array("x.zarr", shape=(4,), dtype="i4", chunks=(2,), fill_value=7)
+    array[:2] = [1, 2]
     url = serve(web, "x.zarr")
     assert load(url).tolist() == [1, 2, 7, 7]
     web.add("/x.zarr/c/1", b"", refusals=[403] * 9)
@@ -293,15 +293,15 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
         s3.put(name, body)
     assert write("s3://bucket/b.zarr", DATA + 1) == ("a",)
     out = begun("s3://bucket/c.zarr")
-    found = s3.keys()
-    assert ".c.zarr.ndtool" in found
+    keys = s3.keys()
+    assert ".c.zarr.ndtool" in keys
     with pytest.raises(OutputError, match="writes there, or was killed"):
         write("s3://bucket/c.zarr", DATA)
     out.abort()
     assert [entry.member for entry in locators.describe("s3://bucket")] == ["a", "b.zarr"]
     assert same(load("s3://bucket:b.zarr"), DATA + 1)
-    found = s3.keys()
-    assert not [name for name in found if "ndtool" in name]
+    keys = s3.keys()
+    assert not [name for name in keys if "ndtool" in name]
 
 
 @pytest.mark.parametrize(
@@ -420,10 +420,14 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr", "deep/x.zarr")
     assert same(load(url), DATA)
-    result = ndtool("convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5")
+    result = ndtool(
+        "convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5"
+    )
     assert result.status == 0, result.err
     save(indices=ROWS)
-    result = ndtool("gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr")
+    result = ndtool(
+        "gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr"
+    )
     assert result.status == 0, result.err
     assert same(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
     result = ndtool("inspect", "s3://bucket/y.zarr")
