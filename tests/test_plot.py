@@ -43,9 +43,9 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         expected[run // picture.width] += times
     assert picture.density == expected
     assert len(picture.density) == -(-total // picture.width) <= stats.FINE
-    often = Counter(map(word, counts.values()))
+    frequencies = Counter(map(word, counts.values()))
     assert {name: count for name, count in picture.repeats if count} == {
-        **often,
+        **frequencies,
         **({"never": total - len(counts)} if total > len(counts) else {}),
     }
 
@@ -62,8 +62,10 @@ def word(times: int) -> str:
 
 def draw(path: str, *options: object) -> None:
     """Plot 1000 indices into 10,000 slices, 500 of them into the first."""
-    rest = np.arange(1, 501) * 19
-    save(data=np.zeros((10_000, 3)), indices=np.append(np.zeros(500, int), rest)[:, None])
+    distinct_indices = np.arange(1, 501) * 19
+    save(
+        data=np.zeros((10_000, 3)), indices=np.append(np.zeros(500, int), distinct_indices)[:, None]
+    )
     result = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--plot", path, *options)
     assert (result.status, result.err) == (0, "")
     assert result.out.startswith(b"gather_nd: ")
@@ -83,7 +85,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
         " never 9499, once 500, 2 times 0, 3..4 times 0, 5..8 times 0, 9..16 times 0,"
         " 17..32 times 0, 33..64 times 0, 65..128 times 0, 129..256 times 0, 257..512 times 1."
     )
-    bars = [one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]
+    bars = [element for element in root.iter(f"{SVG}rect") if element.get("class") == "bar"]
     first = bars[0].find(f"{SVG}title")
     assert first is not None
     assert first.text == "slices 0..41: 502 tuples"  # 0 occurs that often, and 19 and 38
@@ -109,7 +111,7 @@ def test_a_name_in_a_picture_is_text() -> None:
     np.save(f"{name}.npy", np.arange(5))
     assert ndtool("stats", "gather", f"{name}.npy", "[1]", "--plot", "p.svg").status == 0
     root = ElementTree.parse("p.svg").getroot()
-    assert {one.tag for one in root.iter()} == {
+    assert {element.tag for element in root.iter()} == {
         SVG + tag for tag in ("svg", "title", "desc", "style", "text", "rect", "line")
     }
     assert f"fall in {name}.npy" in str(root.findtext(f"{SVG}title"))
@@ -128,9 +130,12 @@ def test_a_picture_of_few_tuples(indices: str) -> None:
     result = ndtool("stats", "gather", "data.npy", indices, "--plot", "p.svg", "--json")
     assert result.status == 0
     root = ElementTree.parse("p.svg").getroot()
-    named = {"[[7]]": 0, "[]": 0, "[[-3], [2]]": 2}[indices]
-    assert len([one for one in root.iter(f"{SVG}rect") if one.get("class") == "bar"]) >= named
-    assert result.json["distinct"] == named
+    distinct_count = {"[[7]]": 0, "[]": 0, "[[-3], [2]]": 2}[indices]
+    assert (
+        len([element for element in root.iter(f"{SVG}rect") if element.get("class") == "bar"])
+        >= distinct_count
+    )
+    assert result.json["distinct"] == distinct_count
 
 
 def test_a_png_is_drawn_by_matplotlib() -> None:
@@ -166,7 +171,7 @@ def test_a_picture_replaces_no_other_file() -> None:
     save(data=np.arange(3))
     os.rename("data.npy", "data.svg")
     assert ndtool("stats", "gather", "data.svg", "[1]", "--plot", "data.svg").status == 2
-    same = ("--plot", "p.html", "--html", "p.html")
-    assert ndtool("stats", "gather", "data.svg", "[1]", *same).status == 2
+    options = ("--plot", "p.html", "--html", "p.html")
+    assert ndtool("stats", "gather", "data.svg", "[1]", *options).status == 2
     assert ndtool("stats", "gather", "data.svg", "[1]", "--plot", "no/p.svg").status == 7
     assert sorted(os.listdir()) == ["data.svg"]

@@ -168,13 +168,13 @@ def test_tables_are_written_again_while_a_disk_is_full(
     kind = spillfiles.FolderStore if store == "folder" else spillfiles.ObjectStore
     monkeypatch.setattr(kind, "write_file", write_file)
     monkeypatch.setattr(policy.time, "sleep", delays.append)
-    at = str(tmp_path) if store == "folder" else "memory://spill"
-    spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    location = str(tmp_path) if store == "folder" else "memory://spill"
+    spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
     assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
     error.passing = False
     written.clear()
     with pytest.raises(ResourceError, match="full"):
-        spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+        spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
     assert len(written) == 1
 
 
@@ -184,10 +184,10 @@ def test_which_errors_may_pass() -> None:
             super().__init__("reason")
             self.status = status
 
-    found = {status: failures.failure(RefusedError(status), "s3://a/b").passing for status in (
+    transient = {status: failures.failure(RefusedError(status), "s3://a/b").passing for status in (
         429, 500, 503, 403,
     )}  # fmt: skip
-    assert found == {429: True, 500: False, 503: True, 403: False}
+    assert transient == {429: True, 500: False, 503: True, 403: False}
     assert not spillfiles.failed(OSError(errno.EIO, "I/O error")).passing
     assert spillfiles.failed(OSError(errno.EDQUOT, "quota")).passing
 
@@ -214,13 +214,13 @@ def test_a_run_survives_a_disk_that_is_full_for_a_while(
     data, idx = rng.random((512, 256), np.float32), rng.integers(-256, 256, (20_000, 2))
     save(data=data, idx=idx)
     before, calls = state(workdir), Counter[str]()
-    real = {"write": descriptors.write_at, "finish": os.rename}[where]
+    original_function = {"write": descriptors.write_at, "finish": os.rename}[where]
 
     def fail(*arguments: Any) -> Any:
         calls[where] += 1
         if calls[where] in (2, 3, 7):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(*arguments)
+        return original_function(*arguments)
 
     module, name = {"write": (descriptors, "write_at"), "finish": (os, "rename")}[where]
     store = spillfiles.FolderStore

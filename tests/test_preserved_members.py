@@ -50,19 +50,19 @@ class Raw(NamedTuple):
 
 def raws(raw: bytes) -> list[Raw]:
     """Split an archive; entries are without header offsets."""
-    found, at = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
+    entries, offset = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
     for info in zipfile.ZipFile(io.BytesIO(raw)).infolist():
         begin = info.header_offset
         data = begin + 30 + sum(struct.unpack_from("<2H", raw, begin + 26))
-        stop = at + 46 + sum(struct.unpack_from("<3H", raw, at + 28))
-        entry = raw[at : at + 42] + raw[at + 46 : stop]
-        if raw[at + 42 : at + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
+        stop = offset + 46 + sum(struct.unpack_from("<3H", raw, offset + 28))
+        entry = raw[offset : offset + 42] + raw[offset + 46 : stop]
+        if raw[offset + 42 : offset + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
             entry = entry[:-8]
-        found.append(
+        entries.append(
             Raw(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
         )
-        at = stop
-    return found
+        offset = stop
+    return entries
 
 
 def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> bytes:
@@ -356,8 +356,8 @@ def damaged() -> dict[str, tuple[bytes, str]]:
     second = whole.index(b"PK\3\4", 4)
     entry = whole.index(b"PK\1\2")
 
-    def changed(at: int, form: str, value: int) -> bytes:
-        return whole[:at] + struct.pack(form, value) + whole[at + struct.calcsize(form) :]
+    def changed(offset: int, form: str, value: int) -> bytes:
+        return whole[:offset] + struct.pack(form, value) + whole[offset + struct.calcsize(form) :]
 
     return {
         "empty": (b"", "a.npz is not a ZIP archive"),
@@ -512,8 +512,8 @@ def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: s
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x"])
 def test_a_file_of_one_array_or_of_none_is_replaced(name: str) -> None:
-    for old in (b"", b"no arrays", npy(LARGE), pack(), pack(("any.npy", npy(LARGE)))):
-        Path(name).write_bytes(old)
+    for previous_content in (b"", b"no arrays", npy(LARGE), pack(), pack(("any.npy", npy(LARGE)))):
+        Path(name).write_bytes(previous_content)
         write(name)
         assert np.array_equal(load(name), ARRAY)
     write("one.safetensors:any")

@@ -45,9 +45,9 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
 
 def part(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
-    shown = np.ix_(*(np.array(along, int) for along in seen.positions))
+    selection = np.ix_(*(np.array(along, int) for along in seen.positions))
     bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
-    return (bytes_of_each[shown] if whole.ndim else bytes_of_each).view(whole.dtype)
+    return (bytes_of_each[selection] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
 @pytest.mark.slow("random cases of previews")
@@ -61,9 +61,11 @@ def test_previews_equal_the_reference(
         limits.setattr(preview, name, value)
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
-    found = inferred(case.operator, arrays, Attributes(**case.arguments))
+    output_inference = inferred(case.operator, arrays, Attributes(**case.arguments))
     window = preview.window(expected.shape)
-    elements = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, window)
+    elements = preview.elements(
+        output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
+    )
     assert elements.shape == window.shape
     assert same(elements, part(expected, window))
 
@@ -92,9 +94,9 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     arrays = {"data": data, "indices": index, "updates": updates}
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
-    found = inferred(operator, arrays, Attributes(reduction=reduction))
+    output_inference = inferred(operator, arrays, Attributes(reduction=reduction))
     window = preview.window(data.shape)
-    elements = preview.elements(found, arrays, window)
+    elements = preview.elements(output_inference, arrays, window)
     expected = data.copy()
     if reduction == "none":
         expected[location] = updates[-1]
@@ -111,8 +113,8 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
     index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
     index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
-    every = {"data": data, "indices": index, "updates": data + 1}
-    arrays = {role: every[role] for role in OPERATORS[operator].inputs}
+    all_arrays = {"data": data, "indices": index, "updates": data + 1}
+    arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
     window = preview.window(expected.shape)
     assert same(
@@ -131,8 +133,8 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
-    found = inferred(operator, arrays, Attributes())
-    elements = preview.elements(found, arrays, preview.window((1,)))
+    output_inference = inferred(operator, arrays, Attributes())
+    elements = preview.elements(output_inference, arrays, preview.window((1,)))
     assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
 
@@ -140,8 +142,8 @@ def test_index_tuples_of_64_components() -> None:
     data, index = np.arange(4.0).reshape((2, 2) + (1,) * 62), np.zeros((2, 64), int)
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
-    found = inferred("scatter_nd", arrays, Attributes(reduction="add"))
-    elements = preview.elements(found, arrays, preview.window(data.shape))
+    output_inference = inferred("scatter_nd", arrays, Attributes(reduction="add"))
+    elements = preview.elements(output_inference, arrays, preview.window(data.shape))
     assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 
 
@@ -161,12 +163,12 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
     for data in ("data.npy", "fortran.npy"):
-        text, took = traced(Request("gather_nd", data, "idx.npy"))
+        text, peak_memory = traced(Request("gather_nd", data, "idx.npy"))
         assert text.startswith("float32[1048576,2048]\n")
-        assert took < 1 << 23
-    text, took = traced(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
+        assert peak_memory < 1 << 23
+    text, peak_memory = traced(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
     assert text.splitlines()[1].startswith("[[1. 1. 1.")
-    assert took < 1 << 23
+    assert peak_memory < 1 << 23
 
 
 def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:

@@ -160,8 +160,10 @@ def _updates_of_another_type(case: Case, draw: st.DataObject) -> Case | None:
     if len(case.arrays) < 3:
         return None
     data, indices, updates = case.arrays
-    other = draw.draw(st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")]))
-    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other)))
+    other_dtype = draw.draw(
+        st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")])
+    )
+    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other_dtype)))
 
 
 def _updates_of_another_shape(case: Case, draw: st.DataObject) -> Case | None:
@@ -300,8 +302,8 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
     memory = np.arange(64, dtype=np.int64)
     data, shifted = memory[:32].reshape(8, 4), memory[4:36].reshape(8, 4)
     indices = np.arange(8).reshape(8, 1)
-    other = np.ones((8, 4), np.int64)
-    before = memory.tobytes(), other.tobytes()
+    separate = np.ones((8, 4), np.int64)
+    before = memory.tobytes(), separate.tobytes()
     square = np.zeros((8, 4), np.int64)
     for out in (data, shifted, data[::-1], memory[3:35].reshape(8, 4)):
         with pytest.raises(ValueError, match="overlap"):
@@ -309,17 +311,17 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
         with pytest.raises(ValueError, match="overlap"):
             ndtool.gather_elements(data, square, out=out)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.gather_elements(other, square, out=square)
+            ndtool.gather_elements(separate, square, out=square)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(other, indices, data, out=out)
+            ndtool.scatter_nd(separate, indices, data, out=out)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_elements(other, square, data, out=out)
+            ndtool.scatter_elements(separate, square, data, out=out)
     for out in (shifted, data[::-1]):
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(data, indices, other, out=out)
+            ndtool.scatter_nd(data, indices, separate, out=out)
     with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
         ndtool.scatter_nd(data, indices, shifted, out=data)
-    assert (memory.tobytes(), other.tobytes()) == before
+    assert (memory.tobytes(), separate.tobytes()) == before
     interleaved = np.arange(64).reshape(8, 8)
     assert same(
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),

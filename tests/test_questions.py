@@ -204,10 +204,10 @@ def test_errors_are_those_of_the_operator() -> None:
 
 
 def test_convert() -> None:
-    found = plain(ndtool.convert("data.npy", "copy.npz"))
+    result = plain(ndtool.convert("data.npy", "copy.npz"))
     expected = said("convert", "data.npy", "copy.npz")
-    assert found.pop("seconds") >= 0 <= expected.pop("seconds")
-    assert found == expected
+    assert result.pop("seconds") >= 0 <= expected.pop("seconds")
+    assert result == expected
     answer = ndtool.convert(DATA.T, "turned.npy", sync=True)
     assert answer.source.order == "F"
     assert np.array_equal(np.load("turned.npy"), DATA.T)

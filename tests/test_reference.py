@@ -38,12 +38,12 @@ def _names(values: list) -> list[str]:
 def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(8):
-        old, new = random_values(rng, dtype, (20_000,)), random_values(rng, dtype, (20_000,))
-        expected = old.copy()
+        data, updates = random_values(rng, dtype, (20_000,)), random_values(rng, dtype, (20_000,))
+        expected = data.copy()
         with np.errstate(all="ignore"):
-            ufunc_of(dtype, reduction).at(expected, np.arange(len(old)), new)
+            ufunc_of(dtype, reduction).at(expected, np.arange(len(data)), updates)
             actual = reductions.REDUCTIONS[reduction].apply(
-                reductions.native(old), reductions.native(new)
+                reductions.native(data), reductions.native(updates)
             )
         assert actual.dtype == dtype
         assert agree(actual, expected, reduction)
@@ -57,10 +57,10 @@ def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
 
 def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
     """Reduce pairs of numbers singly and as rows: by the reference, and by the kernels."""
-    each, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
+    columns, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
     results = []
     for scatter in (reference.scatter_nd, ndtool.scatter_nd):
-        results.append(scatter(data, each, updates, reduction))
+        results.append(scatter(data, columns, updates, reduction))
         results.append(scatter(data[None], rows, updates[None], reduction)[0])
     return results
 

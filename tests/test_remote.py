@@ -138,8 +138,8 @@ def test_models_in_several_files(server: Server, workdir: Path) -> None:
 
 def model(*tensors: Any) -> bytes:
     helper = pytest.importorskip("onnx.helper")
-    made = helper.make_model(helper.make_graph([], "g", [], [], list(tensors)))
-    return bytes(made.SerializeToString())
+    onnx_model = helper.make_model(helper.make_graph([], "g", [], [], list(tensors)))
+    return bytes(onnx_model.SerializeToString())
 
 
 def external(location: str, **report: str) -> Any:
@@ -221,9 +221,9 @@ def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> 
     expected = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
     joined = list(ranged.joined(expected, gap, largest))
-    held = [at for start, stop in joined for at in range(start, stop)]
-    assert held == sorted(set(held))
-    assert set(held) >= {at for start, stop in expected for at in range(start, stop)}
+    offsets = [at for start, stop in joined for at in range(start, stop)]
+    assert offsets == sorted(set(offsets))
+    assert set(offsets) >= {at for start, stop in expected for at in range(start, stop)}
     assert all(0 < stop - start <= largest for start, stop in joined)
     apart = [start - stop for (_, stop), (start, _) in pairwise(joined)]
     assert sum(step > gap for step in apart) <= max(len(expected) - 1, 0)
@@ -417,13 +417,13 @@ def test_an_unreachable_server(server: Server) -> None:
 def test_a_file_that_changes_between_two_replies(server: Server, etag: str | None) -> None:
     """Bytes of two versions are never combined."""
     url = server.add("/x.npy", npy(ROWS))
-    found = server.objects["/x.npy"]
+    remote_object = server.objects["/x.npy"]
 
     def change(number: int) -> None:
-        found.etag = etag and etag.format(number)
-        found.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
+        remote_object.etag = etag and etag.format(number)
+        remote_object.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
 
-    found.before = change
+    remote_object.before = change
     with opened(url) as one, pytest.raises(OutputError, match=r"x.npy changed during the run"):
         source.whole(one)
 

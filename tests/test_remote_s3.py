@@ -187,9 +187,9 @@ def test_no_clobber_applies_to_multipart_uploads(
 def test_other_tensors_are_preserved(s3: Bucket) -> None:
     assert store("s3://bucket/a.npz:one", ROWS[:5]) is None
     assert store("s3://bucket/a.npz:two", LARGE) == ("one",)
-    found = archive(s3.get("a.npz"))
-    assert np.array_equal(found["one"], ROWS[:5])
-    assert np.array_equal(found["two"], LARGE)
+    members = archive(s3.get("a.npz"))
+    assert np.array_equal(members["one"], ROWS[:5])
+    assert np.array_equal(members["two"], LARGE)
     store("s3://bucket/m.safetensors:one", ROWS[:5])
     assert store("s3://bucket/m.safetensors:two", ROWS) == ("one",)
     assert np.array_equal(load("s3://bucket/m.safetensors:one"), ROWS[:5])
@@ -327,8 +327,8 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
 
 def acted(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
-    with steps.prepared(call, steps.resolved(call)) as ready:
-        return act(ready)
+    with steps.prepared(call, steps.resolved(call)) as prepared_run:
+        return act(prepared_run)
 
 
 def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:

@@ -36,11 +36,11 @@ def test_times(seconds, text):
 
 
 def test_inference_of_a_type_that_is_stored_as_void():
-    given = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
+    types = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
     add = Attributes(reduction="add")
     with pytest.raises(DtypeError, match="reduction add is not defined for data of V2"):
-        infer.infer("scatter_nd", given, add)
-    inference = infer.infer("scatter_nd", given, add, dtype="bfloat16")
+        infer.infer("scatter_nd", types, add)
+    inference = infer.infer("scatter_nd", types, add, dtype="bfloat16")
     assert {g.dtype.name for g in inference.inputs.values()} == {"bfloat16", "int8"}
 
 

@@ -92,11 +92,11 @@ def test_every_type_that_the_package_writes(code: str) -> None:
         assert source.metadata.shape == (3, 4)
         byte_range = source.whole()
         assert byte_range is not None
-        held = byte_range.buffer.tobytes()
+        stored_bytes = byte_range.buffer.tobytes()
         if bits < 8:  # a byte each, the first in the lowest bits
-            each = int.from_bytes(raw, "little")
-            raw = bytes(each >> bits * k & ((1 << bits) - 1) for k in range(12))
-        assert held == raw
+            packed_integer = int.from_bytes(raw, "little")
+            raw = bytes(packed_integer >> bits * k & ((1 << bits) - 1) for k in range(12))
+        assert stored_bytes == raw
 
 
 def test_files_of_the_package() -> None:
@@ -105,15 +105,15 @@ def test_files_of_the_package() -> None:
         assert same(load(f"m.safetensors:{name}"), array)
     os.rename("m.safetensors", "any name")  # recognized by content
     assert same(load("any name:a"), ARRAYS["a"])
-    found = {entry.member: entry for entry in locators.describe("any name")}
-    assert found.keys() == ARRAYS.keys()
+    entries = {entry.member: entry for entry in locators.describe("any name")}
+    assert entries.keys() == ARRAYS.keys()
     raw = Path("any name").read_bytes()
     for name, array in ARRAYS.items():
-        position = found[name].position
+        position = entries[name].position
         assert position is not None
         assert raw[position : position + array.nbytes] == array.tobytes()
         (only,) = locators.describe(f"any name:{name}")
-        assert only == found[name]
+        assert only == entries[name]
 
 
 def test_the_only_tensor_needs_no_name() -> None:
@@ -432,13 +432,13 @@ def little(array: Any) -> Any:
 @given(st.lists(st.tuples(tensor_names, arrays_of_any_type()), min_size=1, max_size=8))
 def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
     Path("m.safetensors").unlink(missing_ok=True)
-    held: dict[str, Any] = {}
+    stored_arrays: dict[str, Any] = {}
     for name, array in steps:
         preserved = write(f"m.safetensors:{name}", array, "items")
-        assert (preserved is None) == (not held)
-        assert set(preserved or ()) == held.keys() - {name}
-        held[name] = little(array)
-        check_file("m.safetensors", held, None)
+        assert (preserved is None) == (not stored_arrays)
+        assert set(preserved or ()) == stored_arrays.keys() - {name}
+        stored_arrays[name] = little(array)
+        check_file("m.safetensors", stored_arrays, None)
 
 
 def test_tensors_in_any_order() -> None:
@@ -656,10 +656,10 @@ def test_an_index_that_is_not_utf8() -> None:
 def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
     shards(a="one.safetensors", b="gone", c="one.safetensors")
-    found = {entry.member: entry for entry in locators.describe(INDEX)}
-    assert found["a"].metadata is not None
-    assert "No such file" in found["b"].problem
-    assert "no such tensor" in found["c"].problem
+    entries = {entry.member: entry for entry in locators.describe(INDEX)}
+    assert entries["a"].metadata is not None
+    assert "No such file" in entries["b"].problem
+    assert "no such tensor" in entries["c"].problem
 
 
 # Complete runs

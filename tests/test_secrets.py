@@ -156,12 +156,14 @@ print(json.dumps(reports))
 
 def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield all commands with their words: the first of those with one function."""
-    seen = set()
+    seen_functions = set()
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
             yield from leaves(command, (*path, name))
-        elif (function := getattr(command.callback, "func", command.callback)) not in seen:
-            seen.add(function)
+        elif (
+            function := getattr(command.callback, "func", command.callback)
+        ) not in seen_functions:
+            seen_functions.add(function)
             yield command, (*path, name)
 
 
@@ -257,14 +259,14 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
     ]
     cases = []
     for command, path in leaves():
-        known = {param.name for param in command.params}
+        option_names = {param.name for param in command.params}
         for parameter in filter(takes_urls, command.params):
             for url in urls:
                 if url[0] == USER[0] and parameter.type.name != "address":
                     continue  # it is a file name, not a URL
                 case = call(command, path, parameter.name or "", url)
-                page = ["--html", "page.html"] if "html" in known - {parameter.name} else []
-                cases += [[*case, *page], [*case, "--json"] if "json" in known else case]
+                page = ["--html", "page.html"] if "html" in option_names - {parameter.name} else []
+                cases += [[*case, *page], [*case, "--json"] if "json" in option_names else case]
     assert len(cases) > 500
     env = settings("http://127.0.0.1:9", AWS_EC2_METADATA_DISABLED="true")
     for case, (status, text) in zip(cases, run(cases, **env), strict=True):
@@ -332,8 +334,8 @@ def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> No
     ):
         with pytest.raises(NdtoolError) as excinfo:
             locators.describe(url)
-        shown = f"{excinfo.value} {excinfo.value.fields()}"
-        assert not any(secret in shown for secret in SECRETS), shown
+        message = f"{excinfo.value} {excinfo.value.fields()}"
+        assert not any(secret in message for secret in SECRETS), message
 
 
 def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: None) -> None:

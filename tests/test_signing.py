@@ -82,9 +82,10 @@ def test_signatures_are_those_of_botocore(
         )
         stamp = expected.partition("X-Amz-Date=")[2].partition("&")[0]
         now = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
-        found = signing.signed(at, now)
+        signed_url = signing.signed(at, now)
         parted = [
-            (url.split("?")[0], sorted(url.split("?")[1].split("&"))) for url in (found, expected)
+            (url.split("?")[0], sorted(url.split("?")[1].split("&")))
+            for url in (signed_url, expected)
         ]
         assert parted[0] == parted[1]
 
@@ -178,13 +179,13 @@ def test_profiles(
         (tmp_path / ".aws" / name).write_text(text.replace("{keys}", keys), "latin-1")
     if profile is not None:
         clean.setenv("AWS_PROFILE", profile)
-    found = signing.settings_of("s3://bucket/x.npy")
-    assert (found and found.region) == expected
-    assert found is None or found.credentials == ("A", "B", None)
+    settings = signing.settings_of("s3://bucket/x.npy")
+    assert (settings and settings.region) == expected
+    assert settings is None or settings.credentials == ("A", "B", None)
     clean.setenv("AWS_ACCESS_KEY_ID", "C")
     clean.setenv("AWS_SECRET_ACCESS_KEY", "D")
-    found = signing.settings_of("s3://bucket/x.npy")
-    assert found is None or found.credentials == ("C", "D", None)
+    settings = signing.settings_of("s3://bucket/x.npy")
+    assert settings is None or settings.credentials == ("C", "D", None)
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "ALL_PROXY"])
@@ -219,14 +220,14 @@ print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform."""
-    called, call = [], s3.S3.call
+    client_calls, call = [], s3.S3.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
-        called.append(operation)
+        client_calls.append(operation)
         return await call(self, operation, *names, **arguments)
 
     monkeypatch.setattr(s3.S3, "call", noted)
-    return called
+    return client_calls
 
 
 @pytest.mark.parametrize("variable", ["AWS_PAGER", "AWS_STS_REGIONAL_ENDPOINTS"])

@@ -77,14 +77,14 @@ def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: Non
         with pytest.raises(BoundsError) as excinfo:
             ndtool.gather_nd(data, np.array([[5], [bad]]))
         assert (excinfo.value.value, excinfo.value.size) == (bad, 4 * G + 7)
-    other = expected[::-1].copy()
-    ndtool.scatter_nd(data, tuples, other, out=data)
-    assert same(data[SPOTS], other)
+    reversed_updates = expected[::-1].copy()
+    ndtool.scatter_nd(data, tuples, reversed_updates, out=data)
+    assert same(data[SPOTS], reversed_updates)
     ndtool.scatter_elements(data, SPOTS - data.size, expected, out=data)
     assert same(data[SPOTS], expected)
     if dtype != "V3":
-        ndtool.scatter_nd(data, tuples[[6, 6]], other[[0, 1]], "add", out=data)
-        assert data[SPOTS[6]] == expected[6] + other[0] + other[1]
+        ndtool.scatter_nd(data, tuples[[6, 6]], reversed_updates[[0, 1]], "add", out=data)
+        assert data[SPOTS[6]] == expected[6] + reversed_updates[0] + reversed_updates[1]
 
 
 def test_products_beyond_31_bits(workdir: Path) -> None:

@@ -104,12 +104,12 @@ def test_the_outcome_equals_the_general_path(
             patch.setattr(tuning, "SMALL_CALL", small)
             operator = partial(getattr(ndtool, case.operator), **options)
             try:
-                made = operator(*arrays)
+                result = operator(*arrays)
             except NdtoolError:
-                made = np.zeros_like(arrays[0])
+                result = np.zeros_like(arrays[0])
             if which:
                 arrays[0] = opaque(arrays[0]).copy().view(arrays[0].dtype)
-            out = arrays[0] if which == 7 else [*outs(*arrays[:2], made), None, None][which]
+            out = arrays[0] if which == 7 else [*outs(*arrays[:2], result), None, None][which]
             results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
     assert results[0] == results[1] == results[2]
 

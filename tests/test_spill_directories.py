@@ -33,15 +33,15 @@ def inputs(workdir: Path) -> Path:
 @pytest.fixture
 def created(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Return the directories of temporary files, as they are created."""
-    found: list[str | None] = []
+    directories: list[str | None] = []
     unnamed = tempfiles.unnamed_file
 
     def note(directory: str | None = None) -> int:
-        found.append(directory)
+        directories.append(directory)
         return unnamed(directory)
 
     monkeypatch.setattr(tempfiles, "unnamed_file", note)
-    return found
+    return directories
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -50,19 +50,19 @@ def test_stripes_have_the_bytes_of_one_file(
     count: int, held: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spillstore, "STRIPE", 10)
-    rng, whole = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
-    store = Store(len(whole), held, ["."] * count, {"split": 0})
+    rng, content = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
+    store = Store(len(content), held, ["."] * count, {"split": 0})
     try:
         sizes = [os.fstat(fd).st_size for fd, _ in store._files]
-        assert sum(sizes) == len(whole) - held
+        assert sum(sizes) == len(content) - held
         assert max(sizes) - min(sizes) <= 10
-        for start in range(0, len(whole), 83):
-            store.write(Segment("split", 0, start), 0, whole[start : start + 83].data)
-        for start, stop in np.sort(rng.integers(0, len(whole) + 1, (200, 2))).tolist():
+        for start in range(0, len(content), 83):
+            store.write(Segment("split", 0, start), 0, content[start : start + 83].data)
+        for start, stop in np.sort(rng.integers(0, len(content) + 1, (200, 2))).tolist():
             buffer = bytearray(stop - start)
             store.expect(Segment("split", 0, 0), start, stop - start)
             store.read(Segment("split", 0, 0), start, memoryview(buffer))
-            assert buffer == whole[start:stop].tobytes()
+            assert buffer == content[start:stop].tobytes()
         assert [os.fstat(fd).st_size for fd, _ in store._files] == sizes
     finally:
         store.close()

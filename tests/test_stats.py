@@ -41,10 +41,10 @@ def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[i
             yield i, (*i[:b], *values), values, list(data.shape[b : b + len(values)])
         return
     a, b = plain_axes(case)
-    plain = case.operator in ("gather", "scatter")
+    has_plain_indices = case.operator in ("gather", "scatter")
     for i in np.ndindex(indices.shape):
         value = int(indices[i])
-        run = (*i[:b], value) if plain else (*i[:a], value, *i[a + 1 :])
+        run = (*i[:b], value) if has_plain_indices else (*i[:a], value, *i[a + 1 :])
         yield i, run, [value], [data.shape[a]]
 
 
@@ -80,7 +80,7 @@ def test_every_figure_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject
 ) -> None:
     described(case)
-    for module, name, some in (
+    for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "COUNTERS", (0, 1 << 23)),
         (tally, "PARTITIONS", (1, 3, 256)),
@@ -88,7 +88,7 @@ def test_every_figure_equals_brute_force(
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MOST", (1, 2, 5)),
     ):
-        limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
+        limits.setattr(module, name, chosen.draw(st.sampled_from(limits_to_try)))
     with opened(case) as call:
         statistics = stats.stats(call)
     check(case, statistics)
@@ -273,9 +273,9 @@ def test_likely_causes(indices: Array, data: str, guess: str) -> None:
     save(idx=indices)
     request = Request("gather_nd", data, "idx.npy")
     with stats.open_call(request) as call:
-        found = stats.causes(stats.stats(call), call.inference.inputs["indices"].dtype)
-    assert len(found) == bool(guess)
-    assert guess in "".join(found)
+        messages = stats.causes(stats.stats(call), call.inference.inputs["indices"].dtype)
+    assert len(messages) == bool(guess)
+    assert guess in "".join(messages)
 
 
 def test_nan_is_likelier_than_swapped_bytes() -> None:
@@ -292,8 +292,10 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     result = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
     assert result.status == 0
     assert max(map(len, result.screen.splitlines())) <= columns
-    shown, plain = (re.sub("[━─]", "", text) for text in (result.screen, ndtool(*run).out.decode()))
-    assert sorted(shown.split()) == sorted(plain.split())
+    terminal_text, piped_text = (
+        re.sub("[━─]", "", text) for text in (result.screen, ndtool(*run).out.decode())
+    )
+    assert sorted(terminal_text.split()) == sorted(piped_text.split())
 
 
 def test_an_array_on_standard_input() -> None:

@@ -129,15 +129,15 @@ def no_shared_maps() -> Iterator[None]:
 
 def moved(case: Case, methods: list[str], out: str, threads: int) -> bytes:
     """Run a case on files; return the output as a .npy file."""
-    named = [*zip(INPUTS, case.arrays, methods, strict=False)]
+    input_files = [*zip(INPUTS, case.arrays, methods, strict=False)]
     received: list[bytes] = []
     with ExitStack() as stack:
-        streamed = [npy(array) for _, array, kind in named if kind == "stream"]
+        streamed = [npy(array) for _, array, kind in input_files if kind == "stream"]
         stack.enter_context(standard_input(b"".join(streamed)))
         pipe = stack.enter_context(pipe_content(received))
         request = Request(
             case.operator,
-            *(put(*each) for each in named),
+            *(put(*input_file) for input_file in input_files),
             output={"archive": "out.npz:x", "stream": pipe}.get(out, "out.npy"),
             attributes=Attributes(**case.arguments),
             dtype=_name(case.arrays[0].dtype),

@@ -69,12 +69,14 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
         rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
-        cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
-        cut = cut._replace(in_memory=held, range_tuples=reach)
+        partitioning = partitioning_for(
+            rows, "updates" not in sources, budget, threads, levels=levels
+        )
+        partitioning = partitioning._replace(in_memory=held, range_tuples=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
-        phases = list(execution.run(call, cut, sink, silent, refuse))
-        assert [phase for phase in phases if phase != "combine"] == list(cut.tasks)
+        phases = list(execution.run(call, partitioning, sink, silent, refuse))
+        assert [phase for phase in phases if phase != "combine"] == list(partitioning.tasks)
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
@@ -250,13 +252,13 @@ def test_an_index_that_changes_during_the_run_is_reported(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
         with pytest.raises(NdtoolError, match=report):
-            steps.execute(ready)
+            steps.execute(prepared_run)
     assert not Path("out.npy").exists()
 
 
@@ -316,9 +318,9 @@ def test_the_directory_of_every_temporary_file(
     request = Request(
         "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
     )
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
-        steps.execute(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
+        steps.execute(prepared_run)
     # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
     count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
     assert opened == ["spill"] * count
@@ -333,15 +335,15 @@ def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tempfiles, "filled", forbidden)
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
-        steps.rehearse(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
+        steps.rehearse(prepared_run)
     idx = np.load("idx.npy")
     idx[40, 500, 0] = 1 << 10
     save(idx=idx)
     bad = pytest.raises(BoundsError, match="out of bounds")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready, bad:
-        steps.rehearse(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run, bad:
+        steps.rehearse(prepared_run)
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
@@ -435,14 +437,14 @@ def test_repeated_indices_are_checked_once(
         "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(axis=1, out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        cut = ready.plan.partitioning
-        assert cut is not None
-        assert cut.blocks > 2
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        partitioning = prepared_run.plan.partitioning
+        assert partitioning is not None
+        assert partitioning.blocks > 2
         if dry_run:
-            execution.check(call, cut, refuse)
+            execution.check(call, partitioning, refuse)
         else:
-            steps.execute(ready)
+            steps.execute(prepared_run)
     assert sum(looked_at) == (1 << 12 if dry_run or rule != "error" else 0)
 
 
@@ -490,9 +492,9 @@ def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None
 def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:
     rng = np.random.default_rng(3)
     sorted_ones = np.sort(rng.integers(0, 1024, (1000, 2)), axis=0)
-    found = []
+    localities = []
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            found.append(access.sample_locality(call, rows_of(call.inference)))
-    assert found[0] == found[1]
+            localities.append(access.sample_locality(call, rows_of(call.inference)))
+    assert localities[0] == localities[1]

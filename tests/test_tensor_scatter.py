@@ -160,8 +160,8 @@ def test_packed_types_are_accepted_under_onnx_24() -> None:
 
 def test_shapes_with_symbols() -> None:
     n, s, b = Symbol("N"), Symbol("S"), Symbol("B")
-    trace, found = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
-    assert found.output == (b, s, 64)
+    trace, result = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
+    assert result.output == (b, s, 64)
     assert [str(one) for one in trace.assumed] == [
         "update's axis 1 (N) is at most past's (S)",
         "write_indices's axis 0 (2) is B",
@@ -220,12 +220,14 @@ def test_the_evaluator_moves_strings_and_refuses_older_operator_sets() -> None:
 
 def test_the_model_command(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    made = model(24, ["past", "update", "write"], mode="circular")
-    for value, shape in zip(made.graph.input, (["B", 8, 4], ["B", "N", 4], ["B"]), strict=True):
+    model_proto = model(24, ["past", "update", "write"], mode="circular")
+    for value, shape in zip(
+        model_proto.graph.input, (["B", 8, 4], ["B", "N", 4], ["B"]), strict=True
+    ):
         value.type.tensor_type.shape.CopyFrom(
             onnx.helper.make_tensor_value_info("x", 1, shape).type.tensor_type.shape
         )
-    onnx.save(made, path)
+    onnx.save(model_proto, path)
     result = command_line("model", path, "--json")
     (node,) = result.json["nodes"]
     assert (node["operator"], node["version"]) == ("tensor_scatter", 24)
@@ -291,5 +293,5 @@ def test_positions_within_the_update_take_no_memory() -> None:
 @pytest.mark.parametrize("function", [ndtool.tensor_scatter, reference.tensor_scatter])
 def test_bytes_of_bools_are_kept(function: Any) -> None:
     past, update = np.arange(2, 8, dtype="u1").view("?"), np.array([9, 8], "u1").view("?")
-    found = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
-    assert found.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]
+    result = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
+    assert result.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]

@@ -99,8 +99,8 @@ def test_a_cache_beyond_memory(tmp_path: Path) -> None:
 
 
 def test_computed_indices_must_fit_in_memory(tmp_path: Path) -> None:
-    given = ("zeros:int8[1,300000]", "zeros:int8[1,300000]", "--axis", "1", "-q")
-    result = ndtool(COMMAND, *given, "--memory", "1MiB", "-o", tmp_path / "o.npy")
+    arguments = ("zeros:int8[1,300000]", "zeros:int8[1,300000]", "--axis", "1", "-q")
+    result = ndtool(COMMAND, *arguments, "--memory", "1MiB", "-o", tmp_path / "o.npy")
     assert result.status == 6
     assert "300000 computed indices are 2400000 bytes" in result.err
     assert not list(tmp_path.iterdir())
@@ -122,8 +122,8 @@ def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
 
 def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:
     np.save(tmp_path / "past.npy", np.zeros((1, 70_000)))
-    given = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
-    result = ndtool(COMMAND, *given, "--workers", 2, "-o", tmp_path / "o.npy")
+    arguments = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
+    result = ndtool(COMMAND, *arguments, "--workers", 2, "-o", tmp_path / "o.npy")
     assert result.status == 2
     assert "70000 computed indices are too many for a cluster" in result.err
 
@@ -153,8 +153,13 @@ def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
 
 def test_infer(cache: Any) -> None:
     (past, update, write), _ = cache
-    for given in ((past, update, write), (past, update)):
-        assert files.infer("tensor_scatter", *given, mode="circular").plan.output == (3, 2, 40, 8)
+    for arguments in ((past, update, write), (past, update)):
+        assert files.infer("tensor_scatter", *arguments, mode="circular").plan.output == (
+            3,
+            2,
+            40,
+            8,
+        )
     result = ndtool("infer", COMMAND, "float32[B,8,4]", "float32[B,N,4]", "int64[B]", "--json")
     assert result.status == 0, result.err
     assert result.json["output"]["shape"] == ["B", 8, 4]
@@ -173,9 +178,9 @@ def test_questions_about_a_call(cache: Any, tmp_path: Path) -> None:
     result = ndtool("explain", COMMAND, past, update, write, "--at", "1,0,16,3", "--json")
     assert result.status == 0, result.err
     assert result.json["operator"] == "tensor_scatter"
-    old, new = result.json["steps"]
-    assert old["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
-    assert (new["position"], new["tuple"]) == ([1, 0, 1, 3], [16])
+    data_step, scatter_step = result.json["steps"]
+    assert data_step["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
+    assert (scatter_step["position"], scatter_step["tuple"]) == ([1, 0, 1, 3], [16])
     result = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
     assert result.status == 0, result.err
     assert (result.json["operator"], result.json["duplicated"]) == ("tensor_scatter", 0)

@@ -240,8 +240,8 @@ def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any
 def test_bfloat16_updates() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     put("u.txt", "1\n-2.5\n")
-    found = read("u.txt", "bfloat16").view(ml_dtypes.bfloat16)
-    assert found.tolist() == [1, -2.5]
+    values = read("u.txt", "bfloat16").view(ml_dtypes.bfloat16)
+    assert values.tolist() == [1, -2.5]
 
 
 @pytest.mark.parametrize(

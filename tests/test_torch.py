@@ -36,8 +36,8 @@ def of(verb: str, suffix: str) -> Any:
 
 
 def random(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
-    made = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=made, dtype=kind).requires_grad_()
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=kind).requires_grad_()
 
 
 def require_gradients(function: Any, *inputs: Any) -> None:
@@ -141,7 +141,10 @@ def test_products_with_zeros() -> None:
 
     require_gradients(scatter, data, updates)
     gradients = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
-    assert [one.tolist() for one in gradients] == [[0.0, 7.0, 0.0], [10.0, 0.0, 0.0, 0.0, 0.0]]
+    assert [gradient.tolist() for gradient in gradients] == [
+        [0.0, 7.0, 0.0],
+        [10.0, 0.0, 0.0, 0.0, 0.0],
+    ]
 
 
 def test_many_duplicates_of_a_product() -> None:
@@ -151,8 +154,8 @@ def test_many_duplicates_of_a_product() -> None:
     expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
     ours = torch.autograd.grad(result.sum(), (data, updates))
     theirs = torch.autograd.grad(expected.sum(), (data, updates))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    for first, second in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "mean"])
@@ -230,9 +233,9 @@ def test_later_changes_of_the_indices_do_not_reach_the_backward() -> None:
     ids[:] = 0
     result.sum().backward()
     assert table.grad.tolist() == [0.0, 2.0, 0.0]
-    given = torch.tensor([1, 1])
-    result = differentiable.gather(table, given)
-    given[:] = 0
+    indices = torch.tensor([1, 1])
+    result = differentiable.gather(table, indices)
+    indices[:] = 0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
 
@@ -281,17 +284,17 @@ def test_a_gradient_of_one_input_only(reduction: str) -> None:
 
     with forward.dual_level():
         dual = forward.make_dual(data, of_data), forward.make_dual(updates, of_updates)
-        one, other, both = (
+        first, second, combined = (
             forward.unpack_dual(scatter(*pair)).tangent
             for pair in ((dual[0], updates), (data, dual[1]), dual)
         )
-    torch.testing.assert_close(one + other, both)
+    torch.testing.assert_close(first + second, combined)
     data.requires_grad_()
-    (found,) = torch.autograd.grad(scatter(data, updates), data, grad)
-    torch.testing.assert_close((found * of_data).sum(), (grad * one).sum())
+    (result,) = torch.autograd.grad(scatter(data, updates), data, grad)
+    torch.testing.assert_close((result * of_data).sum(), (grad * first).sum())
     updates.requires_grad_()
-    (found,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
-    torch.testing.assert_close((found * of_updates).sum(), (grad * other).sum())
+    (result,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
+    torch.testing.assert_close((result * of_updates).sum(), (grad * second).sum())
 
 
 def test_a_tensor_as_data_and_updates_and_parameters() -> None:

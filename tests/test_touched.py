@@ -120,12 +120,12 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 def test_many_numbers_are_yielded_once() -> None:
     marks = Marks(1 << 60)
     rng = np.random.default_rng(3)
-    seen = []
+    batches = []
     for _ in range(5):
-        seen.append(rng.integers(0, 1 << 60, touched.SLAB))
-        marks.add(np.repeat(seen[-1], 2))
-    report = [number for some in marks.ascending() for number in some]
-    assert report == np.unique(np.concatenate(seen)).tolist()
+        batches.append(rng.integers(0, 1 << 60, touched.SLAB))
+        marks.add(np.repeat(batches[-1], 2))
+    report = [number for block in marks.ascending() for number in block]
+    assert report == np.unique(np.concatenate(batches)).tolist()
 
 
 def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
@@ -171,9 +171,9 @@ def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
 def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
         assert numbers(read, "data.toy") == [], "validated, not read yet"
-        steps.execute(ready)
+        steps.execute(prepared_run)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()
     assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
@@ -269,17 +269,17 @@ def test_holes_are_zeros_and_take_no_space(
     with closing(locators.open_source("data.toy", Streams(-1))) as one:
         byte_range = source.whole(one, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
-    some = list(gathered(plan, indices).blocks(step))
-    expected, held = np.zeros_like(DATA), 0
-    for number in some:
+    blocks = list(gathered(plan, indices).blocks(step))
+    expected, selected_bytes = np.zeros_like(DATA), 0
+    for number in blocks:
         window = assembly.window(grid.box(DATA.shape, step, number))
         expected[window] = DATA[window]
-        held += DATA[window].nbytes
+        selected_bytes += DATA[window].nbytes
     assert (actual == expected).all()
-    assert numbers(read, "data.toy") == some
+    assert numbers(read, "data.toy") == blocks
     nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(some) >= grid.blocks(DATA.shape, step)
-    assert nbytes == (DATA.nbytes if many else held)
+    many = 2 * len(blocks) >= grid.blocks(DATA.shape, step)
+    assert nbytes == (DATA.nbytes if many else selected_bytes)
 
 
 def test_no_space_for_the_touched_blocks_is_reported_first(

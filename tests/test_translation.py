@@ -62,13 +62,13 @@ def converter(library: str, module: Any) -> Any:
 
 def names(library: str, module: Any) -> dict[str, Any]:
     """Return what the calls of a library name."""
-    known = {"np": np, LIBRARIES[library][1]: module}
+    namespace = {"np": np, LIBRARIES[library][1]: module}
     if library == "JAX":
-        known["jnp"] = importlib.import_module("jax.numpy")
+        namespace["jnp"] = importlib.import_module("jax.numpy")
     if library == "OpenVINO":
-        known["ov"] = importlib.import_module("openvino.opset15")
-        known["run"] = lambda node: module.compile_model(module.Model([node], []), "CPU")([])[0]
-    return known
+        namespace["ov"] = importlib.import_module("openvino.opset15")
+        namespace["run"] = lambda node: module.compile_model(module.Model([node], []), "CPU")([])[0]
+    return namespace
 
 
 def evaluate(source: str, known: dict[str, Any]) -> Any:
@@ -85,23 +85,23 @@ def evaluate(source: str, known: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(("library", "theirs", "ours"), list(lines()))
 def test_a_call_and_its_translation_have_one_result(library: str, theirs: str, ours: str) -> None:
     module = pytest.importorskip(LIBRARIES[library][0])
-    known, convert = names(library, module), converter(library, module)
+    namespace, convert = names(library, module), converter(library, module)
     # Only where the last update wins in both may an element have several.
     reduces = '"' in ours.partition("(")[2] or "gather" in ours
     distinct = not reduces and library not in ("NumPy", "pandas")
     for seed in range(CASES):
-        given = arrays(seed, distinct)
+        inputs = arrays(seed, distinct)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             their = np.asarray(
-                evaluate(theirs, {**known, **{n: convert(a) for n, a in given.items()}})
+                evaluate(theirs, {**namespace, **{n: convert(a) for n, a in inputs.items()}})
             )
-        our = np.asarray(evaluate(ours, {"np": np, "ndtool": ndtool, **given}))
+        our = np.asarray(evaluate(ours, {"np": np, "ndtool": ndtool, **inputs}))
         assert our.shape == their.shape
         np.testing.assert_array_equal(our, their)
 
 
 def test_every_library_of_the_page_is_tried() -> None:
-    found = {case.values[0] for case in lines()}
-    assert found == set(LIBRARIES)
+    examples = {case.values[0] for case in lines()}
+    assert examples == set(LIBRARIES)
     assert sum(1 for _ in lines()) >= 80

@@ -24,8 +24,8 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 def previewed(array: np.ndarray, title: str) -> str:
     """Return a preview of an existing array."""
     window = preview.window(array.shape)
-    shown = preview.pick(opaque(array), preview._index_arrays(window.positions), window.shape)
-    return preview.window_text(title, shown.view(array.dtype), window)
+    elements = preview.pick(opaque(array), preview._index_arrays(window.positions), window.shape)
+    return preview.window_text(title, elements.view(array.dtype), window)
 
 
 def by_numpy(array: np.ndarray) -> str:

@@ -145,7 +145,7 @@ def test_a_value_without_use_is_ignored() -> None:
         "tensor-scatter",
     }  # require other files
     calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
-    requested = [(list(words), given) for words, given in calls.items()]
+    requested = [(list(words), arguments) for words, arguments in calls.items()]
     for (words, _), (status, text) in zip(requested, run(requested), strict=True):
         assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
 
@@ -171,8 +171,8 @@ def test_variables_for_other_outputs_are_ignored() -> None:
         words = [*plain, "-o", "/dev/null"]
         result = ndtool(*words, env={f"NDTOOL_{name}": value})
         assert (result.status, result.err) == (0, ""), name
-        given = [flag] if name == "RESUME" else [flag, value]
-        assert ndtool(*words, *given).status == explicit, name
+        arguments = [flag] if name == "RESUME" else [flag, value]
+        assert ndtool(*words, *arguments).status == explicit, name
     for name, value in (("CHUNKS", "1,4"), ("SHARDS", "2,4"), ("CODEC", "gzip:1")):
         result = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
         assert (result.status, result.err, os.path.isfile("plain.zarr")) == (0, "", True), name

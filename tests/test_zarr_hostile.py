@@ -196,8 +196,8 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
             if one in compressors:
                 options = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
         else:
-            rest = {key: value for key, value in one.items() if key != "id"}
-            named = {"name": f"numcodecs.{one['id']}", "configuration": rest}
+            configuration = {key: value for key, value in one.items() if key != "id"}
+            named = {"name": f"numcodecs.{one['id']}", "configuration": configuration}
             options = {"filters" if one in filters else "compressors": [named]}
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
@@ -240,21 +240,27 @@ def test_frames_of_zstd_without_a_size_or_bytes() -> None:
     """One without a size may be anywhere; one of size 0 must be empty."""
     decode = decompressor({"id": "zstd"})
     assert decode is not None
-    known, unsaid, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
+    with_size, without_size, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
     empty = bytes(numcodecs.Zstd().encode(b""))
     nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # without a size, too
     skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
     for after in (b"", skippable, empty, nothing):
-        assert decode(memoryview(unsaid + after), size, True) == bytes(size)
-        assert decode(memoryview(after + unsaid), size, True) == bytes(size)
-    assert decode(memoryview(unsaid + known), size + (1 << 17), True) == bytes(size + (1 << 17))
+        assert decode(memoryview(without_size + after), size, True) == bytes(size)
+        assert decode(memoryview(after + without_size), size, True) == bytes(size)
+    assert decode(memoryview(without_size + with_size), size + (1 << 17), True) == bytes(
+        size + (1 << 17)
+    )
     assert decode(memoryview(empty + nothing), 0, False) == b""
     for exact in (True, False):
-        for raw in (frame(1 << 17, 0), known + frame(1 << 17, 0), frame(1 << 17, 0) + known):
+        for raw in (
+            frame(1 << 17, 0),
+            with_size + frame(1 << 17, 0),
+            frame(1 << 17, 0) + with_size,
+        ):
             with pytest.raises(ValueError, match="has a content size of 0, but is not empty"):
                 decode(memoryview(raw), 1 << 17, exact)
     with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(known + unsaid), 1 << 17, True)  # without remaining bytes
+        decode(memoryview(with_size + without_size), 1 << 17, True)  # without remaining bytes
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
@@ -524,10 +530,10 @@ def test_few_descriptors(count: int) -> None:
 def test_a_package_that_cannot_be_loaded_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
 
-    def fail(name: str, *rest: Any) -> Any:
+    def fail(name: str, *arguments: Any) -> Any:
         if name == "zarr":
             raise ImportError("libx.so: failed to map segment from shared object")
-        return real(name, *rest)
+        return real(name, *arguments)
 
     real = __import__
     monkeypatch.setattr("builtins.__import__", fail)

@@ -297,11 +297,11 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
 @pytest.mark.parametrize("blocks", [(), (0,), (0, 1, 2), (0, 1, 2, 2)])
 def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> None:
     with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
-        each = memoryview(raw(DATA)[: 6 * 10 * 4])
+        block_bytes = memoryview(raw(DATA)[: 6 * 10 * 4])
         for block in blocks:
-            out.write(0, each, block)
+            out.write(0, block_bytes, block)
         if len(blocks) == 3:
-            out.write(0, each[:7], 3)
+            out.write(0, block_bytes[:7], 3)
         with pytest.raises(ValueError, match=r"only \d of 4 chunks were written"):
             sinks.commit(out)
     assert os.listdir() == []
