@@ -269,16 +269,16 @@ def test_holes_are_zeros_and_take_no_space(
     with closing(locators.open_source("data.toy", Streams(-1))) as one:
         byte_range = source.whole(one, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
-    blocks = list(gathered(plan, indices).blocks(step))
+    selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0
-    for number in blocks:
+    for number in selected_blocks:
         window = assembly.window(grid.box(DATA.shape, step, number))
         expected[window] = DATA[window]
         selected_bytes += DATA[window].nbytes
     assert (actual == expected).all()
-    assert numbers(read, "data.toy") == blocks
+    assert numbers(read, "data.toy") == selected_blocks
     nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(blocks) >= grid.blocks(DATA.shape, step)
+    many = 2 * len(selected_blocks) >= grid.blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else selected_bytes)
 
 
