@@ -58,7 +58,7 @@ class Clocked:
 
     def cancel(self, *tasks: Task) -> None:
         self._waiting = deque(task for task in self._waiting if task not in tasks)
-        self._running = [one for one in self._running if one[2] not in tasks]
+        self._running = [item for item in self._running if item[2] not in tasks]
         heapq.heapify(self._running)
 
     def wait(self, seconds: float) -> None:

@@ -158,7 +158,7 @@ def test_fields_of_a_single_element() -> None:
     assert explanation.outputs == ((0, 1), (2, 1))
     assert explanation.from_ == (3, 1)
     several = ndtool.explain("gather_nd", DATA, IDX, at=[(0, 0), (1, 0)])
-    assert [one.value for one in several.explained] == [9.0, 0.0]
+    assert [item.value for item in several.explained] == [9.0, 0.0]
     with pytest.raises(AttributeError, match="2 elements are explained"):
         _ = several.value
     scalar = ndtool.explain("gather_nd", [1, 2], [1], at=())

@@ -251,10 +251,12 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
 
 def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
-    with opened(url) as one:
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS[:10].ravel())
+    with opened(url) as opened_source:
+        assert np.array_equal(
+            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS[:10].ravel()
+        )
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
-        one.recheck()
+        opened_source.recheck()
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
 
 
@@ -279,8 +281,8 @@ def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path)
 def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
-    with opened(url) as one:
-        source.whole(one)
+    with opened(url) as opened_source:
+        source.whole(opened_source)
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
     assert len(requested) == 1 + 16
@@ -296,10 +298,12 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.whole(one)
+    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+        source.whole(opened_source)
         before = len(server.requests)
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(
+            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS.ravel()
+        )
         assert len(server.requests) == before
 
 
@@ -327,9 +331,11 @@ def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
 
 def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 2
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(
+            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS.ravel()
+        )
     requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
     assert requested == [first, first + (1 << 20), first + (2 << 20)]
@@ -338,10 +344,10 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     url = server.add("/x.npy", npy(ROWS), ranges=ranges, cut_at=1 << 17)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
-            source.whole(one)
+            source.whole(opened_source)
     assert len(server.requests) == 4
 
 
@@ -385,10 +391,10 @@ def test_a_first_range_that_is_another_than_asked_for(server: Server, rows: int)
 
 def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS))
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
-            source.whole(one)
+            source.whole(opened_source)
 
 
 def test_a_compressed_reply(server: Server) -> None:
@@ -424,16 +430,19 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
         remote_object.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
 
     remote_object.before = change
-    with opened(url) as one, pytest.raises(OutputError, match=r"x.npy changed during the run"):
-        source.whole(one)
+    with (
+        opened(url) as opened_source,
+        pytest.raises(OutputError, match=r"x.npy changed during the run"),
+    ):
+        source.whole(opened_source)
 
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), etag=None)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(one)
+            source.whole(opened_source)
 
 
 def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
@@ -452,10 +461,10 @@ def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: P
 
 
 def test_a_file_that_is_removed(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS[:3]))) as one:
+    with opened(server.add("/x.npy", npy(ROWS[:3]))) as opened_source:
         del server.objects["/x.npy"]
         with pytest.raises(OutputError, match=r"x.npy can no longer be accessed: there is no"):
-            one.recheck()
+            opened_source.recheck()
 
 
 # The command line
@@ -719,8 +728,8 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     before = open_files()
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
-    with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.whole(one)
+    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+        source.whole(opened_source)
     assert open_files() == before
 
 
@@ -759,4 +768,4 @@ def test_chunks_of_hdf5_are_downloaded_together(server: Server, workdir: Path) -
         assert server.sent < 8 << 20
     assert load(f"{url}:small").tolist() == [5]
     listed = ndtool("inspect", url, "--json").json["arrays"]
-    assert [one["member"] for one in listed] == ["/flat", "/small", "/g/gzip", "/g/lzf"]
+    assert [item["member"] for item in listed] == ["/flat", "/small", "/g/gzip", "/g/lzf"]

@@ -59,20 +59,20 @@ def test_an_empty_object(s3: Bucket) -> None:
 
 def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as one:
+    with opened(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(one)
+            source.whole(opened_source)
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as one:
-        source.whole(one)
-        one.recheck()
+    with opened(url) as opened_source:
+        source.whole(opened_source)
+        opened_source.recheck()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            one.recheck()
+            opened_source.recheck()
 
 
 @pytest.mark.parametrize(

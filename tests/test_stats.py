@@ -120,10 +120,10 @@ def check(case: Case, found: Stats) -> None:
     assert found.distinct == len(counts)
     often = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(often)
-    assert [(-one.times, one.row) for one in found.most] == often[: stats.MOST]
-    for one in found.most:
-        who = [i for (i, _), run in zip(good, runs, strict=True) if run == one.row]
-        assert one.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
+    assert [(-item.times, item.row) for item in found.most] == often[: stats.MOST]
+    for item in found.most:
+        who = [i for (i, _), run in zip(good, runs, strict=True) if run == item.row]
+        assert item.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
     check_places(case, found, counts)
 
 
@@ -344,7 +344,7 @@ def test_memory_depends_on_no_size(
         tracemalloc.stop()
     rows_met, times = np.unique(idx % rows, return_counts=True)
     assert (statistics.distinct, statistics.duplicated) == (len(rows_met), (times > 1).sum())
-    assert [one.times for one in statistics.most] == sorted(times[times > 1].tolist())[::-1][:5]
+    assert [item.times for item in statistics.most] == sorted(times[times > 1].tolist())[::-1][:5]
     assert shares == sorted(shares)
     assert 0.99 < shares[-1] <= 1 or not statistics.most
     assert state(workdir) == before
@@ -352,9 +352,9 @@ def test_memory_depends_on_no_size(
 
 def test_counters_hold_as_much_as_there_are_tuples() -> None:
     few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
-    for one in (few, many):
-        one.add(np.array([2, 0, 2]))
-        ((numbers, counts),) = one.ascending(lambda share: None)
+    for item in (few, many):
+        item.add(np.array([2, 0, 2]))
+        ((numbers, counts),) = item.ascending(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
     assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass

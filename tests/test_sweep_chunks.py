@@ -89,11 +89,11 @@ def test_chunks_give_the_bits_of_the_reference(
         return
     roles = OPERATORS[case.operator].inputs
     sources: dict[str, Any] = {}
-    for role, one in zip(roles, case.arrays, strict=True):
-        array = np.array(opaque(one), order="C")
-        flat = memory.source(role, array.view(one.dtype))
+    for role, item in zip(roles, case.arrays, strict=True):
+        array = np.array(opaque(item), order="C")
+        flat = memory.source(role, array.view(item.dtype))
         if role == "data" or given.draw(st.booleans()):
-            metadata = in_chunks(flat.metadata, steps(given.draw, one.shape))
+            metadata = in_chunks(flat.metadata, steps(given.draw, item.shape))
             sources[role] = Chunks(metadata._replace(order="C"), array)
         else:
             sources[role] = flat
@@ -105,9 +105,9 @@ def test_chunks_give_the_bits_of_the_reference(
         shape = call.inference.plan.output
         if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
             return
-        for one in sources.values():
-            if isinstance(one, Chunks):
-                one.counts.clear()
+        for item in sources.values():
+            if isinstance(item, Chunks):
+                item.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
         cut = plan.partition_chunks(call, to, 1, budget, levels)
         if cut is None:
@@ -116,7 +116,9 @@ def test_chunks_give_the_bits_of_the_reference(
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, cut, sink, silent, counted.append))
-    assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
+    assert [described(item) for item in counted] == (
+        [] if outside is None else [described(outside)]
+    )
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
@@ -163,7 +165,7 @@ def test_a_sweep_of_stores_equals_direct_execution(
     assert result.status == 0, result.err
     described = result.json if output != "-" else json.loads(result.err)
     assert described["plan"]["way"] == "sweep"
-    expected = [one.replace(".zarr", ".npy") for one in call]
+    expected = [item.replace(".zarr", ".npy") for item in call]
     checked = ndtool(
         "verify",
         *expected[: 3 + (call is CALLS["scatter"])],

@@ -196,7 +196,7 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
         assert shapes.written(inference.plan.output) == shape
         assert inference.trace.assumed == (f"the output has no elements: {assumed}",)
         assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
-        numbers = [one.replace("N", "0").replace("M", "0") for one in types]
+        numbers = [item.replace("N", "0").replace("M", "0") for item in types]
         assert inferred(operator, *numbers).nbytes == 0
 
 

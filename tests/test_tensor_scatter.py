@@ -68,9 +68,9 @@ def outcome(function: Any, *arguments: Any, **options: Any) -> Any:
 @given(call=calls(), threads=st.sampled_from([1, 2, 3]))
 def test_random_calls(call: Any, threads: int) -> None:
     expected = outcome(reference.tensor_scatter, *call)
-    before = [None if one is None else one.tobytes() for one in call[:3]]
+    before = [None if item is None else item.tobytes() for item in call[:3]]
     actual = outcome(ndtool.tensor_scatter, *call, threads=threads)
-    assert [None if one is None else one.tobytes() for one in call[:3]] == before
+    assert [None if item is None else item.tobytes() for item in call[:3]] == before
     if isinstance(expected, dict):
         assert actual == expected
         return
@@ -162,7 +162,7 @@ def test_shapes_with_symbols() -> None:
     n, s, b = Symbol("N"), Symbol("S"), Symbol("B")
     trace, result = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
     assert result.output == (b, s, 64)
-    assert [str(one) for one in trace.assumed] == [
+    assert [str(item) for item in trace.assumed] == [
         "update's axis 1 (N) is at most past's (S)",
         "write_indices's axis 0 (2) is B",
     ]

@@ -43,10 +43,10 @@ def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     literals = dtype is None and not free
     with closing(
         locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
-    ) as one:
-        raw = source.whole(one).buffer
-        values = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
-        return values.reshape(one.metadata.shape)
+    ) as opened_source:
+        raw = source.whole(opened_source).buffer
+        values = np.frombuffer(raw.tobytes(), opened_source.metadata.dtype.descr)
+        return values.reshape(opened_source.metadata.shape)
 
 
 def put(name: str, content: str | bytes) -> None:
@@ -338,12 +338,12 @@ def test_random_tables_are_what_was_written() -> None:
         names = [f"c{n}" for n in range(width)]
         text = [",".join(names)]
         for row in table:
-            fields = [rng.choice(["{}", '"{}"', " {}", "{} "]).format(one) for one in row]
+            fields = [rng.choice(["{}", '"{}"', " {}", "{} "]).format(item) for item in row]
             text += [*rng.choices(["", "# c", " "], k=rng.randint(0, 1)), ",".join(fields)]
         put("t.csv", rng.choice(["\n", "\r\n"]).join(text))
         chosen = rng.sample(names, rng.randint(1, width))
         values = read(f"t.csv:{','.join(chosen)}")
-        expected = np.array(table)[:, [names.index(one) for one in chosen]]
+        expected = np.array(table)[:, [names.index(item) for item in chosen]]
         assert np.array_equal(values.reshape(expected.shape), expected)
         put("t.json", json.dumps(table, indent=rng.choice([None, 1])))
         assert np.array_equal(read("t.json"), np.array(table))
@@ -418,7 +418,7 @@ def test_files_of_other_names_as_text(parser: str) -> None:
 
 def test_a_change_during_the_run_is_an_error() -> None:
     put("i.txt", "5\n")
-    with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as one:
+    with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as opened_source:
         put("i.txt", "50\n")
         with pytest.raises(OSError, match="changed during the run"):
-            one.recheck()
+            opened_source.recheck()

@@ -279,13 +279,13 @@ def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
             )
             for n in range(4)
         ]
-        for one in runs:
-            one.stdin.write(b"\n")
-            one.stdin.flush()
-        for n, one in enumerate(runs):
-            err = one.communicate()[1].decode()
-            assert one.returncode in (0, 6), err
-            if not one.returncode:
+        for item in runs:
+            item.stdin.write(b"\n")
+            item.stdin.flush()
+        for n, item in enumerate(runs):
+            err = item.communicate()[1].decode()
+            assert item.returncode in (0, 6), err
+            if not item.returncode:
                 assert err == ""
                 assert (np.load(tmp_path / f"{n}.npy") == data[idx[:, 0]]).all()
 

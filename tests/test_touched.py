@@ -266,8 +266,8 @@ def test_holes_are_zeros_and_take_no_space(
     plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
     Path("data.toy").write_bytes(blocks(DATA, step))
     indices = np.array([[3]])
-    with closing(locators.open_source("data.toy", Streams(-1))) as one:
-        byte_range = source.whole(one, gathered(plan, indices), threads)
+    with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
+        byte_range = source.whole(opened_source, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0

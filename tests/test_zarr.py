@@ -384,16 +384,16 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
             shards=shards,
             zarr_format=version,
         )
-        with closing(locators.open_source("x.zarr", Streams(-1))) as one:
-            one.block(0)
-            one.recheck()
+        with closing(locators.open_source("x.zarr", Streams(-1))) as opened_source:
+            opened_source.block(0)
+            opened_source.recheck()
             change()
             if report:
                 with pytest.raises(OutputError, match=" during the run"):
-                    one.recheck()
+                    opened_source.recheck()
             else:
-                one.recheck()
-        assert not one.is_open_as(0)
+                opened_source.recheck()
+        assert not opened_source.is_open_as(0)
 
 
 # Memory

@@ -189,20 +189,20 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
         {"id": "jenkins_lookup3"},
     ]  # fmt: skip
     data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
-    for one in (*filters, *compressors):
+    for item in (*filters, *compressors):
         options: dict[str, Any]
         if version == 2:
-            options = {"filters": [numcodecs.get_codec(dict(one))]}
-            if one in compressors:
-                options = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
+            options = {"filters": [numcodecs.get_codec(dict(item))]}
+            if item in compressors:
+                options = {"filters": None, "compressors": numcodecs.get_codec(dict(item))}
         else:
-            configuration = {key: value for key, value in one.items() if key != "id"}
-            named = {"name": f"numcodecs.{one['id']}", "configuration": configuration}
-            options = {"filters" if one in filters else "compressors": [named]}
+            configuration = {key: value for key, value in item.items() if key != "id"}
+            named = {"name": f"numcodecs.{item['id']}", "configuration": configuration}
+            options = {"filters" if item in filters else "compressors": [named]}
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
-        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
+        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
 
 
 def test_packed_bits() -> None:

@@ -116,7 +116,7 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     put("in.zarr", DATA, chunks=(7, 3), zarr_format=version, compressors=compressors)
     save(indices=INDICES)
     assert ndtool("gather-nd", "in.zarr", "indices.npy", "-o", "out.zarr").status == 0
-    ours, reference = (zarr.open_array(f"{one}.zarr", mode="r") for one in ("out", "in"))
+    ours, reference = (zarr.open_array(f"{item}.zarr", mode="r") for item in ("out", "in"))
     assert ours.chunks == (3, 3), "not larger than the output"
     assert ours.compressors == reference.compressors
     assert ours.metadata.zarr_format == version

@@ -117,9 +117,9 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     put("x.zarr", data, chunks=(8, 1024), shards=(32, 1024), compressors=None)
     url = serve(web, "x.zarr")
     web.sent = 0
-    with opened(url) as one:
-        actual = [bytes(one.block(number)) for number in (1, 2)]
-        one.recheck()
+    with opened(url) as opened_source:
+        actual = [bytes(opened_source.block(number)) for number in (1, 2)]
+        opened_source.recheck()
     assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
     spans = requested(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
@@ -169,22 +169,22 @@ def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server)
 def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
-    with opened(url) as one:
-        source.whole(one)
-        one.recheck()
+    with opened(url) as opened_source:
+        source.whole(opened_source)
+        opened_source.recheck()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
-            one.recheck()
+            opened_source.recheck()
 
 
 def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
     put("x.zarr", DATA, chunks=(4, 10), shards=(24, 10))
     url = serve(web, "x.zarr")
-    with opened(url) as one:
-        one.block(0)
+    with opened(url) as opened_source:
+        opened_source.block(0)
         web.objects["/x.zarr/c/0/0"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
-            one.block(1)
+            opened_source.block(1)
 
 
 def test_members_of_a_store(web: Server, memory: Any) -> None:
@@ -443,11 +443,11 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
 def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
-    with opened(url) as one:
-        source.whole(one)
+    with opened(url) as opened_source:
+        source.whole(opened_source)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
-            one.recheck()
+            opened_source.recheck()
 
 
 def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
