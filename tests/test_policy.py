@@ -122,11 +122,11 @@ def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -
 
 def full(times: int) -> Callable[[str, int], int]:
     """Return a task that finds a full disk, the first times that it runs."""
-    left = Counter(dict.fromkeys(range(0, 40, 3), times))
+    remaining_failures = Counter(dict.fromkeys(range(0, 40, 3), times))
 
     def do(phase: str, number: int) -> int:
-        left[number] -= 1
-        if left[number] >= 0:
+        remaining_failures[number] -= 1
+        if remaining_failures[number] >= 0:
             full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise spillfiles.failed(full_disk, f"file {number}")
         return number

@@ -215,11 +215,11 @@ def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
 
 @pytest.mark.parametrize("counted", [True, False], ids=["offsets count it", "and do not"])
 @pytest.mark.parametrize("name", ["new", "a", "b"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("is_zip64", [False, True])
 def test_bytes_before_the_archive_stay(
-    name: str, counted: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, counted: bool, is_zip64: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if wide:
+    if is_zip64:
         monkeypatch.setattr(writer, "_WIDE", 0)
     script = b"#!/bin/sh\nexit 1\n" * 9
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY + 1))]
@@ -352,19 +352,21 @@ def test_all_space_is_reserved_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damaged() -> dict[str, tuple[bytes, str]]:
-    whole = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
-    second = whole.index(b"PK\3\4", 4)
-    entry = whole.index(b"PK\1\2")
+    archive = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
+    second = archive.index(b"PK\3\4", 4)
+    entry = archive.index(b"PK\1\2")
 
     def changed(offset: int, form: str, value: int) -> bytes:
-        return whole[:offset] + struct.pack(form, value) + whole[offset + struct.calcsize(form) :]
+        return (
+            archive[:offset] + struct.pack(form, value) + archive[offset + struct.calcsize(form) :]
+        )
 
     return {
         "empty": (b"", "a.npz is not a ZIP archive"),
         "text": (b"text" * 100, "a.npz is not a ZIP archive"),
         "an array": (npy(ARRAY), "a.npz is not a ZIP archive"),
-        "cut": (whole[:-1], "a.npz: the archive is truncated"),
-        "cut in half": (whole[: len(whole) // 2], "a.npz: the archive is truncated"),
+        "cut": (archive[:-1], "a.npz: the archive is truncated"),
+        "cut in half": (archive[: len(archive) // 2], "a.npz: the archive is truncated"),
         "no header": (changed(second, "<L", 0), f"expected a local file header at byte {second}"),
         "a place within": (changed(entry + 42, "<L", 5), "expected a local file header at byte 5"),
         "a place after": (
@@ -374,20 +376,20 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         "too long": (changed(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
         "a long name": (changed(26, "<H", 999), "after what follows it"),
         "directory": (changed(entry, "<L", 0), f"the central directory is damaged at byte {entry}"),
-        "count": (changed(len(whole) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
+        "count": (changed(len(archive) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
     }
 
 
 @pytest.mark.parametrize("kind", damaged())
 @pytest.mark.parametrize(
-    "more", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
+    "options", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
 )
-def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[str, ...]) -> None:
+def test_members_that_cannot_be_preserved_are_not_lost(kind: str, options: tuple[str, ...]) -> None:
     raw, expected_text = damaged()[kind]
     save(data=DATA, idx=IDX)
     Path("a.npz").write_bytes(raw)
     for member in ("a", "new"):
-        result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
+        result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *options)
         assert (result.status, result.out) == (7, b"")
         assert result.err.startswith("error: a.npz")
         assert (
@@ -396,9 +398,9 @@ def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[st
         )
         assert "hint: --only" in result.err
         assert Path("a.npz").read_bytes() == raw
-    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
+    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *options)
     assert (result.status, result.err.partition("plan: ")[0]) == (0, "")
-    if "--dry-run" not in more:
+    if "--dry-run" not in options:
         with np.load("a.npz") as archive:
             assert archive.files == ["a"]
 
@@ -493,10 +495,10 @@ def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: s
     save(data=DATA, idx=IDX)
     path.write_bytes(raw)
     run = ("gather-nd", "data.npy", "idx.npy", "--no-trace", "-o", name)
-    for more in ((), ("--dry-run",), ("--no-clobber",)):
-        result = ndtool(*run, *more)
+    for options in ((), ("--dry-run",), ("--no-clobber",)):
+        result = ndtool(*run, *options)
         assert result.status == 7
-        if more != ("--no-clobber",):
+        if options != ("--no-clobber",):
             assert result.err.splitlines() == [
                 f"error: {path} has 2 arrays: which is to be written?",
                 "  --> a",

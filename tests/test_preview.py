@@ -45,7 +45,7 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
 
 def part(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
-    selection = np.ix_(*(np.array(along, int) for along in seen.positions))
+    selection = np.ix_(*(np.array(axis_positions, int) for axis_positions in seen.positions))
     bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
     return (bytes_of_each[selection] if whole.ndim else bytes_of_each).view(whole.dtype)
 
@@ -74,9 +74,9 @@ def test_previews_equal_the_reference(
 def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
     window = preview.window(shape)
     assert np.prod(window.shape) <= 1000
-    for size, along in zip(shape, window.positions, strict=True):
-        assert list(along) == sorted(set(along))
-        assert set(along) <= set(range(size))
+    for size, axis_positions in zip(shape, window.positions, strict=True):
+        assert list(axis_positions) == sorted(set(axis_positions))
+        assert set(axis_positions) <= set(range(size))
     if np.prod(shape, dtype=object) <= 100:
         assert (window.shape, window.corner, window.gaps) == (shape, 0, False)
     else:

@@ -92,9 +92,9 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "ask"), QUESTIONS.values(), ids=QUESTIONS)
-def test_an_answer_has_the_fields_of_json(words: tuple[str, ...], ask: Any) -> None:
-    answer, expected = ask(), said(*words)
+@pytest.mark.parametrize(("arguments", "ask"), QUESTIONS.values(), ids=QUESTIONS)
+def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) -> None:
+    answer, expected = ask(), said(*arguments)
     assert plain(answer) == expected
     assert answer == ask()  # a value
     assert list(answer.fields()) == list(expected)
@@ -107,14 +107,14 @@ def require_shown(answer: Answer) -> None:
     """Require that an answer shows itself in notebooks, with rich, and as text."""
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(answer)
-    shown = console.export_text()
+    text_output = console.export_text()
     html, text = answer._repr_html_(), str(answer)
     assert html.startswith("<table>")
     assert not html.count("<script")
     cells = [cell for table in answer.tables() for row in table.rows for cell in row]
     assert cells
     for cell in cells:
-        assert cell in shown
+        assert cell in text_output
         assert cell in text
 
 
@@ -184,7 +184,7 @@ def test_errors_are_those_of_the_operator() -> None:
     assert "broken" in broken.value.trace._repr_html_()  # type: ignore[attr-defined]
     with pytest.raises(InputError):
         ndtool.inspect("missing.npy")
-    for ask, words in (
+    for ask, message in (
         (lambda: ndtool.explain("gather_nd", DATA, IDX), "missing element"),
         (lambda: ndtool.explain("gather_nd", DATA, at=0), "takes data, indices: 1 arguments"),
         (lambda: ndtool.explain("gather", DATA, IDX, at=0.5), "at is 0.5: it must be an integer"),
@@ -199,7 +199,7 @@ def test_errors_are_those_of_the_operator() -> None:
         (lambda: ndtool.convert(DATA, "x.npy", chunks="4"), "chunks is '4'"),
         (lambda: ndtool.stats("gather", DATA, IDX, progress=1), "progress is 1"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             ask()  # type: ignore[no-untyped-call]
 
 

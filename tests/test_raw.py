@@ -80,7 +80,7 @@ def test_bytes_too_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "kind", "why"),
+    ("argument", "kind", "message"),
     [
         ("raw:", UsageError, "expected raw:TYPE"),
         ("raw:float32:dump.bin", UsageError, "expected raw:TYPE"),
@@ -108,11 +108,11 @@ def test_bytes_too_many() -> None:
         ("raw:uint8[1]:nul\0", InputError, "is not a valid file name"),
     ],
 )
-def test_refused_arguments(argument: str, kind: type[NdtoolError], why: str) -> None:
+def test_refused_arguments(argument: str, kind: type[NdtoolError], message: str) -> None:
     for refuse in (lambda name: locators.open_source(name, Streams(-1)), locators.describe):
         with pytest.raises(kind) as excinfo:
             refuse(argument)
-        assert why in excinfo.value.message
+        assert message in excinfo.value.message
         assert excinfo.value.message.isprintable()
 
 

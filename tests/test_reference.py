@@ -76,14 +76,14 @@ def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) 
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 def test_complex_numbers_have_the_bits_of_their_parts(dtype: np.dtype) -> None:
-    part = np.dtype(f"f{dtype.itemsize // 2}")
-    add, sub, mul = (table(part, name) for name in ("add", "sub", "mul"))
+    component_dtype = np.dtype(f"f{dtype.itemsize // 2}")
+    add, sub, mul = (table(component_dtype, name) for name in ("add", "sub", "mul"))
     four = list(product(NAMES, repeat=4))
     sums = [(add[a, c], add[b, d]) for a, b, c, d in four]
     products = [(sub[mul[a, c], mul[b, d]], add[mul[a, d], mul[b, c]]) for a, b, c, d in four]
 
     def complexes(pairs: list[tuple[str, ...]]) -> np.ndarray:
-        return named([name for pair in pairs for name in pair], part).view(dtype)
+        return named([name for pair in pairs for name in pair], component_dtype).view(dtype)
 
     data, updates = (complexes([names[i : i + 2] for names in four]) for i in (0, 2))
     differences = [(sub[a, c], sub[b, d]) for a, b, c, d in four]
@@ -112,8 +112,8 @@ def test_duplicates_are_reduced_in_row_major_order(dtype: np.dtype) -> None:
                     expected[touched] = mean_of(expected[touched], counts + 1)
             result = reference.scatter_nd(data, indices, updates, reduction)
             assert agree(result, expected, reduction)
-            along = reference.scatter_elements(data, indices[:, 0], updates, 0, reduction)
-            assert same(along, result)
+            axis_result = reference.scatter_elements(data, indices[:, 0], updates, 0, reduction)
+            assert same(axis_result, result)
 
 
 @pytest.mark.parametrize("dtype", [d for d in EVERY if d.names is None], ids=str)
@@ -226,7 +226,7 @@ def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]
     def made(*shape: int) -> np.ndarray:
         return np.asarray(random_values(rng, dtype, shape), order=order)
 
-    rows, pairs, along = (
+    rows, pairs, axis_result = (
         np.asarray(rng.integers(-3, 3, shape), order=order) for shape in ((5, 4, 1), (9, 2), (4, 5))
     )
     data = made(3, 5)
@@ -234,9 +234,9 @@ def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]
         reference.scatter_nd(data, rows, made(5, 4, 5), reduction),
         reference.scatter_nd(data, pairs, made(9), reduction),
         reference.scatter_nd(data, np.zeros((2, 0), int), made(2, 3, 5), reduction),
-        reference.scatter_elements(data, along, made(4, 5), 0, reduction),
+        reference.scatter_elements(data, axis_result, made(4, 5), 0, reduction),
         reference.gather_nd(data, pairs),
-        reference.gather_elements(data, along, 0),
+        reference.gather_elements(data, axis_result, 0),
     ]
 
 

@@ -357,7 +357,7 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "requests"),
+    ("status", "message", "requests"),
     [
         (500, "the server answers 500", 3),
         (503, "the server answers 503", 3),
@@ -369,8 +369,8 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
         (400, "the server answers 400", 1),
     ],
 )
-def test_refusals(server: Server, status: int, words: str, requests: int) -> None:
-    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {words}")
+def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
+    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {message}")
     assert error.status == 3
     assert len(server.requests) == requests
 
@@ -699,7 +699,7 @@ def test_an_unknown_url_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected_text"),
     [
         ("https://me:word@h/a", "https://h/a"),
         ("https://h/a?b=c&d=e is there", "https://h/a?... is there"),
@@ -709,8 +709,8 @@ def test_an_unknown_url_scheme() -> None:
         ("are they 1-based?", "are they 1-based?"),
     ],
 )
-def test_secrets_in_a_url(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+def test_secrets_in_a_url(text: str, expected_text: str) -> None:
+    assert redacted(text) == expected_text
 
 
 def test_files_need_nothing_of_urls(workdir: Path) -> None:

@@ -76,15 +76,15 @@ def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("s3://bucket/none.npy", "s3://bucket/none.npy: there is no such object"),
         ("s3://no-such-bucket/x.npy", "s3://no-such-bucket/x.npy: there is no such object"),
         ("s3://bucket", "s3://bucket: a bucket, not an object"),
     ],
 )
-def test_missing_files(s3: Bucket, url: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_missing_files(s3: Bucket, url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         load(url)
 
 
@@ -154,16 +154,16 @@ def test_an_old_object_is_replaced(s3: Bucket) -> None:
 
 
 def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, words = s3.put("x.npy", b"old"), "exists and may not be replaced"
-    with pytest.raises(OutputError, match=words):
+    url, message = s3.put("x.npy", b"old"), "exists and may not be replaced"
+    with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     url = "s3://bucket/y.npy"
     with written(url, ROWS, clobber=False) as out:
         s3.put("y.npy", b"theirs")
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             sinks.commit(out)
     monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # listed after a delay
-    with pytest.raises(OutputError, match=words):
+    with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
 
@@ -371,15 +371,15 @@ def test_a_dry_run_checks_write_permission_without_effects(
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
     monkeypatch.setattr(remote.S3, "call", refused)
-    words = []
-    for act in (steps.rehearse, steps.execute):
+    message = []
+    for step in (steps.rehearse, steps.execute):
         with (
             OpenCall(request) as job,
             pytest.raises(OutputError, match="access is denied") as excinfo,
         ):
-            acted(act, job)
-        words.append(excinfo.value.message)
-    assert words[0] == words[1] or ".zarr" in output  # a run is denied its lock object
+            acted(step, job)
+        message.append(excinfo.value.message)
+    assert message[0] == message[1] or ".zarr" in output  # a run is denied its lock object
 
 
 def test_an_object_may_be_input_and_output(s3: Bucket, workdir: Path) -> None:

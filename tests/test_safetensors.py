@@ -142,17 +142,17 @@ NARROW = '{"x":{"dtype":"%s","shape":[4],"data_offsets":[0,%d]},"y":{"dtype":"U8
 
 
 @pytest.mark.parametrize(
-    ("code", "size", "why"), [("Q17", 9, "Q17 is unknown"), ("F12", 6, "F12 is unknown")]
+    ("code", "size", "message"), [("Q17", 9, "Q17 is unknown"), ("F12", 6, "F12 is unknown")]
 )
-def test_types_that_are_unknown(code: str, size: int, why: str) -> None:
+def test_types_that_are_unknown(code: str, size: int, message: str) -> None:
     text = NARROW % (code, size, size, size + 1)
     Path("m.safetensors").write_bytes(pack(text, bytes(size + 1)))
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         load("m.safetensors:x")
     assert same(load("m.safetensors:y"), np.zeros(1, "u1"))
     entries = locators.describe("m.safetensors")
     assert [entry.metadata is None for entry in entries] == [True, False]
-    assert why.split()[0] in entries[0].problem
+    assert message.split()[0] in entries[0].problem
     assert write("m.safetensors:y", ARRAYS["b"]) == ("x",)
     assert same(load("m.safetensors:y"), ARRAYS["b"])
 
@@ -190,30 +190,30 @@ def small() -> bytes:
 @pytest.mark.parametrize("change", [*(1 << bit for bit in range(8)), 0xFF, 0x03, 0x5C])
 def test_every_byte_of_the_header_damaged(change: int) -> None:
     raw = bytearray(small())
-    for at in range(8 + int.from_bytes(raw[:8], "little")):
-        raw[at] ^= change
+    for offset in range(8 + int.from_bytes(raw[:8], "little")):
+        raw[offset] ^= change
         reference = by_the_package(bytes(raw))
         header = attempted(bytes(raw))
         if header is not None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
-            assert (reference is None) == unknown, at
+            assert (reference is None) == unknown, offset
             for tensor in header.tensors if reference is not None else ():
                 data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
                 word, shape, expected = reference[tensor.name]
-                assert (tensor.code, list(tensor.shape), data) == (word, shape, expected), at
-        raw[at] ^= change
+                assert (tensor.code, list(tensor.shape), data) == (word, shape, expected), offset
+        raw[offset] ^= change
 
 
 @pytest.mark.parametrize("change", [1, 0x80])
 def test_every_byte_of_a_file_damaged(change: int) -> None:
     raw = bytearray(small())
-    for at in range(len(raw)):
-        raw[at] ^= change
+    for offset in range(len(raw)):
+        raw[offset] ^= change
         Path("m.safetensors").write_bytes(raw)
         actual, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
         if not isinstance(actual, InputError) and reference is not None:
-            assert same_bytes(actual, reference["a"]), at
-        raw[at] ^= change
+            assert same_bytes(actual, reference["a"]), offset
+        raw[offset] ^= change
 
 
 def same_bytes(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
@@ -295,13 +295,13 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("header", "data", "why"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_headers(header: str, data: int, why: str) -> None:
+@pytest.mark.parametrize(("header", "data", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_headers(header: str, data: int, message: str) -> None:
     raw = pack(header, bytes(data))
     Path("m.safetensors").write_bytes(raw)
     started = time.process_time()
     for argument in ("m.safetensors:x", "m.safetensors"):
-        assert why in str(attempt(argument))
+        assert message in str(attempt(argument))
     with pytest.raises(InputError, match=r"invalid header|claims"):
         locators.describe("m.safetensors")
     assert time.process_time() - started < 2
@@ -312,7 +312,7 @@ def test_hostile_headers(header: str, data: int, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "why"),
+    ("raw", "message"),
     [
         (pack(one(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
         (pack(one(), b"ab", 2**63), "the header claims"),
@@ -321,9 +321,9 @@ def test_hostile_headers(header: str, data: int, why: str) -> None:
         (pack(" {}"), ""),
     ],
 )
-def test_lengths_and_encodings(raw: bytes, why: str) -> None:
+def test_lengths_and_encodings(raw: bytes, message: str) -> None:
     Path("m.safetensors").write_bytes(raw)
-    assert why in str(attempt("m.safetensors:x"))
+    assert message in str(attempt("m.safetensors:x"))
 
 
 def test_a_header_beyond_the_cap_takes_no_memory() -> None:
@@ -476,11 +476,11 @@ def test_types_that_the_format_lacks_are_refused(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
+    ("name", "message"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
 )
-def test_names_that_no_tensor_may_have(name: str, why: str) -> None:
+def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
     for refuse in (opened, checked):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=message):
             refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
 
@@ -569,7 +569,7 @@ def test_a_model_of_one_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "why"),
+    ("file", "message"),
     [
         ("/etc/passwd", "not in the index's folder"),
         ("../out.safetensors", "not in the index's folder"),
@@ -586,7 +586,7 @@ def test_a_model_of_one_tensor() -> None:
         (".", "is a directory"),
     ],
 )
-def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, why: str) -> None:
+def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, message: str) -> None:
     model = workdir / "model"
     model.mkdir()
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "out.safetensors")
@@ -596,9 +596,9 @@ def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, why: str
     (model / "text").write_text("text that is long enough")
     os.chdir(model)
     shards(a=file)
-    assert why in str(attempt(f"{INDEX}:a"))
+    assert message in str(attempt(f"{INDEX}:a"))
     os.chdir(workdir)
-    assert why in str(attempt(f"model/{INDEX}:a"))
+    assert message in str(attempt(f"model/{INDEX}:a"))
 
 
 def test_the_cache_of_a_hub(workdir: Path) -> None:
@@ -614,7 +614,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("{", "expected the name of a field"),
         ("{}", "has no weight_map"),
@@ -635,9 +635,9 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
     ],
 )
-def test_a_malformed_index(text: str, why: str) -> None:
+def test_a_malformed_index(text: str, message: str) -> None:
     Path(INDEX).write_text(text)
-    assert why in str(attempt(f"{INDEX}:a"))
+    assert message in str(attempt(f"{INDEX}:a"))
 
 
 def test_a_large_index_takes_little_memory() -> None:
@@ -706,8 +706,8 @@ def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
 def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     np.save("data.npy", np.zeros(3, "c16"))
     before = state(Path())
-    for more in ((), ("--dry-run", "--no-trace")):
-        result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
+    for options in ((), ("--dry-run", "--no-trace")):
+        result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *options)
         assert result.status == 4
         assert result.err.startswith(
             "error: m.safetensors: a safetensors file cannot hold complex128"
@@ -742,6 +742,6 @@ def test_memory_of_a_run_on_a_large_file() -> None:
         file.truncate(8 + len(header) + size)
     indices = np.random.default_rng(0).integers(0, rows, (20_000, 1))
     np.save("idx.npy", indices)
-    most = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
+    peak_memory = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
     assert np.load("out.npy", mmap_mode="r").shape == (20_000, columns)
-    assert most < 96
+    assert peak_memory < 96

@@ -82,7 +82,7 @@ def test_words_that_only_contain_a_short_secret_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected_text"),
     [
         ("https://me:word@host/x?k=v:m", "https://host/x?...:m"),
         ("https://me:a@b@host/x", "https://host/x"),
@@ -100,9 +100,9 @@ def test_words_that_only_contain_a_short_secret_stay() -> None:
         ("https://h/x.npz?k=a b c:m", "https://h/x.npz?...:m"),
     ],
 )
-def test_how_urls_are_shown(url: str, shown: str) -> None:
+def test_how_urls_are_shown(url: str, expected_text: str) -> None:
     redaction.register(url)
-    assert redaction.redacted(f"{url} is there") == f"{shown} is there"
+    assert redaction.redacted(f"{url} is there") == f"{expected_text} is there"
 
 
 def test_an_address_without_a_scheme() -> None:
@@ -180,18 +180,18 @@ USUAL = {
 
 def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -> list[str]:
     """Return a command line with a value for one parameter, and default ones for required ones."""
-    words = list(path)
+    arguments = list(path)
     for param in command.params:
         if isinstance(param, click.Argument):
             if param.name == name or param.required or param.name in ("output", "command"):
-                words.append(value if param.name == name else USUAL[param.name or ""])
+                arguments.append(value if param.name == name else USUAL[param.name or ""])
         elif param.name == name:
-            words += [param.opts[-1], value]
+            arguments += [param.opts[-1], value]
         elif param.name == "at":
-            words += ["--at", "0,0"]
+            arguments += ["--at", "0,0"]
         elif param.name == "output":
-            words += ["-o", "out.npy"]
-    return words
+            arguments += ["-o", "out.npy"]
+    return arguments
 
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
@@ -304,9 +304,9 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_traceback_has_no_secrets(workdir: Path, more: list[str]) -> None:
-    result = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_traceback_has_no_secrets(workdir: Path, options: list[str]) -> None:
+    result = python(BUG, "inspect", with_secrets("https://host/x.npy"), *options)
     text = result.out.decode() + result.err
     assert result.status == 1
     assert "RuntimeError" in text

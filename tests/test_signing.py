@@ -76,13 +76,13 @@ def test_signatures_are_those_of_botocore(
     for key in ("x.npy", "a b/ü~(1)'*!$&+,;=:@.npy", "data/100%/#x"):
         base = signing.base_of(bucket, region, endpoint)
         assert base is not None
-        at = Settings(base, key, region, ("AKIA", "se/cr+et", token))
+        request_settings = Settings(base, key, region, ("AKIA", "se/cr+et", token))
         expected = client.generate_presigned_url(
             "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=3600
         )
         stamp = expected.partition("X-Amz-Date=")[2].partition("&")[0]
         now = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
-        signed_url = signing.signed(at, now)
+        signed_url = signing.signed(request_settings, now)
         parted = [
             (url.split("?")[0], sorted(url.split("?")[1].split("&")))
             for url in (signed_url, expected)
@@ -263,8 +263,8 @@ def test_what_a_server_refuses_is_requested_by_the_client(
 ) -> None:
     url, signs = served.put("x.npy", npy(ROWS)), []
 
-    def elsewhere(at: Settings) -> str:
-        signs.append(at)
+    def elsewhere(request_settings: Settings) -> str:
+        signs.append(request_settings)
         return f"{served.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
     clean.setattr(s3.Http, "open", refusing)
@@ -320,7 +320,11 @@ def test_urls_are_signed_again_before_they_expire(
     served: Bucket, clean: pytest.MonkeyPatch
 ) -> None:
     url, signs, sign = served.put("x.npy", npy(ROWS)), [], signing.signed
-    clean.setattr(signing, "signed", lambda at: signs.append(at) or sign(at))
+    clean.setattr(
+        signing,
+        "signed",
+        lambda request_settings: signs.append(request_settings) or sign(request_settings),
+    )
     assert np.array_equal(load(url), ROWS)
     once = len(signs)
     clean.setattr(s3, "_RENEWAL_SECONDS", -1)

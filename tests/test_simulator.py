@@ -137,11 +137,11 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
     names = ["data.npy", "idx.npy", *(["upd.npy"] if operator == "scatter_nd" else [])]
     with OpenCall(Request(operator, *names, attributes=Attributes(**given))) as call:
         gathers = not call.inference.scatters
-        cut = partitioning_for(rows_of(call.inference), gathers, 60_000, 2, levels=levels)
+        partitioning = partitioning_for(rows_of(call.inference), gathers, 60_000, 2, levels=levels)
         out = np.zeros(call.inference.plan.output, np.float32)
         sink = memory.BufferSink(out.reshape(-1).view(np.uint8).data, call.metadata)
-        simulation.run(call, cut, sink, simulator, simulator.meter, STORE, refuse)
-    return out, cut
+        simulation.run(call, partitioning, sink, simulator, simulator.meter, STORE, refuse)
+    return out, partitioning
 
 
 @pytest.mark.usefixtures("inputs")
@@ -150,8 +150,8 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
 def test_a_simulated_run_has_the_bits_of_the_reference(levels: int, faults: Faults) -> None:
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     simulators = [Simulator(4, STORE, Meter(), faults) for _ in range(2)]
-    gathered, cut = run(simulators[0], "gather_nd", levels)
-    assert (cut.levels, same(gathered, reference.gather_nd(data, idx))) == (levels, True)
+    gathered, partitioning = run(simulators[0], "gather_nd", levels)
+    assert (partitioning.levels, same(gathered, reference.gather_nd(data, idx))) == (levels, True)
     scattered, _ = run(simulators[1], "scatter_nd", levels, reduction="add")
     assert same(scattered, reference.scatter_nd(data, idx, upd, reduction="add"))
     assert all(

@@ -96,11 +96,13 @@ def test_products_beyond_31_bits(workdir: Path) -> None:
     assert rows[:, [0, -1]].tolist() == [[42, 43], [42, 43], [0, 0]]
     assert ndtool.gather_nd(data, last).tolist() == [42, 43, 0]
     assert ndtool.gather_nd(data, last[:1, 1:], 1).tolist() == [42]
-    along = np.full((1, 1, 46341), 46341)
-    assert ndtool.gather_elements(data, along, 1)[0, 0, [0, -1]].tolist() == [42, 43]
+    axis_indices = np.full((1, 1, 46341), 46341)
+    assert ndtool.gather_elements(data, axis_indices, 1)[0, 0, [0, -1]].tolist() == [42, 43]
     ndtool.scatter_nd(data, last, np.array([7, 8, 9], "u1"), out=data)
     assert (data[0, 46341, [0, -1]].tolist(), data[0, 0, -1]) == ([7, 8], 9)
-    ndtool.scatter_elements(data, along, np.full(along.shape, 5, "u1"), 1, "add", out=data)
+    ndtool.scatter_elements(
+        data, axis_indices, np.full(axis_indices.shape, 5, "u1"), 1, "add", out=data
+    )
     assert data[0, 46341, [0, 1, -1]].tolist() == [12, 5, 13]
 
 
@@ -116,9 +118,9 @@ def test_strides_beyond_32_bits(workdir: Path, several_threads: None) -> None:
         batch = np.broadcast_to(np.array([[2 * G], [5]]), (data.shape[0], data.shape[1], 2, 1))
         assert same(ndtool.gather_nd(data, batch, 2, threads=2), small[:, :, [2, 1]])
         for axis in (0, 1):
-            along = np.full((data.shape[0], data.shape[1], 9), -1)
-            picked = ndtool.gather_elements(data, along, axis, threads=2)
-            assert same(picked, data[:, :, :9].take(np.full(along.shape[axis], -1), axis))
+            axis_indices = np.full((data.shape[0], data.shape[1], 9), -1)
+            picked = ndtool.gather_elements(data, axis_indices, axis, threads=2)
+            assert same(picked, data[:, :, :9].take(np.full(axis_indices.shape[axis], -1), axis))
         last = np.broadcast_to(np.array([2 * G, -1, 5]), (*data.shape[:2], 3))
         assert same(ndtool.gather_elements(data, last, 2, threads=2), small[:, :, [2, 2, 1]])
 
@@ -143,14 +145,16 @@ def test_sorting_beyond_42_bits(width: int, workdir: Path, several_threads: None
     """Partitions of more rows than 32 bits can number: 1024 are not enough."""
     rows = (5 << 40) // width
     data = sparse((rows, width))
-    at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
-    index = np.tile(at, tuning.MIN_SORTED + 1)[:, None]
+    rows_to_check = np.array(
+        [0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1]
+    )
+    index = np.tile(rows_to_check, tuning.MIN_SORTED + 1)[:, None]
     updates = np.ones((len(index), width), "u1")
     for threads in THREADS:
         ndtool.scatter_nd(data, index, updates, "add", out=data, threads=threads)
-    assert (data[at] == 2 * (tuning.MIN_SORTED + 1) % 256).all()
+    assert (data[rows_to_check] == 2 * (tuning.MIN_SORTED + 1) % 256).all()
     ndtool.scatter_nd(data, index, updates, out=data)
-    assert (data[at] == 1).all()
+    assert (data[rows_to_check] == 1).all()
     assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
 
 
@@ -268,9 +272,9 @@ def test_elements_are_normalized_in_boxes(
     data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
     copies.normalize(data, (count,), dtype, ">", out, 1)
     assert bytes(out) == raw.reshape(-1, dtype.unit)[:, ::-1].tobytes()
-    most = max(1, (1 << 20) // itemsize)
+    max_size = max(1, (1 << 20) // itemsize)
     assert [call.args[-1] for call in packed.call_args_list] == [
-        min(most, count - first) for first in range(0, count, most)
+        min(max_size, count - first) for first in range(0, count, max_size)
     ]
     assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
     assert (swapped.call_count > 0) == (dtype.unit > 1)
@@ -312,14 +316,14 @@ def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: l
 
 
 def test_the_largest_output_that_can_be_counted() -> None:
-    most = (1 << 63) - 1
-    plan = shapes.gather_nd((1, most), (1, 1), 0)[1]
-    assert plan.output == (1, most)
+    max_size = (1 << 63) - 1
+    plan = shapes.gather_nd((1, max_size), (1, 1), 0)[1]
+    assert plan.output == (1, max_size)
     inference.check_bytes(plan, 1)
     with pytest.raises(RuleError, match="bytes"):
         inference.check_bytes(plan, 2)
     with pytest.raises(RuleError, match="elements"):
-        shapes.gather_nd((1, most + 1), (1, 1), 0)
+        shapes.gather_nd((1, max_size + 1), (1, 1), 0)
 
 
 # 64 axes, long tuples, many batches

@@ -131,10 +131,10 @@ def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> N
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
-    wide = np.zeros((3, 8), np.float32)
+    wide_data = np.zeros((3, 8), np.float32)
     unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
     for data in (
-        DATA.tolist(), DATA.T.copy().T, wide[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
+        DATA.tolist(), DATA.T.copy().T, wide_data[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
         np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
     ):  # fmt: skip
         assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))

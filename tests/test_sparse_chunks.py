@@ -55,8 +55,8 @@ def test_few_rows_are_swept_and_many_assembled(
     assert gathered(data, few, threads=threads)[0] == "direct"  # the table is small
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
-        way, output = gathered(data, rows, threads=threads)
-        assert way == expected
+        executed_way, output = gathered(data, rows, threads=threads)
+        assert executed_way == expected
         assert output.tobytes() == TABLE[rows].tobytes()
 
 
@@ -71,8 +71,8 @@ def test_modes_and_bounds_are_those_of_direct_execution(
         monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
         with pytest.raises(BoundsError) as excinfo:
             gathered(data, rows)
-        way, output = gathered(data, rows, attributes=FILLED)
-        outputs[way] = (excinfo.value.message, output.tobytes())
+        executed_way, output = gathered(data, rows, attributes=FILLED)
+        outputs[executed_way] = (excinfo.value.message, output.tobytes())
     assert outputs["direct"] == outputs["sweep"]
 
 
@@ -85,9 +85,9 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
     path, rows = stored("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
     with serving() as server:
         url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))
-        way, output = gathered(url, rows)
-        assert (way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
+        executed_way, output = gathered(url, rows)
+        assert (executed_way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
         server.most_at_once = 0
-        way, output = gathered(url, rows, memory=1 << 20)
-        assert (way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
+        executed_way, output = gathered(url, rows, memory=1 << 20)
+        assert (executed_way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
         assert server.most_at_once > 1

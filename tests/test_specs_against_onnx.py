@@ -61,11 +61,11 @@ def test_a_row_says_what_the_schema_says(row: Any) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.title}-{r.version}")
 def test_a_row_has_the_reductions_of_the_text(row: Any) -> None:
     schema = schemas()[row.title, row.version]
-    words = {"none"}
+    reductions = {"none"}
     if "reduction" in schema.attributes:
         text = schema.attributes["reduction"].description
-        words = set(re.findall(r"\w+", text)) & {"none", "add", "mul", "max", "min"}
-    assert set(row.reductions) == words
+        reductions = set(re.findall(r"\w+", text)) & {"none", "add", "mul", "max", "min"}
+    assert set(row.reductions) == reductions
 
 
 def test_reductions_of_the_ndtool_rows_include_all() -> None:

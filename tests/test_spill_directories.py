@@ -83,8 +83,8 @@ def test_a_run_with_several_directories(
 
 
 def test_the_option_and_its_variable(inputs: Path) -> None:
-    def planned(*more: str, **env: str) -> Any:
-        return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *more, env=env)
+    def planned(*options: str, **env: str) -> Any:
+        return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *options, env=env)
 
     result = planned("--spill", "a", "--spill", "b", "-v")
     assert (result.status, "temporary files in a, b" in result.err) == (0, True), result.err
@@ -110,8 +110,8 @@ def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
 def test_a_full_disk_is_named(inputs: Path) -> None:
     with disk_of_a_megabyte(inputs / "disk"):
         before = state(inputs)
-        for more in ((), ("--dry-run",)):
-            result = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
+        for options in ((), ("--dry-run",)):
+            result = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *options)
             assert (result.status, "temporary file in disk: needs " in result.err) == (6, True)
         assert state(inputs) == before
         for name in "defgh":

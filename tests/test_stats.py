@@ -96,10 +96,10 @@ def test_every_figure_equals_brute_force(
 
 def check(case: Case, found: Stats) -> None:
     every = list(named(case))
-    good = [(i, run) for i, run, values, sizes in every if within(values, sizes)]
+    valid_tuples = [(i, run) for i, run, values, sizes in every if within(values, sizes)]
     sizes = sizes_of(case)
     assert found.tuples == len(every)
-    assert found.out_of_bounds == len(every) - len(good)
+    assert found.out_of_bounds == len(every) - len(valid_tuples)
     for j, column in enumerate(found.components):
         values = [values[j] for _, _, values, _ in every]
         assert column.lowest == min(values, default=None)
@@ -113,16 +113,16 @@ def check(case: Case, found: Stats) -> None:
         if not -size <= value < size
     ]
     assert found.first_out_of_bounds == beyond[: stats.MOST]
-    runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in good]
+    runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in valid_tuples]
     assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
     assert found.runs == sizes
     assert found.distinct == len(counts)
-    often = sorted((-times, run) for run, times in counts.items() if times > 1)
-    assert found.duplicated == len(often)
-    assert [(-item.times, item.row) for item in found.most] == often[: stats.MOST]
+    frequent_rows = sorted((-times, run) for run, times in counts.items() if times > 1)
+    assert found.duplicated == len(frequent_rows)
+    assert [(-item.times, item.row) for item in found.most] == frequent_rows[: stats.MOST]
     for item in found.most:
-        who = [i for (i, _), run in zip(good, runs, strict=True) if run == item.row]
+        who = [i for (i, _), run in zip(valid_tuples, runs, strict=True) if run == item.row]
         assert item.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
     check_places(case, found, counts)
 
@@ -190,7 +190,7 @@ def test_explanations_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (("gather", "i4[9]", "[1, 1]"), "1 slice; they are read more than once"),
         (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round differently"),
@@ -202,10 +202,10 @@ def test_explanations_as_text() -> None:
     ],
     ids=str,
 )
-def test_inferred_symbols(call: tuple[str, ...], words: str) -> None:
+def test_inferred_symbols(call: tuple[str, ...], message: str) -> None:
     result = ndtool("stats", *call)
     assert (result.status, result.err) == (0, "")
-    assert words in result.out.decode()
+    assert message in result.out.decode()
 
 
 def test_the_keys_of_json() -> None:
@@ -358,9 +358,9 @@ def test_counters_hold_as_much_as_there_are_tuples() -> None:
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
     assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass
-    wide = tally.Tally(tally.COUNTERS, 2**32)
-    wide.add(np.array([5]))
-    assert wide.needs_second_pass
+    wide_tally = tally.Tally(tally.COUNTERS, 2**32)
+    wide_tally.add(np.array([5]))
+    assert wide_tally.needs_second_pass
 
 
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,38 +76,38 @@ def put(name: str, array: np.ndarray, kind: str) -> str:
 @contextmanager
 def standard_input(content: bytes) -> Iterator[None]:
     """Let a source opened as `-` read `content` from a pipe."""
-    theirs, ours = os.pipe()
+    read_end, write_end = os.pipe()
 
     def feed() -> None:
-        with suppress(BrokenPipeError), open(ours, "wb") as end:
+        with suppress(BrokenPipeError), open(write_end, "wb") as end:
             end.write(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "Streams", partial(Streams, theirs))
+        patch.setattr(calls, "Streams", partial(Streams, read_end))
         feeder = Thread(target=feed)
         feeder.start()
         try:
             yield
         finally:
-            os.close(theirs)
+            os.close(read_end)
             feeder.join()
 
 
 @contextmanager
 def pipe_content(received: list[bytes]) -> Iterator[str]:
     """Yield the name of a pipe, all of which is received at the end."""
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
 
     def drain() -> None:
-        with open(ours, "rb") as end:
+        with open(read_end, "rb") as end:
             received.append(end.read())
 
     drainer = Thread(target=drain)
     drainer.start()
     try:
-        yield f"/dev/fd/{theirs}"
+        yield f"/dev/fd/{write_end}"
     finally:
-        os.close(theirs)
+        os.close(write_end)
         drainer.join()
 
 

@@ -33,8 +33,8 @@ def test_an_error_suggests_the_cause_of_an_index(indices: Any, hint: str) -> Non
     size = 9 if hint else 10
     size = 20000 if isinstance(indices, np.ndarray) and not hint else size
     save(data=np.arange(size), idx=np.asarray(indices))
-    for more in ((), ("--dry-run", "--no-trace")):
-        result = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *more)
+    for options in ((), ("--dry-run", "--no-trace")):
+        result = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *options)
         assert result.status == 5
         assert result.err.endswith(f"\n  hint: {hint}\n") if hint else "hint" not in result.err
     report = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", "--json").json

@@ -98,11 +98,15 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []
-    for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
-        result = ndtool(*call, *more, "-o", output, "--json")
+    for options, expected_way in (
+        ((), "direct"),
+        (LITTLE, "sweep"),
+        ((*LITTLE, "--threads", "1"), "sweep"),
+    ):
+        result = ndtool(*call, *options, "-o", output, "--json")
         assert result.status == 0, result.err
         report = result.json if output != "-" else json.loads(result.err)
-        assert report["plan"]["way"] == way
+        assert report["plan"]["way"] == expected_way
         results.append(result.out if output == "-" else (folder / name).read_bytes())
         (folder / name).unlink(missing_ok=True)
     assert results[0] == results[1] == results[2]
@@ -114,8 +118,8 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
     assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
     assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
-    spilled, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
-    assert plan["spilled"] == spilled - held
+    spilled, in_memory_bytes = 50_000 * levels * (4 + 4 + 1), 1 << 17
+    assert plan["spilled"] == spilled - in_memory_bytes
     read = (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert read - 2 <= plan["read"] <= read  # shares of a file are rounded
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
@@ -123,13 +127,13 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
         "split", "split2", "sweep",
     ]  # fmt: skip
-    words = ndtool(*GATHER, *LITTLE, "--dry-run").err
+    message = ndtool(*GATHER, *LITTLE, "--dry-run").err
     listed = ", ".join(f"{count} {phase}" for phase, count in tasks.items())
-    assert f"plan: sweep, tasks: {listed}; " in words
+    assert f"plan: sweep, tasks: {listed}; " in message
 
 
 @pytest.mark.parametrize(
-    ("call", "data", "tuples", "limit", "way", "reason"),
+    ("call", "data", "tuples", "limit", "method", "reason"),
     [
         (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
         (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
@@ -144,7 +148,7 @@ def test_the_way_of_small_runs(
     data: tuple[int, ...],
     tuples: int,
     limit: str,
-    way: str,
+    method: str,
     reason: str,
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
@@ -152,9 +156,9 @@ def test_the_way_of_small_runs(
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
     options = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
     plan = ndtool(*call, *options).json["plan"]
-    assert plan["way"] == way
+    assert plan["way"] == method
     assert reason in plan["reason"]
-    assert plan["memory"] <= 1 << 20 or way == "direct"
+    assert plan["memory"] <= 1 << 20 or method == "direct"
 
 
 def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
@@ -182,7 +186,7 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tuples", "cached", "page", "limit", "way"),
+    ("tuples", "cached", "page", "limit", "method"),
     [
         (2_000, 0.0, 1 << 13, None, "direct"),
         (2_000, 0.0, tuning.RANDOM_READ_COST, None, "sweep"),
@@ -198,7 +202,7 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
 )  # fmt: skip
 def test_the_cost_of_a_page_decides(
     workdir: Path, monkeypatch: pytest.MonkeyPatch,
-    tuples: int, cached: float, page: int, limit: int | None, way: str,
+    tuples: int, cached: float, page: int, limit: int | None, method: str,
 ) -> None:  # fmt: skip
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
@@ -208,7 +212,7 @@ def test_the_cost_of_a_page_decides(
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
-        assert plan.choose(call, limit, steps.resolved(call)).way == way
+        assert plan.choose(call, limit, steps.resolved(call)).way == method
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -287,10 +291,10 @@ def test_the_directory_of_a_temporary_file(folder: Path) -> None:
 )
 def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, problem: str) -> None:
     """It is validated first, whether or not the run would write there."""
-    words = f"error: --spill {name} {problem}: expected an existing directory\n"
+    message = f"error: --spill {name} {problem}: expected an existing directory\n"
     for flags in (LITTLE, (), ("--dry-run",)):
         result = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
-        assert (result.status, result.err) == (2, words)
+        assert (result.status, result.err) == (2, message)
     assert not Path("other.npy").exists()
 
 
@@ -300,11 +304,11 @@ def test_the_directory_of_every_temporary_file(
 ) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     opened: list[str | None] = []
-    real = tempfiles._open_unnamed
+    original_open = tempfiles._open_unnamed
 
     def note(directory: str) -> int:
         opened.append(directory)
-        return real(directory)
+        return original_open(directory)
 
     monkeypatch.setattr(tempfiles, "_open_unnamed", note)
     order = np.asfortranarray if kind == "indices too" else np.asarray
@@ -378,8 +382,8 @@ def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
     assert (
         ndtool(*GATHER, "--memory", "32MiB", "--dry-run", "--json").json["plan"]["way"] == "sweep"
     )
-    most = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
-    assert most - least < 32
+    peak_memory = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
+    assert peak_memory - least < 32
 
 
 @pytest.fixture
@@ -400,8 +404,8 @@ def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, .
     spilled = result.json["plan"]["spilled"]
     read = (16 << 20) + 2 * (32 << 20) + spilled
     assert read - 2 <= result.json["plan"]["read"] <= read  # shares of a file are rounded
-    most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
-    assert most - least < 8  # MiB: the least is a sweep's, too, with the same imports
+    peak_memory = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
+    assert peak_memory - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
 
@@ -412,12 +416,12 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str
     assert plan["way"] == "sweep"
     assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
     rows = Rows(1 << 22, 8, (1 << 20,), 4, period=1 << 12, repeats=1 << 10)
-    held, read = (
+    stored, read = (
         partitioning_for(rows, True, 1 << 19, 1),
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
-    assert (held.indices, read.indices) == (8 << 12, 0)
-    assert held.memory == held._replace(indices=0).memory + (8 << 12)
+    assert (stored.indices, read.indices) == (8 << 12, 0)
+    assert stored.memory == stored._replace(indices=0).memory + (8 << 12)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -109,13 +109,13 @@ def test_chunks_give_the_bits_of_the_reference(
             if isinstance(item, Chunks):
                 item.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        cut = plan.partition_chunks(call, to, 1, budget, levels)
-        if cut is None:
+        partitioning = plan.partition_chunks(call, to, 1, budget, levels)
+        if partitioning is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, cut, sink, silent, counted.append))
+        list(execution.run(call, partitioning, sink, silent, counted.append))
     assert [described(item) for item in counted] == (
         [] if outside is None else [described(outside)]
     )
@@ -150,7 +150,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize(
-    ("output", "more"),
+    ("output", "options"),
     [
         ("out.npy", ()),
         ("out.zarr", ("--chunks", "5,500")),
@@ -159,9 +159,9 @@ CALLS = {
     ],
 )
 def test_a_sweep_of_stores_equals_direct_execution(
-    stores: Path, call: tuple[str, ...], output: str, more: tuple[str, ...]
+    stores: Path, call: tuple[str, ...], output: str, options: tuple[str, ...]
 ) -> None:
-    result = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
+    result = ndtool(*call, *LITTLE, *options, "-o", output, "--json")
     assert result.status == 0, result.err
     described = result.json if output != "-" else json.loads(result.err)
     assert described["plan"]["way"] == "sweep"
@@ -180,8 +180,8 @@ def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> 
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     before = state(stores)
-    for more in ((), ("--dry-run",)):
-        result = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
+    for options in ((), ("--dry-run",)):
+        result = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *options)
         assert result.status == 5
         assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
         assert state(stores) == before
@@ -198,8 +198,8 @@ def test_indices_out_of_bounds_are_counted_during_the_sweep(
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
     first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
-    for more in (("--dry-run",), ()):
-        result = ndtool(*run, *more)
+    for options in (("--dry-run",), ()):
+        result = ndtool(*run, *options)
         assert (result.status, result.json["plan"]["way"]) == (0, "sweep")
         assert result.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
         assert "2 of 50000 index tuples are out of bounds" in result.json["warnings"][0]
@@ -222,8 +222,8 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
     indices[list(bad)] = list(bad.values())
     save(i=indices)
     for axis in ("0", "1"):  # more tuples than a block, and batches that share them
-        for more in ((), ("--dry-run",)):
-            command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *more)
+        for options in ((), ("--dry-run",)):
+            command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *options)
             expected, result = ndtool(*command), ndtool(*command, *LITTLE)
             if axis == "0":
                 assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in result.err
@@ -247,5 +247,5 @@ def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
     least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
-    most = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
-    assert most - least < 48 + 16  # the package has its own buffers
+    peak_memory = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
+    assert peak_memory - least < 48 + 16  # the package has its own buffers

@@ -114,11 +114,11 @@ def test_the_update_that_is_assigned_gets_the_gradient() -> None:
 def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
     ids = torch.tensor([0, 0, 1, 0, 2, 2])
     updates = torch.tensor([5.0, 5.0, 1.0, 4.0, torch.nan, 3.0], dtype=torch.float64)
-    for reduction, theirs in (("max", "amax"), ("min", "amin")):
+    for reduction, torch_name in (("max", "amax"), ("min", "amin")):
         grads = []
         for function in (
             lambda x, u, r=reduction: differentiable.scatter(x, ids, u, reduction=r),
-            lambda x, u, r=theirs: x.scatter_reduce(0, ids, u, r),
+            lambda x, u, r=torch_name: x.scatter_reduce(0, ids, u, r),
         ):
             data = torch.tensor([5.0, 1.0, 0.0, 3.0], dtype=torch.float64, requires_grad=True)
             new = updates.clone()
@@ -152,9 +152,9 @@ def test_many_duplicates_of_a_product() -> None:
     data, updates = random((3, 2)), random((200, 2), 1)
     result = differentiable.scatter(data, ids, updates, reduction="mul")
     expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
-    ours = torch.autograd.grad(result.sum(), (data, updates))
-    theirs = torch.autograd.grad(expected.sum(), (data, updates))
-    for first, second in zip(ours, theirs, strict=True):
+    gradients = torch.autograd.grad(result.sum(), (data, updates))
+    expected_gradients = torch.autograd.grad(expected.sum(), (data, updates))
+    for first, second in zip(gradients, expected_gradients, strict=True):
         torch.testing.assert_close(first, second)
 
 
@@ -218,8 +218,8 @@ def test_transforms_of_torch_func() -> None:
 
     gradient = torch.func.grad(same)  # torch's own has no forward mode
     expected = gradient(data, updates)
-    for way in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
-        torch.testing.assert_close(way(loss)(data, updates), expected)
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(loss)(data, updates), expected)
     hessian = torch.func.jacrev(gradient)(data, updates)
     torch.testing.assert_close(torch.func.hessian(loss)(data, updates), hessian)
     rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random((5, 3)).detach())

@@ -42,12 +42,18 @@ def elements(plan: Any, indices: Any) -> Any:
     """Return which elements of data are gathered, for each output position in turn."""
     hit = np.zeros(plan.data, bool)
     if isinstance(plan, plans.ElementsPlan):
-        for at in np.ndindex(plan.indices):
-            hit[(*at[: plan.axis], int(indices[at]), *at[plan.axis + 1 :])] = True
+        for coordinates in np.ndindex(plan.indices):
+            hit[
+                (
+                    *coordinates[: plan.axis],
+                    int(indices[coordinates]),
+                    *coordinates[plan.axis + 1 :],
+                )
+            ] = True
     else:
         b = len(plan.batch)
-        for at in np.ndindex(plan.indices[:-1]):
-            hit[(*at[:b], *map(int, indices[at]))] = True
+        for coordinates in np.ndindex(plan.indices[:-1]):
+            hit[(*coordinates[:b], *map(int, indices[coordinates]))] = True
     return hit
 
 

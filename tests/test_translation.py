@@ -26,8 +26,8 @@ LIBRARIES = {
 def lines() -> Iterator[Any]:
     for section in PAGE.read_text().split("\n## ")[1:]:
         library = section.partition("\n")[0]
-        for theirs, ours in LINE.findall(section):
-            yield pytest.param(library, theirs, ours, id=f"{library}: {theirs}")
+        for library_call, ndtool_call in LINE.findall(section):
+            yield pytest.param(library, library_call, ndtool_call, id=f"{library}: {library_call}")
 
 
 def arrays(seed: int, distinct: bool) -> dict[str, np.ndarray]:
@@ -82,21 +82,23 @@ def evaluate(source: str, known: dict[str, Any]) -> Any:
     return known["x"] if value is None else value
 
 
-@pytest.mark.parametrize(("library", "theirs", "ours"), list(lines()))
-def test_a_call_and_its_translation_have_one_result(library: str, theirs: str, ours: str) -> None:
+@pytest.mark.parametrize(("library", "other_call", "ndtool_call"), list(lines()))
+def test_a_call_and_its_translation_have_one_result(
+    library: str, other_call: str, ndtool_call: str
+) -> None:
     module = pytest.importorskip(LIBRARIES[library][0])
     namespace, convert = names(library, module), converter(library, module)
     # Only where the last update wins in both may an element have several.
-    reduces = '"' in ours.partition("(")[2] or "gather" in ours
+    reduces = '"' in ndtool_call.partition("(")[2] or "gather" in ndtool_call
     distinct = not reduces and library not in ("NumPy", "pandas")
     for seed in range(CASES):
         inputs = arrays(seed, distinct)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             their = np.asarray(
-                evaluate(theirs, {**namespace, **{n: convert(a) for n, a in inputs.items()}})
+                evaluate(other_call, {**namespace, **{n: convert(a) for n, a in inputs.items()}})
             )
-        our = np.asarray(evaluate(ours, {"np": np, "ndtool": ndtool, **inputs}))
+        our = np.asarray(evaluate(ndtool_call, {"np": np, "ndtool": ndtool, **inputs}))
         assert our.shape == their.shape
         np.testing.assert_array_equal(our, their)
 

@@ -59,12 +59,17 @@ def by_variable() -> Iterator[tuple[list[str], click.Option]]:
         for option in command.params:
             if not isinstance(option, click.Option) or not option.envvar:
                 continue
-            words = [*path, *(USUAL[param.name] for param in command.params if is_needed(param))]
-            words = ["copy.npy" if path == ("convert",) and w == "out.npy" else w for w in words]
+            arguments = [
+                *path,
+                *(USUAL[param.name] for param in command.params if is_needed(param)),
+            ]
+            arguments = [
+                "copy.npy" if path == ("convert",) and w == "out.npy" else w for w in arguments
+            ]
             flags = {flag for param in command.params for flag in param.opts} - {*option.opts}
-            words += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
-            words += ["-o", "new.npy"] if "-o" in flags else []
-            yield words, option
+            arguments += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
+            arguments += ["-o", "new.npy"] if "-o" in flags else []
+            yield arguments, option
 
 
 def takes_files(option: click.Option) -> bool:
@@ -106,28 +111,28 @@ def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
 
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
-    for words, option in by_variable():
+    for arguments, option in by_variable():
         if not takes_files(option):
             calls += [
-                (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
+                (arguments, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
             ]
             names += [option.envvar] * 5
     assert len(set(names)) == len(WELL_FORMED) - 4
-    for (words, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
-        assert status == 2, (words, env, text)
-        assert f"invalid value for '{name}': " in text, (words, env, text)
+    for (arguments, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (arguments, env, text)
+        assert f"invalid value for '{name}': " in text, (arguments, env, text)
     assert not os.path.exists("new.npy")
 
 
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
-    for words, option in by_variable():
+    for arguments, option in by_variable():
         if not takes_files(option) and not isinstance(option.type, kinds.Flag):
-            calls.append(([*words, option.opts[-1], "?"], {}))
+            calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
-    for (words, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
-        assert status == 2, (words, text)
-        assert any(f"'{flag}'" in text for flag in flags), (words, text)
+    for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (arguments, text)
+        assert any(f"'{flag}'" in text for flag in flags), (arguments, text)
 
 
 def test_a_value_without_use_is_ignored() -> None:
@@ -144,10 +149,17 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter-elements",
         "tensor-scatter",
     }  # require other files
-    calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
-    requested = [(list(words), arguments) for words, arguments in calls.items()]
-    for (words, _), (status, text) in zip(requested, run(requested), strict=True):
-        assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
+    calls = {
+        tuple(command_line): variables
+        for command_line, _ in by_variable()
+        if not others & {*command_line}
+    }
+    requested = [(list(command_line), arguments) for command_line, arguments in calls.items()]
+    for (command_line, _), (status, text) in zip(requested, run(requested), strict=True):
+        assert status == (8 if command_line[:2] == ["verify", "scatter-nd"] else 0), (
+            command_line,
+            text,
+        )
 
 
 @pytest.mark.slow("a variable for another kind of output changes no run")
@@ -168,11 +180,11 @@ def test_variables_for_other_outputs_are_ignored() -> None:
         if name == "SCHEDULER" and find_spec("distributed") is None:
             continue  # the explicit option needs the extra cluster
         flag = f"--{name.lower().replace('_', '-')}"
-        words = [*plain, "-o", "/dev/null"]
-        result = ndtool(*words, env={f"NDTOOL_{name}": value})
+        command_line = [*plain, "-o", "/dev/null"]
+        result = ndtool(*command_line, env={f"NDTOOL_{name}": value})
         assert (result.status, result.err) == (0, ""), name
         arguments = [flag] if name == "RESUME" else [flag, value]
-        assert ndtool(*words, *arguments).status == explicit, name
+        assert ndtool(*command_line, *arguments).status == explicit, name
     for name, value in (("CHUNKS", "1,4"), ("SHARDS", "2,4"), ("CODEC", "gzip:1")):
         result = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
         assert (result.status, result.err, os.path.isfile("plain.zarr")) == (0, "", True), name
@@ -201,7 +213,7 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "why"),
+    ("address", "message"),
     [
         ("abc", "'abc' is not the address of a scheduler: expected one such as tcp://host:port"),
         ("me:word@host", "'host' is not the address of a scheduler"),
@@ -210,20 +222,20 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
         ("foo://host:1", "--scheduler foo://host:1 is not an address: unknown address scheme"),
     ],
 )
-def test_an_address_that_is_none_says_why(address: str, why: str) -> None:
+def test_an_address_that_is_none_says_why(address: str, message: str) -> None:
     pytest.importorskip("distributed")
     result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
     assert result.status == 2
-    assert why in result.err
+    assert message in result.err
 
 
 @pytest.mark.parametrize("output", ["memory://x.npy", "MEMORY://x.npz:a", "memory://x.zarr"])
 def test_an_output_that_would_end_with_the_process_is_refused(output: str) -> None:
     pytest.importorskip("fsspec")
-    for words in (
+    for arguments in (
         ("gather-nd", "data.npy", "idx.npy", "-o", output),
         ("convert", "data.npy", output),
     ):
-        result = ndtool(*words)
+        result = ndtool(*arguments)
         assert (result.status, result.out) == (2, b"")
         assert f"{output} would be in the memory of this process only: expected" in result.err

@@ -137,8 +137,8 @@ def test_refusals(dataset: Any) -> None:
         (lambda: isel_points(dataset, x=[1, 2], y=[1, 2, 3]), ndtool.RuleError, "points"),
         (lambda: isel_points(np.zeros(3), x=[1]), ndtool.DtypeError, "not a ndarray"),
     ]  # fmt: skip
-    for call, kind, words in refused:
-        with pytest.raises(kind, match=words or None):
+    for call, kind, message in refused:
+        with pytest.raises(kind, match=message or None):
             call()
 
 

@@ -100,12 +100,12 @@ def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -
     assert actual.dtype == (array.dtype if version == 2 else expected.dtype)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_encodings_of_values(way: str) -> None:
+@pytest.mark.parametrize("method", WAYS)
+def test_encodings_of_values(method: str) -> None:
     array = some("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[way])
+    put("x.zarr", array, **WAYS[method])
     actual = load("x.zarr")
-    assert actual.dtype.str == (">i4" if "big" in way else "<i4")
+    assert actual.dtype.str == (">i4" if "big" in method else "<i4")
     assert (actual == array).all()
 
 
@@ -181,9 +181,9 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     report = []
     read = ZarrSource._read
 
-    def counted(self: Any, key: str, at: Any) -> Any:
-        report.append(at)
-        return read(self, key, at)
+    def counted(self: Any, key: str, position: Any) -> Any:
+        report.append(position)
+        return read(self, key, position)
 
     monkeypatch.setattr(ZarrSource, "_read", counted)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
@@ -288,8 +288,8 @@ def attempt(act: Any) -> Any:
 
 def damaged(argument: str, array: Any) -> None:
     """Read a damaged store: it is refused with an error, or is still an array."""
-    for act in (lambda: locators.describe(argument), lambda: load(argument)):
-        actual = attempt(act)
+    for action in (lambda: locators.describe(argument), lambda: load(argument)):
+        actual = attempt(action)
         assert not isinstance(actual, str) or re.fullmatch("x.zarr.*", actual), actual
 
 
@@ -310,9 +310,11 @@ def test_metadata_damaged_at_every_byte(options: Any, change: int | None) -> Non
     meta = Path("x.zarr") / ("zarr.json" if options.get("zarr_format", 3) == 3 else ".zarray")
     text = meta.read_bytes()
     text = json.dumps(json.loads(text)).encode()  # shorter
-    for at in range(len(text)):
+    for position in range(len(text)):
         cut = (
-            text[:at] if change is None else text[:at] + bytes([text[at] ^ change]) + text[at + 1 :]
+            text[:position]
+            if change is None
+            else text[:position] + bytes([text[position] ^ change]) + text[position + 1 :]
         )
         meta.write_bytes(cut)
         damaged("x.zarr", array)
@@ -424,9 +426,9 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
     )[::2] = 1  # 256 MiB, with all chunks present
     np.save("i.npy", np.arange(rows)[::-1, None])
     result = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
-    status, most = map(int, result.out.split())
+    status, peak_memory = map(int, result.out.split())
     assert status == 0, result.err
     actual = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
     assert actual[0, 5] == 7
     assert actual[1, 6] == 1
-    assert most <= (96 << 20) + threads * chunk, most
+    assert peak_memory <= (96 << 20) + threads * chunk, peak_memory

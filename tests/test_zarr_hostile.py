@@ -66,14 +66,14 @@ def store(**options: Any) -> tuple[Path, Path]:
 def measured(*arguments: object) -> tuple[Ran, int]:
     """Run ndtool; return the result, and the peak of private memory."""
     result = python(MEASURED, *arguments)
-    status, most = map(int, result.out.split()[-2:])
-    return result._replace(status=status), most
+    status, peak_memory = map(int, result.out.split()[-2:])
+    return result._replace(status=status), peak_memory
 
 
 def gathered(argument: str = "x.zarr") -> Ran:
     """Gather from a store that must be refused within the memory limit."""
-    result, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
-    assert most <= OWN + 3 * CHUNK, most
+    result, peak_memory = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
+    assert peak_memory <= OWN + 3 * CHUNK, peak_memory
     assert result.status == 3, result
     assert result.err.startswith("error: "), result.err
     assert result.err.count("\n") == 1, result.err
@@ -533,9 +533,9 @@ def test_a_package_that_cannot_be_loaded_is_not_missing(monkeypatch: pytest.Monk
     def fail(name: str, *arguments: Any) -> Any:
         if name == "zarr":
             raise ImportError("libx.so: failed to map segment from shared object")
-        return real(name, *arguments)
+        return original_import(name, *arguments)
 
-    real = __import__
+    original_import = __import__
     monkeypatch.setattr("builtins.__import__", fail)
     with pytest.raises(ImportError, match="failed to map segment"):
         load("x.zarr")

@@ -116,11 +116,11 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     put("in.zarr", DATA, chunks=(7, 3), zarr_format=version, compressors=compressors)
     save(indices=INDICES)
     assert ndtool("gather-nd", "in.zarr", "indices.npy", "-o", "out.zarr").status == 0
-    ours, reference = (zarr.open_array(f"{item}.zarr", mode="r") for item in ("out", "in"))
-    assert ours.chunks == (3, 3), "not larger than the output"
-    assert ours.compressors == reference.compressors
-    assert ours.metadata.zarr_format == version
-    assert (ours[...] == DATA[INDICES[:, 0]]).all()
+    output_array, reference = (zarr.open_array(f"{item}.zarr", mode="r") for item in ("out", "in"))
+    assert output_array.chunks == (3, 3), "not larger than the output"
+    assert output_array.compressors == reference.compressors
+    assert output_array.metadata.zarr_format == version
+    assert (output_array[...] == DATA[INDICES[:, 0]]).all()
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_attributes_of_other_arrays_keep_their_numbers(version: int) -> None:
     file.write_text(attributes)
     write("x.zarr:b", DATA)
     text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
-    words = text.replace(",", " ").split()
-    assert [words.count(number) for number in numbers] == [1] * len(numbers)
+    tokens = text.replace(",", " ").split()
+    assert [tokens.count(number) for number in numbers] == [1] * len(numbers)
     assert '"text": "1e999"' in text
     assert '"b' in text
 
@@ -234,9 +234,9 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
     size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
     before = everything()
-    for name, most in (("LONGEST", size + 100), ("_VALUES", values + 4)):
+    for name, limit in (("LONGEST", size + 100), ("_VALUES", values + 4)):
         with monkeypatch.context() as patch:
-            patch.setattr(hierarchy, name, most)
+            patch.setattr(hierarchy, name, limit)
             for attempt in (write, checked):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
@@ -380,9 +380,9 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
     before = everything()
-    for act in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
+    for action in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
-            act()
+            action()
     assert everything() == before
 
 
@@ -420,11 +420,11 @@ def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     assert os.listdir() == ["old.zarr"]
 
 
-@pytest.mark.parametrize("way", ["exchange", "two renames"])
-def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["exchange", "two renames"])
+def test_an_old_store_is_replaced_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.zarr", DATA, chunks=(1, 1))
     os.chmod("x.zarr", 0o750)
-    if way == "two renames":
+    if method == "two renames":
         monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
     assert same(load("x.zarr"), DATA[:3])
@@ -609,16 +609,16 @@ def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, times = newfolder.locked, iter(("gone", "locked", "late"))
+    original_locked, times = newfolder.locked, iter(("gone", "locked", "late"))
 
     def swept(folder: str) -> int:
         when = next(times, None)
-        lock = real(folder) if when == "late" else -1
+        lock = original_locked(folder) if when == "late" else -1
         if when is not None:
             os.rmdir(folder)
         if when == "locked":
             raise BlockingIOError
-        return lock if when == "late" else real(folder)
+        return lock if when == "late" else original_locked(folder)
 
     monkeypatch.setattr(newfolder, "locked", swept)
     write("x.zarr", DATA)
@@ -711,16 +711,16 @@ def test_types_that_zarr_lacks(name: str) -> None:
     code = f"V{data.itemsize}"
     saved.save_file({"a": data}, "a.safetensors")
     save(indices=np.array([[2]]))
-    for more in ((), ("--dry-run",)):
-        result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
+    for options in ((), ("--dry-run",)):
+        result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *options)
         assert result.status == 4
         assert f"error: x.zarr: its format does not know {name}: expected one" in result.err
         assert "warning" not in result.err
     assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
     assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
     assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
-    for more in ((), ("--dtype", name)):
-        result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
+    for options in ((), ("--dtype", name)):
+        result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *options)
         assert (result.status, result.err) == (0, "")
         assert same(load("y.zarr"), data[2:].view(code))
     result = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)

@@ -86,10 +86,10 @@ def requested(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_encodings_of_values(way: str, web: Server, memory: Any) -> None:
+@pytest.mark.parametrize("method", WAYS)
+def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
     array = some("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[way])
+    put("x.zarr", array, **WAYS[method])
     assert same(load(serve(web, "x.zarr")), load("x.zarr"))
     for name, body in files("x.zarr").items():
         memory.pipe_file(f"/deep/x.zarr/{name}", body)
@@ -315,9 +315,9 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    ours = claims._new_lock(mark, claims._folder(url, path))
-    assert b"SEC" not in ours.body
-    folder = json.loads(ours.body)["folder"]
+    lock = claims._new_lock(mark, claims._folder(url, path))
+    assert b"SEC" not in lock.body
+    folder = json.loads(lock.body)["folder"]
     assert join(mark, folder, sibling=True) == join(url, path)
 
 
@@ -329,20 +329,20 @@ def test_a_bucket_is_no_store(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "words"),
+    ("name", "target", "message"),
     [
         ("x.zarr/zarr.json", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/c/0/0", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/a/c/0/0", "memory://x.zarr:a", "cannot be replaced atomically"),
     ],
 )
-def test_nothing_is_replaced(name: str, target: str, words: str, memory: Any) -> None:
+def test_nothing_is_replaced(name: str, target: str, message: str, memory: Any) -> None:
     memory.pipe_file(f"/{name}", b'{"zarr_format": 3, "node_type": "group"}')
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             checked(target, DATA, only=only)
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             write(target, DATA, only=only)
     assert {path: memory.cat(path) for path in memory.find("/")} == before
 
@@ -477,11 +477,11 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:
             conversion.run(lambda share: None)
         assert same(load(f"s3://bucket/{target}"), DATA)
-    left = s3.keys()
-    assert not [key for key in left if key.endswith(".ndtool")]
+    remaining_keys = s3.keys()
+    assert not [key for key in remaining_keys if key.endswith(".ndtool")]
     with written("s3://bucket/z.zarr", DATA) as out:
         out.write(0, memoryview(raw(DATA)))
-    assert s3.keys() == left
+    assert s3.keys() == remaining_keys
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
