@@ -120,8 +120,10 @@ def check(case: Case, found: Stats) -> None:
     assert found.distinct == len(counts)
     frequent_rows = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(frequent_rows)
-    assert [(-item.times, item.row) for item in found.most] == frequent_rows[: stats.MOST]
-    for item in found.most:
+    assert [(-item.frequency, item.row) for item in found.most_frequent] == frequent_rows[
+        : stats.MOST
+    ]
+    for item in found.most_frequent:
         who = [i for (i, _), run in zip(valid_tuples, runs, strict=True) if run == item.row]
         assert item.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
     check_places(case, found, counts)
@@ -344,9 +346,11 @@ def test_memory_depends_on_no_size(
         tracemalloc.stop()
     rows_met, times = np.unique(idx % rows, return_counts=True)
     assert (statistics.distinct, statistics.duplicated) == (len(rows_met), (times > 1).sum())
-    assert [item.times for item in statistics.most] == sorted(times[times > 1].tolist())[::-1][:5]
+    assert [item.frequency for item in statistics.most_frequent] == sorted(
+        times[times > 1].tolist()
+    )[::-1][:5]
     assert shares == sorted(shares)
-    assert 0.99 < shares[-1] <= 1 or not statistics.most
+    assert 0.99 < shares[-1] <= 1 or not statistics.most_frequent
     assert state(workdir) == before
 
 
