@@ -18,11 +18,11 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system counts no bytes"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-OWN = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
+OVERHEAD = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
 CALLS = [("gather_nd", None), ("scatter_nd", "upd")]
 
 
-def moved(pid: int | str = "self") -> dict[str, int]:
+def io_counts(pid: int | str = "self") -> dict[str, int]:
     """Return the bytes that a process has read and written, cached or not."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return {key: int(value) for key, value in (line.split(": ") for line in lines)}
@@ -64,12 +64,12 @@ def test_a_sweep_moves_the_planned_bytes(
             OpenCall(run_request) as call,
             steps.prepared(call, steps.resolved(call)) as prepared_run,
         ):
-            plan, before = prepared_run.plan, moved()
+            plan, before = prepared_run.plan, io_counts()
             steps.execute(prepared_run)
-            after = moved()
+            after = io_counts()
     assert (plan.way, plan.levels >= levels) == ("sweep", True)
-    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OWN
-    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OWN
+    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
+    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
 
 
 @pytest.mark.usefixtures("stores")
@@ -92,7 +92,7 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
         pids = client.run(os.getpid).values()
 
         def total(key: str) -> int:
-            return sum(moved(pid)[key] for pid in pids)
+            return sum(io_counts(pid)[key] for pid in pids)
 
         for operator, updates in CALLS:
             for _ in range(5):  # each worker reads modules the first time
@@ -119,5 +119,5 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
                 )
                 * partitioning.gathers
             )
-            assert 0 <= after[0] - before[0] - plan.read < 4 * OWN
-            assert 0 <= after[1] - before[1] - (plan.written - tables) < OWN
+            assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
+            assert 0 <= after[1] - before[1] - (plan.written - tables) < OVERHEAD

@@ -12,8 +12,8 @@ from hypothesis import assume, given
 from strategies import Case, cases
 from test_explain import opened
 from test_html_report import MARKUP, Page
-from test_properties import described, many
-from test_stats import named, sizes_of
+from test_properties import many, note_attributes
+from test_stats import sizes_of, tuples_and_slices
 
 from ndtool.analysis import stats
 from ndtool.cli import pictures
@@ -27,12 +27,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 @many
 @given(case=cases)
 def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
-    described(case)
+    note_attributes(case)
     runs = sizes_of(case)
     assume(0 not in runs)
     counts = Counter(
         int(np.ravel_multi_index([i % n for i, n in zip(run, runs, strict=True)], runs))
-        for _, run, _, _ in named(case)
+        for _, run, _, _ in tuples_and_slices(case)
     )
     with opened(case) as call:
         picture = pictures.picture(call, stats.stats(call))
@@ -43,14 +43,14 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         expected[run // picture.width] += times
     assert picture.density == expected
     assert len(picture.density) == -(-total // picture.width) <= stats.FINE
-    frequencies = Counter(map(word, counts.values()))
+    frequencies = Counter(map(count_label, counts.values()))
     assert {name: count for name, count in picture.repeats if count} == {
         **frequencies,
         **({"never": total - len(counts)} if total > len(counts) else {}),
     }
 
 
-def word(times: int) -> str:
+def count_label(times: int) -> str:
     """Return a picture's label of a count."""
     if times <= 2:
         return ("once", "2 times")[times - 1]
@@ -60,7 +60,7 @@ def word(times: int) -> str:
     return f"{power // 2 + 1}..{power} times"
 
 
-def draw(path: str, *options: object) -> None:
+def plot(path: str, *options: object) -> None:
     """Plot 1000 indices into 10,000 slices, 500 of them into the first."""
     distinct_indices = np.arange(1, 501) * 19
     save(
@@ -72,7 +72,7 @@ def draw(path: str, *options: object) -> None:
 
 
 def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
-    draw("p.svg")
+    plot("p.svg")
     root = ElementTree.parse("p.svg").getroot()
     assert root.tag == f"{SVG}svg"
     assert root.get("role") == "img"
@@ -102,7 +102,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
 
 def test_pictures_are_the_same_each_time() -> None:
     for name in ("a.svg", "b.svg"):
-        draw(name)
+        plot(name)
     assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
 
 
@@ -118,7 +118,7 @@ def test_a_name_in_a_picture_is_text() -> None:
 
 
 def test_a_picture_as_html() -> None:
-    draw("p.html")
+    plot("p.html")
     page = Page("p.html")
     assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
     assert "1000 index tuples select 501 of 10000 slices" in page.words
@@ -140,11 +140,11 @@ def test_a_picture_of_few_tuples(indices: str) -> None:
 
 def test_a_png_is_drawn_by_matplotlib() -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    draw("p.png")
+    plot("p.png")
     raw = Path("p.png").read_bytes()
     assert raw.startswith(b"\x89PNG\r\n")
     assert int.from_bytes(raw[16:20], "big") == 800
-    draw("q.png")
+    plot("q.png")
     assert Path("q.png").read_bytes() == raw
 
 

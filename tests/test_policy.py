@@ -24,7 +24,7 @@ from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
 
-class Clocked:
+class SimulatedExecutor:
     """Runs no task; an attempt takes as many seconds as a function of its number says.
 
     It yields None after each second in which nothing has ended.
@@ -68,12 +68,12 @@ class Clocked:
         return self._clock
 
 
-def done(phase: str, number: int) -> int:
+def return_number(phase: str, number: int) -> int:
     return number
 
 
 def run(
-    executor: Clocked, count: int, do: Callable[[str, int], Any] = done,
+    executor: SimulatedExecutor, count: int, do: Callable[[str, int], Any] = return_number,
     troubles: Troubles | None = None,
 ) -> list[int]:  # fmt: skip
     """Run tasks; return their numbers in the order of their ends."""
@@ -85,7 +85,7 @@ def run(
 
 
 def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
-    stuck = Clocked(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
+    stuck = SimulatedExecutor(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
     troubles = Troubles()
     assert run(stuck, 20, troubles=troubles)[-1] == 5
     assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
@@ -97,7 +97,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
 
 
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
-    slow = Clocked(2, lambda number, attempt: 60 if number == 7 else 10)
+    slow = SimulatedExecutor(2, lambda number, attempt: 60 if number == 7 else 10)
     assert run(slow, 8, troubles=Troubles())[-1] == 7
     assert slow.begun[7] == 2
     assert slow.now() == 30 + 60
@@ -114,13 +114,13 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     ids=["one slot", "not late", "short", "the first ones"],
 )
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
-    executor, troubles = Clocked(slots, seconds), Troubles()
+    executor, troubles = SimulatedExecutor(slots, seconds), Troubles()
     run(executor, 10, troubles=troubles)
     assert set(executor.begun.values()) == {1}
     assert troubles.warnings() == []
 
 
-def full(times: int) -> Callable[[str, int], int]:
+def fail_when_full(times: int) -> Callable[[str, int], int]:
     """Return a task that finds a full disk, the first times that it runs."""
     remaining_failures = Counter(dict.fromkeys(range(0, 40, 3), times))
 
@@ -135,8 +135,8 @@ def full(times: int) -> Callable[[str, int], int]:
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
-    executor, troubles = Clocked(8, lambda *_: 1), Troubles()
-    run(executor, 40, full(3), troubles)
+    executor, troubles = SimulatedExecutor(8, lambda *_: 1), Troubles()
+    run(executor, 40, fail_when_full(3), troubles)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
     message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
@@ -144,12 +144,14 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
 
 
 def test_a_disk_that_stays_full_ends_the_run() -> None:
-    executor = Clocked(8, lambda *_: 1)
+    executor = SimulatedExecutor(8, lambda *_: 1)
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(executor, 40, full(policy.WAITS + 1), Troubles())
+        run(executor, 40, fail_when_full(policy.WAITS + 1), Troubles())
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
+        run(
+            SimulatedExecutor(8, lambda *_: 1), 40, fail_when_full(1)
+        )  # in this process, whose disk was reserved
 
 
 @pytest.mark.parametrize("store", ["folder", "objects"])
@@ -193,7 +195,7 @@ def test_which_errors_may_pass() -> None:
 
 
 def test_another_attempt_may_fail_without_harm() -> None:
-    stuck = Clocked(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
+    stuck = SimulatedExecutor(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
     calls = Counter[int]()
 
     def do(phase: str, number: int) -> int:

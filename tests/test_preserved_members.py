@@ -39,7 +39,7 @@ def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-class Raw(NamedTuple):
+class RawMember(NamedTuple):
     """The bytes of a member: header with name and extra field, data, central directory entry."""
 
     name: str
@@ -48,7 +48,7 @@ class Raw(NamedTuple):
     entry: bytes
 
 
-def raws(raw: bytes) -> list[Raw]:
+def split_archive(raw: bytes) -> list[RawMember]:
     """Split an archive; entries are without header offsets."""
     entries, offset = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
     for info in zipfile.ZipFile(io.BytesIO(raw)).infolist():
@@ -59,7 +59,7 @@ def raws(raw: bytes) -> list[Raw]:
         if raw[offset + 42 : offset + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
             entry = entry[:-8]
         entries.append(
-            Raw(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
+            RawMember(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
         )
         offset = stop
     return entries
@@ -74,7 +74,7 @@ def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> 
     return stream.getvalue()
 
 
-def unusual() -> bytes:
+def unusual_archive() -> bytes:
     """Return an archive with members of all kinds that other writers produce."""
 
     class Pipe(io.BytesIO):
@@ -108,7 +108,7 @@ def unusual() -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def twice() -> bytes:
+def duplicate_name_archive() -> bytes:
     return pack(("same.npy", npy(ARRAY)), ("same.npy", npy(LARGE)), ("x.npy", npy(ARRAY)))
 
 
@@ -117,8 +117,8 @@ def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     Path("a.npz").write_bytes(before)
     preserved = write(f"a.npz:{name}", array)
     after = Path("a.npz").read_bytes()
-    *others, new = raws(after)
-    stay = [raw for raw in raws(before) if raw.name != f"{name}.npy"]
+    *others, new = split_archive(after)
+    stay = [raw for raw in split_archive(before) if raw.name != f"{name}.npy"]
     assert others == stay
     assert preserved == tuple(raw.name.removesuffix(".npy") for raw in stay)
     assert new.name == f"{name}.npy"
@@ -130,7 +130,7 @@ def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     return after
 
 
-def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def copy_method(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system != "system copies":
         monkeypatch.setattr(os, "copy_file_range", failing(18))
 
@@ -141,7 +141,7 @@ def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_members_are_preserved(
     name: str, method: int, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied_by(system, monkeypatch)
+    copy_method(system, monkeypatch)
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)), ("c.npy", npy(ARRAY + 1))]
     before = pack(*members, method=method, comment=b"comment")
     after = check(before, name, ARRAY + 2)
@@ -160,17 +160,17 @@ def test_other_members_are_preserved(
 
 @pytest.mark.parametrize("name", ["new", "m0", "m8", "m12", "m14", "wide", "extra \u2203"])
 def test_unreadable_members_are_preserved(name: str) -> None:
-    check(unusual(), name, LARGE)
+    check(unusual_archive(), name, LARGE)
 
 
 @pytest.mark.parametrize("name", ["folder/", "text"])
 def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
-    Path("a.npz").write_bytes(unusual())
+    Path("a.npz").write_bytes(unusual_archive())
     for attempt in (write, checked):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
             attempt(f"a.npz:{name}")
-    assert Path("a.npz").read_bytes() == unusual()
+    assert Path("a.npz").read_bytes() == unusual_archive()
 
 
 def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
@@ -188,8 +188,8 @@ def test_a_member_whose_stored_name_is_what_another_is_called_is_not_added() -> 
 @pytest.mark.parametrize("name", ["new", "same", "x"])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_members_of_one_name(name: str) -> None:
-    after = check(twice(), name)
-    assert len(raws(after)) == {"new": 4, "same": 2, "x": 3}[name]
+    after = check(duplicate_name_archive(), name)
+    assert len(split_archive(after)) == {"new": 4, "same": 2, "x": 3}[name]
 
 
 def test_a_name_in_another_encoding_is_the_same_name() -> None:
@@ -237,7 +237,7 @@ def test_bytes_before_the_archive_stay(
 
 def test_an_archive_without_members_and_one_with_only_that() -> None:
     for before in (pack(), pack(("x.npy", npy(LARGE)))):
-        assert raws(check(before, "x"))[0].data == npy(ARRAY)
+        assert split_archive(check(before, "x"))[0].data == npy(ARRAY)
     write("new.npz:x")
     assert Path("a.npz").read_bytes() == Path("new.npz").read_bytes()
 
@@ -325,7 +325,7 @@ def test_members_beyond_4_gib() -> None:
 
 @HAS_COPY
 def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied_by(system, monkeypatch)
+    copy_method(system, monkeypatch)
     np.savez("a", a=np.zeros(4 << 20), b=ARRAY)
     tracemalloc.start()
     write("a.npz:b", ARRAY + 1)
@@ -351,7 +351,7 @@ def test_all_space_is_reserved_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("a.npz").read_bytes() == before
 
 
-def damaged() -> dict[str, tuple[bytes, str]]:
+def damaged_archives() -> dict[str, tuple[bytes, str]]:
     archive = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
     second = archive.index(b"PK\3\4", 4)
     entry = archive.index(b"PK\1\2")
@@ -380,12 +380,12 @@ def damaged() -> dict[str, tuple[bytes, str]]:
     }
 
 
-@pytest.mark.parametrize("kind", damaged())
+@pytest.mark.parametrize("kind", damaged_archives())
 @pytest.mark.parametrize(
     "options", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
 )
 def test_members_that_cannot_be_preserved_are_not_lost(kind: str, options: tuple[str, ...]) -> None:
-    raw, expected_text = damaged()[kind]
+    raw, expected_text = damaged_archives()[kind]
     save(data=DATA, idx=IDX)
     Path("a.npz").write_bytes(raw)
     for member in ("a", "new"):
@@ -477,7 +477,7 @@ def test_no_clobber_is_about_the_member() -> None:
     assert Path("a.npz").read_bytes() == before
 
 
-def several(kind: str) -> bytes:
+def file_of_two_arrays(kind: str) -> bytes:
     """Return a file of two arrays, a and b."""
     if kind == "npz":
         return pack(("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)))
@@ -491,7 +491,7 @@ def several(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x", "npy:x.npz", "x.pb", "x.npy"])
 def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: str) -> None:
-    raw, path = several(kind), Path(name.removeprefix("npy:"))
+    raw, path = file_of_two_arrays(kind), Path(name.removeprefix("npy:"))
     save(data=DATA, idx=IDX)
     path.write_bytes(raw)
     run = ("gather-nd", "data.npy", "idx.npy", "--no-trace", "-o", name)
@@ -525,7 +525,7 @@ def test_a_file_of_one_array_or_of_none_is_replaced(name: str) -> None:
 
 
 def test_a_damaged_archive_is_replaced_with_only_alone() -> None:
-    raw = several("npz")[:-1]
+    raw = file_of_two_arrays("npz")[:-1]
     Path("a.npz").write_bytes(raw)
     with pytest.raises(OutputError, match=r"a.npz: the archive is truncated") as refused:
         write("a.npz")

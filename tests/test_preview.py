@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import sparse
 from strategies import Array, Case, cases, opaque, same, ufunc_of
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import preview
 from ndtool.analysis.oracle import reference
@@ -43,7 +43,7 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
     return inference.infer(operator, inputs, attributes)
 
 
-def part(whole: Array, seen: preview.Window) -> Array:
+def output_window(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
     selection = np.ix_(*(np.array(axis_positions, int) for axis_positions in seen.positions))
     bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
@@ -56,7 +56,7 @@ def part(whole: Array, seen: preview.Window) -> Array:
 def test_previews_equal_the_reference(
     limits: pytest.MonkeyPatch, case: Case, **values: int
 ) -> None:
-    described(case)
+    note_attributes(case)
     for name, value in values.items():
         limits.setattr(preview, name, value)
     expected = call(reference, case)
@@ -67,7 +67,7 @@ def test_previews_equal_the_reference(
         output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
     )
     assert elements.shape == window.shape
-    assert same(elements, part(expected, window))
+    assert same(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
@@ -105,7 +105,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
             ufunc_of(data.dtype, reduction).at(expected, index, updates)
         if reduction == "mean":
             expected[location] /= np.float32(count + 1)
-    assert same(elements, part(expected, window))
+    assert same(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -147,7 +147,7 @@ def test_index_tuples_of_64_components() -> None:
     assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 
 
-def traced(request: Request) -> tuple[str, int]:
+def traced_preview(request: Request) -> tuple[str, int]:
     """Return the preview of a run, and Python's peak memory."""
     tracemalloc.start()
     try:
@@ -163,10 +163,10 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
     for data in ("data.npy", "fortran.npy"):
-        text, peak_memory = traced(Request("gather_nd", data, "idx.npy"))
+        text, peak_memory = traced_preview(Request("gather_nd", data, "idx.npy"))
         assert text.startswith("float32[1048576,2048]\n")
         assert peak_memory < 1 << 23
-    text, peak_memory = traced(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
+    text, peak_memory = traced_preview(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
     assert text.splitlines()[1].startswith("[[1. 1. 1.")
     assert peak_memory < 1 << 23
 
@@ -174,17 +174,17 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
 def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
-    before = state_of(workdir)
+    before = file_names(workdir)
     result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (result.status, result.err) == (0, "")
     title, *lines = result.screen.splitlines()
     assert title == "float32[1048576,2048]"
     assert 3 < len(lines) < 20
     assert "..." in result.screen
-    assert state_of(workdir) == before
+    assert file_names(workdir) == before
 
 
-def state_of(folder: Any) -> list[str]:
+def file_names(folder: Any) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -195,7 +195,7 @@ def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any)
     index[number] = 1 << 20
     save(idx=index)
     with pytest.raises(BoundsError) as excinfo:
-        traced(Request("gather_nd", "data.npy", "idx.npy"))
+        traced_preview(Request("gather_nd", "data.npy", "idx.npy"))
     assert excinfo.value.position == (number,)
     result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (result.status, result.screen) == (5, "")

@@ -59,7 +59,7 @@ def call(module: Any, case: Case, **options: Any) -> np.ndarray:
     return getattr(module, case.operator)(*case.arrays, **case.arguments, **options)
 
 
-def described(case: Case) -> None:
+def note_attributes(case: Case) -> None:
     """Describe in failures the attributes that hypothesis does not print."""
     for array in case.arrays:
         note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
@@ -68,7 +68,7 @@ def described(case: Case) -> None:
 
 def check(case: Case, threads: int) -> None:
     """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
-    described(case)
+    note_attributes(case)
     before = [raw(array) for array in case.arrays]
     actual = call(ndtool, case, threads=threads)
     assert [raw(array) for array in case.arrays] == before
@@ -111,7 +111,7 @@ def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
 @many
 @given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
 def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
     out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
     assert call(ndtool, case, out=out, threads=threads) is out
@@ -121,7 +121,7 @@ def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) 
 @many
 @given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
 def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
-    described(case)
+    note_attributes(case)
     data, *others = case.arrays
     if not data.flags.writeable:
         data = data.copy(order="K")
@@ -238,7 +238,7 @@ def refusal(module: Any, case: Case, **options: Any) -> NdtoolError | np.ndarray
 def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObject) -> None:
     broken = breakage(case, draw)
     assume(broken is not None)
-    described(broken)
+    note_attributes(broken)
     before = [raw(array) for array in broken.arrays]
     expected = refusal(reference, broken)
     actual = refusal(ndtool, broken, threads=threads)

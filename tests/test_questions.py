@@ -37,7 +37,7 @@ def arrays(workdir: Path) -> None:
     np.savez("some.npz", a=DATA, b=IDX)
 
 
-def said(*words: str) -> Any:
+def command_json(*words: str) -> Any:
     result = command(*words, "--json")
     assert result.status == 0, result.err
     return result.json
@@ -94,16 +94,16 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
 
 @pytest.mark.parametrize(("arguments", "ask"), QUESTIONS.values(), ids=QUESTIONS)
 def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) -> None:
-    answer, expected = ask(), said(*arguments)
+    answer, expected = ask(), command_json(*arguments)
     assert plain(answer) == expected
     assert answer == ask()  # a value
     assert list(answer.fields()) == list(expected)
     with pytest.raises(AttributeError):
         answer.version = "2"
-    require_shown(answer)
+    require_tables(answer)
 
 
-def require_shown(answer: Answer) -> None:
+def require_tables(answer: Answer) -> None:
     """Require that an answer shows itself in notebooks, with rich, and as text."""
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(answer)
@@ -205,7 +205,7 @@ def test_errors_are_those_of_the_operator() -> None:
 
 def test_convert() -> None:
     result = plain(ndtool.convert("data.npy", "copy.npz"))
-    expected = said("convert", "data.npy", "copy.npz")
+    expected = command_json("convert", "data.npy", "copy.npz")
     assert result.pop("seconds") >= 0 <= expected.pop("seconds")
     assert result == expected
     answer = ndtool.convert(DATA.T, "turned.npy", sync=True)
@@ -213,7 +213,7 @@ def test_convert() -> None:
     assert np.array_equal(np.load("turned.npy"), DATA.T)
     with pytest.raises(OutputError):
         ndtool.convert(DATA, "turned.npy", clobber=False)
-    require_shown(answer)
+    require_tables(answer)
 
 
 def test_progress_reaches_the_caller() -> None:
@@ -240,7 +240,7 @@ def test_names_are_text_in_every_table() -> None:
     np.save(name, DATA)
     answer = ndtool.inspect(name)
     assert "&lt;b&gt;[red]" in answer._repr_html_()
-    require_shown(answer)
+    require_tables(answer)
 
 
 def test_equal_answers_have_equal_hashes() -> None:

@@ -55,7 +55,7 @@ def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
     assert all(of_numpy(dtype, reduction) for reduction in UFUNCS)
 
 
-def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
+def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
     """Reduce pairs of numbers singly and as rows: by the reference, and by the kernels."""
     columns, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
     results = []
@@ -70,7 +70,7 @@ def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndar
 def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) -> None:
     data, updates = (named(names, dtype) for names in zip(*PAIRS, strict=True))
     expected = named(table(dtype, reduction).values(), dtype)
-    for result in _both(data, updates, reduction):
+    for result in _reduce_pairs(data, updates, reduction):
         assert same(result, expected)
 
 
@@ -88,7 +88,7 @@ def test_complex_numbers_have_the_bits_of_their_parts(dtype: np.dtype) -> None:
     data, updates = (complexes([names[i : i + 2] for names in four]) for i in (0, 2))
     differences = [(sub[a, c], sub[b, d]) for a, b, c, d in four]
     for reduction, results in (("add", sums), ("sub", differences), ("mul", products)):
-        for result in _both(data, updates, reduction):
+        for result in _reduce_pairs(data, updates, reduction):
             assert same(result, complexes(results))
 
 
@@ -219,7 +219,7 @@ def test_the_text_of_k_0_and_0_d_updates() -> None:
     assert data[1, 0] == 3
 
 
-def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
+def results_of_operators(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
     """Return results of the operators on fixed arrays of several kinds."""
     rng = np.random.default_rng(12)
 
@@ -246,12 +246,12 @@ def test_the_size_of_blocks_changes_no_bit(
     dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reduction in reductions_of(dtype):
-        expected = in_all_ways(dtype, reduction, order)
+        expected = results_of_operators(dtype, reduction, order)
         for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
             with monkeypatch.context() as patched:
                 patched.setattr(blocks, "TUPLES", tuples)
                 patched.setattr(blocks, "BLOCK_BYTES", piece)
-                assert all(map(same, in_all_ways(dtype, reduction, order), expected))
+                assert all(map(same, results_of_operators(dtype, reduction, order), expected))
 
 
 @pytest.mark.parametrize("rank", [32, 33, 64])

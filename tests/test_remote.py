@@ -45,7 +45,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def retry_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without delay."""
     monkeypatch.setattr("ndtool.storage.failures.BACKOFF", 0.001)
 

@@ -288,7 +288,7 @@ def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
 
 
 @pytest.fixture
-def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
+def lossy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that create an object are repeated, as botocore does if a response is lost."""
     call = upload.remote.S3.call
 
@@ -301,7 +301,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
-def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy: None, array: Any) -> None:
+def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy_server: None, array: Any) -> None:
     store("s3://bucket/x.npy", array, clobber=False)
     assert s3.get("x.npy") == npy(array)
     for member in ("one", "two", "one"):
@@ -310,7 +310,7 @@ def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy: None, array: A
     assert s3.uploads() == []
 
 
-def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy: None) -> None:
+def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy_server: None) -> None:
     store("s3://bucket/a.npz:one", ROWS[:4])
     with written("s3://bucket/a.npz:two", ROWS[:4]) as out:
         out.write(0, ROWS[:4].tobytes())
@@ -325,7 +325,7 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
         store("s3://none-here/x.npy", ROWS)
 
 
-def acted(act: Any, call: OpenCall) -> Any:
+def run_step(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
     with steps.prepared(call, steps.resolved(call)) as prepared_run:
         return act(prepared_run)
@@ -336,9 +336,9 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
     with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
-        acted(steps.rehearse, call)
+        run_step(steps.rehearse, call)
     with OpenCall(request._replace(clobber=True)) as call:
-        assert acted(steps.rehearse, call).preserved is None
+        assert run_step(steps.rehearse, call).preserved is None
     assert s3.get("x.npy") == b"old"
 
 
@@ -366,7 +366,7 @@ def test_a_dry_run_checks_write_permission_without_effects(
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
     monkeypatch.setattr(remote.S3, "call", noted)
     with OpenCall(request) as job:
-        acted(steps.rehearse, job)
+        run_step(steps.rehearse, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
@@ -377,7 +377,7 @@ def test_a_dry_run_checks_write_permission_without_effects(
             OpenCall(request) as job,
             pytest.raises(OutputError, match="access is denied") as excinfo,
         ):
-            acted(step, job)
+            run_step(step, job)
         message.append(excinfo.value.message)
     assert message[0] == message[1] or ".zarr" in output  # a run is denied its lock object
 

@@ -78,7 +78,7 @@ def test_arguments_of_the_wrong_kind():
         ops.scatter_nd([1], [[0]], [1], "avg")
 
 
-class Added(NamedTuple):
+class OtherType(NamedTuple):
     """A type registered by another package."""
 
     hasobject: bool = False
@@ -91,7 +91,7 @@ class Added(NamedTuple):
 
 def test_types_that_no_file_holds():
     with pytest.raises(DtypeError, match=r"complex32.*is not one that a \.npy file can hold"):
-        dtypes.from_numpy(Added())
+        dtypes.from_numpy(OtherType())
     with pytest.raises(DtypeError, match="holds Python objects"):
         dtypes.from_numpy(np.dtype(object))
     with pytest.raises(DtypeError, match="0 bytes per element"):

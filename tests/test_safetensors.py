@@ -160,12 +160,12 @@ def test_types_that_are_unknown(code: str, size: int, message: str) -> None:
 # Damage
 
 
-def by_the_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
+def read_by_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
     """Return the package's result for a file, None if it refuses it."""
     try:
         return {
-            name: (one["dtype"], one["shape"], bytes(one["data"]))
-            for name, one in safetensors.deserialize(raw)
+            name: (header_entry["dtype"], header_entry["shape"], bytes(header_entry["data"]))
+            for name, header_entry in safetensors.deserialize(raw)
         }
     except Exception:
         return None
@@ -175,7 +175,7 @@ def read(raw: bytes) -> headers.Header:
     return headers.read(lambda start, n: raw[start : start + n], len(raw), "m")
 
 
-def attempted(raw: bytes) -> headers.Header | None:
+def read_attempt(raw: bytes) -> headers.Header | None:
     try:
         return read(raw)
     except InputError:
@@ -192,8 +192,8 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
     raw = bytearray(small())
     for offset in range(8 + int.from_bytes(raw[:8], "little")):
         raw[offset] ^= change
-        reference = by_the_package(bytes(raw))
-        header = attempted(bytes(raw))
+        reference = read_by_package(bytes(raw))
+        header = read_attempt(bytes(raw))
         if header is not None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
             assert (reference is None) == unknown, offset
@@ -210,7 +210,7 @@ def test_every_byte_of_a_file_damaged(change: int) -> None:
     for offset in range(len(raw)):
         raw[offset] ^= change
         Path("m.safetensors").write_bytes(raw)
-        actual, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
+        actual, reference = attempt("m.safetensors:a"), read_by_package(bytes(raw))
         if not isinstance(actual, InputError) and reference is not None:
             assert same_bytes(actual, reference["a"]), offset
         raw[offset] ^= change
@@ -235,7 +235,9 @@ ENTRY = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
 NEXT = '{"dtype":"U8","shape":[2],"data_offsets":[2,4]}'
 
 
-def one(dtype: str = '"U8"', shape: str = "[2]", offsets: str = "[0,2]", more: str = "") -> str:
+def header_entry(
+    dtype: str = '"U8"', shape: str = "[2]", offsets: str = "[0,2]", more: str = ""
+) -> str:
     return f'{{"x":{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}}}'
 
 
@@ -265,33 +267,33 @@ HOSTILE = [
     ('{"x":{}}', 0, "has the keys : expected"),
     ('{"x":[]}', 0, "has no object of"),
     ('{"x":{"dtype":"U8","shape":[0]}}', 0, "has the keys dtype, shape: expected"),
-    (one(more=',"more":1'), 2, "has the keys dtype, shape, data_offsets, more"),
-    (one(more=',"dtype":"U8"'), 2, "has the keys dtype, shape, data_offsets, dtype"),
-    (one(dtype="8"), 2, "has the dtype 8"),
-    (one(dtype='"u8"'), 2, "has the dtype 'u8'"),
-    (one(dtype='"U8\\n"'), 2, "has the dtype"),
-    (one(shape="2"), 2, "has the shape 2"),
-    (one(shape="[2.0]"), 2, "is not JSON"),
-    (one(shape="[2e0]"), 2, "is not JSON"),
-    (one(shape="[true,2]"), 2, "has the shape"),
-    (one(shape="[-2]"), 2, "has the shape"),
-    (one(shape="[NaN]"), 2, "is not JSON"),
-    (one(shape="[" + "9" * 4500 + "]"), 2, "is not JSON"),
-    (one(shape=f"[0,{2**63}]"), 2, "has the shape"),
+    (header_entry(more=',"more":1'), 2, "has the keys dtype, shape, data_offsets, more"),
+    (header_entry(more=',"dtype":"U8"'), 2, "has the keys dtype, shape, data_offsets, dtype"),
+    (header_entry(dtype="8"), 2, "has the dtype 8"),
+    (header_entry(dtype='"u8"'), 2, "has the dtype 'u8'"),
+    (header_entry(dtype='"U8\\n"'), 2, "has the dtype"),
+    (header_entry(shape="2"), 2, "has the shape 2"),
+    (header_entry(shape="[2.0]"), 2, "is not JSON"),
+    (header_entry(shape="[2e0]"), 2, "is not JSON"),
+    (header_entry(shape="[true,2]"), 2, "has the shape"),
+    (header_entry(shape="[-2]"), 2, "has the shape"),
+    (header_entry(shape="[NaN]"), 2, "is not JSON"),
+    (header_entry(shape="[" + "9" * 4500 + "]"), 2, "is not JSON"),
+    (header_entry(shape=f"[0,{2**63}]"), 2, "has the shape"),
     (
-        one(shape=f"[0,{2**62},{2**62}]", offsets="[0,0]"),
+        header_entry(shape=f"[0,{2**62},{2**62}]", offsets="[0,0]"),
         0,
         "valid up to 9223372036854775807 bytes",
     ),
-    (one(shape="[" + "1," * 64 + "2]"), 2, "has the shape"),
-    (one(shape="[3]"), 2, "needs 3 bytes, its data_offsets have 2"),
-    (one(dtype='"F4"', shape="[3]"), 2, "needs 12 bits"),
-    (one(dtype='"U16"', shape="[2]"), 2, "needs 4 bytes"),
-    (one(offsets="[2,0]"), 2, "has the data_offsets"),
-    (one(offsets="[0,1,2]"), 2, "has the data_offsets"),
-    (one(offsets="[0,2.0]"), 2, "is not JSON"),
-    (one(offsets="[false,2]"), 2, "has the data_offsets"),
-    (one(offsets=f"[0,{2**64}]"), 2, "has the data_offsets"),
+    (header_entry(shape="[" + "1," * 64 + "2]"), 2, "has the shape"),
+    (header_entry(shape="[3]"), 2, "needs 3 bytes, its data_offsets have 2"),
+    (header_entry(dtype='"F4"', shape="[3]"), 2, "needs 12 bits"),
+    (header_entry(dtype='"U16"', shape="[2]"), 2, "needs 4 bytes"),
+    (header_entry(offsets="[2,0]"), 2, "has the data_offsets"),
+    (header_entry(offsets="[0,1,2]"), 2, "has the data_offsets"),
+    (header_entry(offsets="[0,2.0]"), 2, "is not JSON"),
+    (header_entry(offsets="[false,2]"), 2, "has the data_offsets"),
+    (header_entry(offsets=f"[0,{2**64}]"), 2, "has the data_offsets"),
 ]
 
 
@@ -314,9 +316,9 @@ def test_hostile_headers(header: str, data: int, message: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (pack(one(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
-        (pack(one(), b"ab", 2**63), "the header claims"),
-        (pack(one().encode()[:-1] + b"\xff", b"ab"), "not UTF-8"),
+        (pack(header_entry(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
+        (pack(header_entry(), b"ab", 2**63), "the header claims"),
+        (pack(header_entry().encode()[:-1] + b"\xff", b"ab"), "not UTF-8"),
         (pack("", b""), ""),
         (pack(" {}"), ""),
     ],
@@ -360,13 +362,13 @@ def test_equivalent_json_is_accepted() -> None:
     ).lstrip()
     Path("m.safetensors").write_bytes(pack(header, b"\7\10"))
     assert load("m.safetensors:x").tolist() == [7, 8]
-    assert by_the_package(pack(header, b"\7\10")) is not None
+    assert read_by_package(pack(header, b"\7\10")) is not None
 
 
 def test_metadata_that_are_null_are_none_and_stay() -> None:
     """The safetensors package accepts them."""
     raw = pack('{"__metadata__": null ,"x":' + ENTRY + "}", b"\7\10")
-    assert by_the_package(raw) is not None
+    assert read_by_package(raw) is not None
     Path("m.safetensors").write_bytes(raw)
     assert load("m.safetensors:x").tolist() == [7, 8]
     write("m.safetensors:y", np.arange(3))
@@ -422,7 +424,7 @@ def arrays_of_any_type(draw: Any) -> Any:
     return raw.astype("u1").view(dtype)
 
 
-def little(array: Any) -> Any:
+def to_little_endian(array: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.str[0] == ">" else array
 
 
@@ -437,7 +439,7 @@ def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
         preserved = write(f"m.safetensors:{name}", array, "items")
         assert (preserved is None) == (not stored_arrays)
         assert set(preserved or ()) == stored_arrays.keys() - {name}
-        stored_arrays[name] = little(array)
+        stored_arrays[name] = to_little_endian(array)
         check_file("m.safetensors", stored_arrays, None)
 
 
@@ -465,7 +467,7 @@ def test_big_endian_values_are_kept(code: str) -> None:
     array = np.arange(300_001).astype(code)
     for mode in ("write", "items", "map"):
         write("m.safetensors:x", array, mode)
-        assert same(load("m.safetensors:x"), little(array))
+        assert same(load("m.safetensors:x"), to_little_endian(array))
 
 
 @pytest.mark.parametrize("code", ["c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4"])

@@ -30,13 +30,13 @@ SECRETS = (USER, PASSWORD, QUERY)
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def clear_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_known", {})
     monkeypatch.setattr(redaction, "_exact", ())
     monkeypatch.setattr(redaction, "_patterns", {})
 
 
-def forms(secret: str) -> Iterator[str]:
+def secret_forms(secret: str) -> Iterator[str]:
     """Yield a secret in the forms that packages repeat."""
     quoted = urllib.parse.quote(secret, safe="")
     yield from (secret, quoted, quoted.lower(), urllib.parse.quote(secret))
@@ -46,16 +46,26 @@ def forms(secret: str) -> Iterator[str]:
     yield from (json.dumps(secret)[1:-1], repr(repr(secret))[2:-2])
 
 
-ODD = ["PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd", "tab\tbed", "x" * 300, "[::1]"]
+UNUSUAL_SECRETS = [
+    "PASSWORD7",
+    "pw",
+    "p w/x",
+    "a@b:c",
+    "p%&'\"<>",
+    "pässwörd",
+    "tab\tbed",
+    "x" * 300,
+    "[::1]",
+]
 
 
-@pytest.mark.parametrize("secret", ODD)
+@pytest.mark.parametrize("secret", UNUSUAL_SECRETS)
 def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
     encoded = urllib.parse.quote(secret, safe="")
     for url in (f"s3://KEY7:{encoded}@bucket/x.npy", f"https://h/x.npy?token={encoded}&v=1"):
         redaction.register(url)
         redaction.register("https://h/other?k=v")
-        for form in forms(secret):
+        for form in secret_forms(secret):
             if "@" in url or len(secret) > 2:
                 for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
                     assert form not in redaction.foreign(text)
@@ -154,12 +164,14 @@ print(json.dumps(reports))
 """
 
 
-def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def all_commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield all commands with their words: the first of those with one function."""
     seen_functions = set()
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
+            yield from all_commands(command, (*path, name))
         elif (
             function := getattr(command.callback, "func", command.callback)
         ) not in seen_functions:
@@ -167,7 +179,7 @@ def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any,
             yield command, (*path, name)
 
 
-def takes_urls(parameter: click.Parameter) -> bool:
+def is_url_parameter(parameter: click.Parameter) -> bool:
     """Whether an argument is a file, a folder or an address, which may be a URL."""
     return parameter.type.name in ("file", "address", "path")
 
@@ -258,9 +270,9 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
         with_secrets("http://127.0.0.1:9/model.onnx") + "&a=.onnx",
     ]
     cases = []
-    for command, path in leaves():
+    for command, path in all_commands():
         option_names = {param.name for param in command.params}
-        for parameter in filter(takes_urls, command.params):
+        for parameter in filter(is_url_parameter, command.params):
             for url in urls:
                 if url[0] == USER[0] and parameter.type.name != "address":
                     continue  # it is a file name, not a URL

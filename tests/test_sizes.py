@@ -53,7 +53,7 @@ def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") ->
         pytest.skip(f"no sparse file of this size here: {error}")
 
 
-def marks(dtype: Any, count: int) -> Array:
+def distinct_elements(dtype: Any, count: int) -> Array:
     """Return distinct elements."""
     dtype = np.dtype(dtype)
     return np.arange(1, 1 + count * dtype.itemsize, dtype="u1").view(dtype)
@@ -61,14 +61,14 @@ def marks(dtype: Any, count: int) -> Array:
 
 # More than 2^31 and 2^32 elements and bytes
 
-SPOTS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6])
+POSITIONS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6])
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f8", "V3"])
 def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: None) -> None:
     data = sparse((4 * G + 7,), dtype)
-    data[SPOTS] = expected = marks(dtype, 8)
-    tuples = SPOTS[:, None]
+    data[POSITIONS] = expected = distinct_elements(dtype, 8)
+    tuples = POSITIONS[:, None]
     for threads in THREADS:
         for turned in (tuples, tuples - data.size):
             assert same(ndtool.gather_nd(data, turned, threads=threads), expected)
@@ -79,12 +79,12 @@ def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: Non
         assert (excinfo.value.value, excinfo.value.size) == (bad, 4 * G + 7)
     reversed_updates = expected[::-1].copy()
     ndtool.scatter_nd(data, tuples, reversed_updates, out=data)
-    assert same(data[SPOTS], reversed_updates)
-    ndtool.scatter_elements(data, SPOTS - data.size, expected, out=data)
-    assert same(data[SPOTS], expected)
+    assert same(data[POSITIONS], reversed_updates)
+    ndtool.scatter_elements(data, POSITIONS - data.size, expected, out=data)
+    assert same(data[POSITIONS], expected)
     if dtype != "V3":
         ndtool.scatter_nd(data, tuples[[6, 6]], reversed_updates[[0, 1]], "add", out=data)
-        assert data[SPOTS[6]] == expected[6] + reversed_updates[0] + reversed_updates[1]
+        assert data[POSITIONS[6]] == expected[6] + reversed_updates[0] + reversed_updates[1]
 
 
 def test_products_beyond_31_bits(workdir: Path) -> None:
@@ -107,11 +107,11 @@ def test_products_beyond_31_bits(workdir: Path) -> None:
 
 
 def test_strides_beyond_32_bits(workdir: Path, several_threads: None) -> None:
-    memory = sparse((5, 3, 2 * G + 1))
-    memory[:, :, [0, 5, -1]] = values = marks("u1", 45).reshape(5, 3, 3)
-    for data in (memory[:, ::-1, :], memory.transpose(1, 0, 2)):
+    require_memory = sparse((5, 3, 2 * G + 1))
+    require_memory[:, :, [0, 5, -1]] = values = distinct_elements("u1", 45).reshape(5, 3, 3)
+    for data in (require_memory[:, ::-1, :], require_memory.transpose(1, 0, 2)):
         small = data[:, :, [0, 5, -1]]
-        assert same(values, memory[:, :, [0, 5, -1]])
+        assert same(values, require_memory[:, :, [0, 5, -1]])
         index = np.array([[2, 1, 2 * G], [0, -1, 0], [-1, 0, 5]])
         expected = data[tuple(index.T)]
         assert same(ndtool.gather_nd(data, index, threads=2), expected)
@@ -160,9 +160,9 @@ def test_sorting_beyond_42_bits(width: int, workdir: Path, several_threads: None
 
 def test_the_command_line_beyond_32_bits(workdir: Path) -> None:
     data = sparse((4 * G + 7,), "f8")
-    data[SPOTS] = expected = marks("f8", 8)
+    data[POSITIONS] = expected = distinct_elements("f8", 8)
     del data
-    save(indices=SPOTS, tuples=SPOTS[:, None] - 4 * G - 7)
+    save(indices=POSITIONS, tuples=POSITIONS[:, None] - 4 * G - 7)
     for operator, indices in (("gather-nd", "tuples.npy"), ("gather-elements", "indices.npy")):
         result = command(operator, "data.npy", indices, "-o", "out.npy")
         assert result.status == 0, result.err
@@ -177,32 +177,32 @@ def test_the_command_line_beyond_32_bits(workdir: Path) -> None:
 
 
 @pytest.fixture
-def memory() -> None:
+def require_memory() -> None:
     """Skip if memory is insufficient."""
     if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 7 * G:
         pytest.skip("needs 7 GiB of memory")
 
 
 @pytest.mark.slow("slices of more than 2^31 elements are copied whole")
-def test_one_huge_run(workdir: Path, memory: None) -> None:
+def test_one_huge_run(workdir: Path, require_memory: None) -> None:
     data = sparse((2, 2 * G + 5))
-    data[1, SPOTS[:5]] = expected = marks("u1", 5)
+    data[1, POSITIONS[:5]] = expected = distinct_elements("u1", 5)
     run = ndtool.gather_nd(data, np.array([[1]]))
     assert run.shape == (1, 2 * G + 5)
-    assert same(run[0, SPOTS[:5]], expected)
+    assert same(run[0, POSITIONS[:5]], expected)
     data = np.zeros(data.shape, "u1")
     ndtool.scatter_nd(data, np.array([[-1]]), run, "max", out=data)
-    assert same(data[1, SPOTS[:5]], expected)
-    assert not data[0, SPOTS[:5]].any()
+    assert same(data[1, POSITIONS[:5]], expected)
+    assert not data[0, POSITIONS[:5]].any()
 
 
 @pytest.mark.slow("tuples are counted in 64 bits")
-def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
+def test_indices_beyond_31_bits(workdir: Path, require_memory: None) -> None:
     indices = sparse((2 * G + 5, 1), "i1")
-    indices[SPOTS[:5]] = 1
+    indices[POSITIONS[:5]] = 1
     values = ndtool.gather_nd(np.array([3, 4], "u1"), indices)
     assert values.shape == (2 * G + 5,)
-    assert (values[SPOTS[:5]] == 4).all()
+    assert (values[POSITIONS[:5]] == 4).all()
     assert int(values.sum(dtype="u8")) == 3 * 2 * G + 4 * 5
     sums = ndtool.scatter_nd(np.zeros(2, "u1"), indices, values, "add")
     assert sums.tolist() == [3 * 2 * G % 256, 20]
@@ -214,44 +214,46 @@ def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
 
 
 @pytest.mark.slow("offsets in files have 64 bits")
-def test_scatter_to_a_file_beyond_31_bits(workdir: Path, memory: None) -> None:
+def test_scatter_to_a_file_beyond_31_bits(workdir: Path, require_memory: None) -> None:
     sparse((2 * G + 10,))
-    save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
+    save(tuples=POSITIONS[:5, None], updates=distinct_elements("u1", 5))
     result = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
     assert result.status == 0, result.err
     out = np.load("out.npy", mmap_mode="r")
     assert out.shape == (2 * G + 10,)
-    assert same(np.array(out[SPOTS[:5]]), marks("u1", 5))
+    assert same(np.array(out[POSITIONS[:5]]), distinct_elements("u1", 5))
     assert not out[7::4096].any()
 
 
 # Counts beyond int64
 
 
-def constant(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
+def zeros_of_one_element(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
     """Return zeros of any shape; all share one element."""
     return np.broadcast_to(np.zeros(1, dtype), shape)
 
 
 def test_products_beyond_63_bits() -> None:
     for data, indices in (
-        (constant((1, 1 << 40)), constant((1 << 40, 1), "i1")),
-        (constant((1, 1 << 60)), constant((8, 1), "i8")),
-        (constant((2, 1 << 40, 0)), constant((1 << 40, 1), "i1")),
+        (zeros_of_one_element((1, 1 << 40)), zeros_of_one_element((1 << 40, 1), "i1")),
+        (zeros_of_one_element((1, 1 << 60)), zeros_of_one_element((8, 1), "i8")),
+        (zeros_of_one_element((2, 1 << 40, 0)), zeros_of_one_element((1 << 40, 1), "i1")),
     ):
         with pytest.raises(RuleError, match="elements: at most 2\\^63 - 1 fit"):
             ndtool.gather_nd(data, indices)
     with pytest.raises(RuleError, match="bytes: at most 2\\^63 - 1 fit"):
-        ndtool.gather_nd(constant((1, 1 << 55), "f8"), constant((1 << 5, 1), "i1"))
+        ndtool.gather_nd(
+            zeros_of_one_element((1, 1 << 55), "f8"), zeros_of_one_element((1 << 5, 1), "i1")
+        )
     with pytest.raises(MemoryError):
-        ndtool.gather_nd(constant((1, 1 << 60)), constant((7, 1), "i8"))
+        ndtool.gather_nd(zeros_of_one_element((1, 1 << 60)), zeros_of_one_element((7, 1), "i8"))
     with pytest.raises(MemoryError):
-        ndtool.scatter_nd(constant((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
+        ndtool.scatter_nd(zeros_of_one_element((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
 
 
 def test_runs_are_taken_from_no_more_than_there_is() -> None:
     """A stride of zero: 2^58 rows that share memory."""
-    data = constant((1 << 58, 3), "f4")
+    data = zeros_of_one_element((1 << 58, 3), "f4")
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
@@ -431,7 +433,7 @@ def outcome(function: Any, *args: Any, **options: Any) -> Any:
         return error
 
 
-def agree(actual: Any, expected: Any) -> bool:
+def require_agreement(actual: Any, expected: Any) -> bool:
     """Whether both give the same bits or refuse for the same reason."""
     if isinstance(expected, BoundsError) and isinstance(actual, BoundsError):
         positions = [
@@ -450,7 +452,9 @@ def test_every_empty_combination(several_threads: None) -> None:
         expected = outcome(getattr(reference, operator), *arrays, **options)
         function, report = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
         for threads in THREADS:
-            assert agree(outcome(function, *arrays, **options, threads=threads), expected), report
+            assert require_agreement(
+                outcome(function, *arrays, **options, threads=threads), expected
+            ), report
         if isinstance(expected, np.ndarray):
             results += 1
             out = np.full(expected.shape, -1)
@@ -472,7 +476,7 @@ def test_every_empty_combination_of_files(workdir: Path) -> None:
             attributes=Attributes(**options),
         )
         expected = outcome(getattr(reference, operator), *arrays, **options)
-        assert agree(outcome(run, request), expected), (operator, request, arrays)
+        assert require_agreement(outcome(run, request), expected), (operator, request, arrays)
 
 
 def run(request: Request) -> Array:

@@ -75,7 +75,7 @@ def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]
     return report, [raw(array) for array in inputs if array is not None]
 
 
-def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
+def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
     """Yield values of `out`, most of which are invalid for the inputs."""
     yield None
     yield np.zeros_like(made)
@@ -109,7 +109,11 @@ def test_the_outcome_equals_the_general_path(
                 result = np.zeros_like(arrays[0])
             if which:
                 arrays[0] = opaque(arrays[0]).copy().view(arrays[0].dtype)
-            out = arrays[0] if which == 7 else [*outs(*arrays[:2], result), None, None][which]
+            out = (
+                arrays[0]
+                if which == 7
+                else [*possible_outputs(*arrays[:2], result), None, None][which]
+            )
             results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
     assert results[0] == results[1] == results[2]
 

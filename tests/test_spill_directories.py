@@ -31,7 +31,7 @@ def inputs(workdir: Path) -> Path:
 
 
 @pytest.fixture
-def created(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def created_directories(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Return the directories of temporary files, as they are created."""
     directories: list[str | None] = []
     unnamed = tempfiles.unnamed_file
@@ -69,15 +69,15 @@ def test_stripes_have_the_bytes_of_one_file(
 
 
 def test_a_run_with_several_directories(
-    inputs: Path, created: list[str | None], monkeypatch: pytest.MonkeyPatch
+    inputs: Path, created_directories: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spillstore, "STRIPE", 100_000)
     data, idx = (np.load(f"{name}.npy") for name in ("data", "idx"))
     spill: Any
     for spill in (["a", Path("b"), "c"], "a", ("a",)):
-        created.clear()
+        created_directories.clear()
         files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=2 << 20, spill=spill)
-        assert created[:3] == (["a", "b", "c"] if isinstance(spill, list) else ["a"])
+        assert created_directories[:3] == (["a", "b", "c"] if isinstance(spill, list) else ["a"])
         assert np.array_equal(np.load("out.npy"), reference.gather_nd(data, idx))
         assert os.listdir("a") == os.listdir("b") == []
 

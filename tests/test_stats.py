@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes
 from test_explain import opened
-from test_properties import described, many
+from test_properties import many, note_attributes
 
 from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
@@ -31,7 +31,9 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
+def tuples_and_slices(
+    case: Case,
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
     """Yield each tuple: its position, its slice, its values, and the sizes of their axes."""
     data, indices = case.arrays[:2]
     if case.operator.endswith("_nd"):
@@ -60,7 +62,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 
 
 @st.composite
-def corrupted(draw: st.DrawFn) -> Case:
+def corrupt_indices(draw: st.DrawFn) -> Case:
     """Draw a case in which some indices may be out of bounds."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
@@ -75,11 +77,11 @@ def corrupted(draw: st.DrawFn) -> Case:
 
 @pytest.mark.slow("random cases of each figure")
 @many
-@given(case=corrupted(), chosen=st.data())
+@given(case=corrupt_indices(), chosen=st.data())
 def test_every_figure_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject
 ) -> None:
-    described(case)
+    note_attributes(case)
     for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "COUNTERS", (0, 1 << 23)),
@@ -95,8 +97,8 @@ def test_every_figure_equals_brute_force(
 
 
 def check(case: Case, found: Stats) -> None:
-    every = list(named(case))
-    valid_tuples = [(i, run) for i, run, values, sizes in every if within(values, sizes)]
+    every = list(tuples_and_slices(case))
+    valid_tuples = [(i, run) for i, run, values, sizes in every if is_in_bounds(values, sizes)]
     sizes = sizes_of(case)
     assert found.tuples == len(every)
     assert found.out_of_bounds == len(every) - len(valid_tuples)
@@ -126,14 +128,14 @@ def check(case: Case, found: Stats) -> None:
     for item in found.most_frequent:
         who = [i for (i, _), run in zip(valid_tuples, runs, strict=True) if run == item.row]
         assert item.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
-    check_places(case, found, counts)
+    check_data_statistics(case, found, counts)
 
 
-def within(values: list[int], sizes: list[int]) -> bool:
+def is_in_bounds(values: list[int], sizes: list[int]) -> bool:
     return all(-size <= value < size for value, size in zip(values, sizes, strict=True))
 
 
-def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
+def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
     """Check the statistics of slices in data: bytes, pages, and distribution."""
     data = case.arrays[0]
     touched, numbers = np.zeros(data.shape, bool), Counter[int]()

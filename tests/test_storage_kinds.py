@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, opaque, raw
-from test_properties import call, described, many, threads_used
+from test_properties import call, many, note_attributes, threads_used
 from thresholds import lowered
 
 import ndtool
@@ -127,7 +127,7 @@ def no_shared_maps() -> Iterator[None]:
         yield
 
 
-def moved(case: Case, methods: list[str], out: str, threads: int) -> bytes:
+def run_on_files(case: Case, methods: list[str], out: str, threads: int) -> bytes:
     """Run a case on files; return the output as a .npy file."""
     input_files = [*zip(INPUTS, case.arrays, methods, strict=False)]
     received: list[bytes] = []
@@ -170,9 +170,9 @@ def _name(dtype: np.dtype) -> str | None:
 def test_all_kinds_of_inputs_and_outputs(
     limits: None, workdir: None, case: Case, methods: list[str], out: str, threads: int
 ) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
-    actual = moved(case, methods, out, threads)
+    actual = run_on_files(case, methods, out, threads)
     dtype = descr_to_dtype(dtype_to_descr(expected.dtype))
     loaded = np.load(io.BytesIO(actual))
     assert (loaded.dtype, loaded.shape) == (dtype, expected.shape)

@@ -39,7 +39,7 @@ SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 ALONG = ("gather-elements", "table.npy", "rows.npy", "--axis", "0")
 MEAN = (*SCATTER[:4], "--reduction", "mean", "--no-include-self")
 CHANGE = ("scatter-elements", "table.npy", "rows.npy", "changes.npy", "--reduction", "max")
-LITTLE = ("--memory", "1MiB")
+SMALL_MEMORY = ("--memory", "1MiB")
 
 
 @pytest.fixture
@@ -59,7 +59,9 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0) -> Any:
+def run_sweep(
+    case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0
+) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -88,7 +90,7 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
 def test_a_sweep_gives_the_bits_of_the_reference(
     case: Case, budget: int, threads: int, held: int, levels: int, reach: int
 ) -> None:
-    actual = swept(case, budget, threads, held, levels, reach)
+    actual = run_sweep(case, budget, threads, held, levels, reach)
     if actual is not None:
         assert same(actual, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
@@ -100,8 +102,8 @@ def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], ou
     results = []
     for options, expected_way in (
         ((), "direct"),
-        (LITTLE, "sweep"),
-        ((*LITTLE, "--threads", "1"), "sweep"),
+        (SMALL_MEMORY, "sweep"),
+        ((*SMALL_MEMORY, "--threads", "1"), "sweep"),
     ):
         result = ndtool(*call, *options, "-o", output, "--json")
         assert result.status == 0, result.err
@@ -113,7 +115,7 @@ def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], ou
 
 
 def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
-    plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
+    plan = ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]
     tasks, levels = plan["tasks"], plan["levels"]
     assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
     assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
@@ -124,10 +126,10 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
     assert read - 2 <= plan["read"] <= read  # shares of a file are rounded
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
     assert plan["memory"] <= 1 << 20
-    assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
+    assert list(ndtool(*SCATTER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["tasks"]) == [
         "split", "split2", "sweep",
     ]  # fmt: skip
-    message = ndtool(*GATHER, *LITTLE, "--dry-run").err
+    message = ndtool(*GATHER, *SMALL_MEMORY, "--dry-run").err
     listed = ", ".join(f"{count} {phase}" for phase, count in tasks.items())
     assert f"plan: sweep, tasks: {listed}; " in message
 
@@ -165,7 +167,7 @@ def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
     idx[:, :64] = 0  # padded on the left
     save(idx=idx)
-    assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
+    assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
 @pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
@@ -225,7 +227,7 @@ def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
 
 def test_the_output_may_be_data(folder: Path) -> None:
     assert ndtool(*SCATTER, "-o", "direct.npy").status == 0
-    assert ndtool(*SCATTER, *LITTLE, "-o", "data.npy").status == 0
+    assert ndtool(*SCATTER, *SMALL_MEMORY, "-o", "data.npy").status == 0
     assert Path("data.npy").read_bytes() == Path("direct.npy").read_bytes()
 
 
@@ -237,7 +239,7 @@ def test_the_first_bad_index_of_any_block_is_named(
     idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
     before = state(folder)
-    result = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
+    result = ndtool(*GATHER, *SMALL_MEMORY, "-o", "out.npy")
     value = idx[position]
     assert result.status == 5
     assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in result.err
@@ -273,7 +275,7 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
     spilled = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
-    result = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
+    result = ndtool(*call, *SMALL_MEMORY, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
     assert result.status == 6
     assert f"temporary file: needs {spilled} bytes" in result.err
     assert state(folder).keys() == before.keys()
@@ -282,7 +284,7 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
 def test_the_directory_of_a_temporary_file(folder: Path) -> None:
     save(idx=np.concatenate([np.load("idx.npy")] * 4))
     (folder / "spill").mkdir()
-    assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
+    assert ndtool(*GATHER, *SMALL_MEMORY, "--spill", "spill", "-o", "out.npy").status == 0
     assert not list((folder / "spill").iterdir())
 
 
@@ -292,7 +294,7 @@ def test_the_directory_of_a_temporary_file(folder: Path) -> None:
 def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, problem: str) -> None:
     """It is validated first, whether or not the run would write there."""
     message = f"error: --spill {name} {problem}: expected an existing directory\n"
-    for flags in (LITTLE, (), ("--dry-run",)):
+    for flags in (SMALL_MEMORY, (), ("--dry-run",)):
         result = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
         assert (result.status, result.err) == (2, message)
     assert not Path("other.npy").exists()
@@ -368,7 +370,7 @@ sys.exit(main())
 """
     (folder / "spill").mkdir()
     before = state(folder)
-    result = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
+    result = python(program, *GATHER, *SMALL_MEMORY, "--spill", "spill", "-o", "out.npy")
     assert result.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     assert result.err == ""
     assert state(folder) == before
@@ -378,7 +380,7 @@ def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros(1 << 25, np.float32), idx=rng.integers(0, 1 << 25, (1 << 20, 1)))
     save(small=np.zeros(1 << 19, np.float32), few=np.arange(1 << 12)[::-64, None].copy())
-    least = peak("gather-nd", "small.npy", "few.npy", *LITTLE, "-o", "out.npy")
+    least = peak("gather-nd", "small.npy", "few.npy", *SMALL_MEMORY, "-o", "out.npy")
     assert (
         ndtool(*GATHER, "--memory", "32MiB", "--dry-run", "--json").json["plan"]["way"] == "sweep"
     )
@@ -387,7 +389,7 @@ def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
 
 
 @pytest.fixture
-def repeated(workdir: Path) -> tuple[str, ...]:
+def repeated_indices(workdir: Path) -> tuple[str, ...]:
     """Write data of 2 batches that share indices of 32 MiB."""
     rng = np.random.default_rng(5)
     save(
@@ -398,20 +400,24 @@ def repeated(workdir: Path) -> tuple[str, ...]:
     return "gather", "table.npy", "many.npy", "--axis", "1"
 
 
-def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, ...]) -> None:
-    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "-o", "out.npy")
-    result = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
+def test_repeated_indices_larger_than_memory_are_not_held(
+    repeated_indices: tuple[str, ...],
+) -> None:
+    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "-o", "out.npy")
+    result = ndtool(*repeated_indices, "--memory", "8MiB", "--dry-run", "--json")
     spilled = result.json["plan"]["spilled"]
     read = (16 << 20) + 2 * (32 << 20) + spilled
     assert read - 2 <= result.json["plan"]["read"] <= read  # shares of a file are rounded
-    peak_memory = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
+    peak_memory = peak(*repeated_indices, "--memory", "8MiB", "-o", "out.npy")
     assert peak_memory - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
 
 
-def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str, ...]) -> None:
-    run = ("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "--dry-run", "--json")
+def test_repeated_indices_that_fit_are_read_once_and_counted(
+    repeated_indices: tuple[str, ...],
+) -> None:
+    run = ("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "--dry-run", "--json")
     plan = ndtool(*run).json["plan"]
     assert plan["way"] == "sweep"
     assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
@@ -427,7 +433,7 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("rule", ["error", "clip"])
 def test_repeated_indices_are_checked_once(
-    repeated: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
+    repeated_indices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
 ) -> None:
     looked_at: list[int] = []
     find = tasks._kernels.find

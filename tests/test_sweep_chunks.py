@@ -28,7 +28,7 @@ from ndtool.runs.external import execution
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
-LITTLE = ("--memory", "1MiB")
+SMALL_MEMORY = ("--memory", "1MiB")
 
 
 class Chunks:
@@ -161,7 +161,7 @@ CALLS = {
 def test_a_sweep_of_stores_equals_direct_execution(
     stores: Path, call: tuple[str, ...], output: str, options: tuple[str, ...]
 ) -> None:
-    result = ndtool(*call, *LITTLE, *options, "-o", output, "--json")
+    result = ndtool(*call, *SMALL_MEMORY, *options, "-o", output, "--json")
     assert result.status == 0, result.err
     described = result.json if output != "-" else json.loads(result.err)
     assert described["plan"]["way"] == "sweep"
@@ -181,7 +181,7 @@ def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> 
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     before = state(stores)
     for options in ((), ("--dry-run",)):
-        result = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *options)
+        result = ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.zarr", *options)
         assert result.status == 5
         assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
         assert state(stores) == before
@@ -196,7 +196,7 @@ def test_indices_out_of_bounds_are_counted_during_the_sweep(
 ) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
+    run = (*CALLS[call], *SMALL_MEMORY, "--out-of-bounds", rule, "-o", "out.npy", "--json")
     first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
     for options in (("--dry-run",), ()):
         result = ndtool(*run, *options)
@@ -224,7 +224,7 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
     for axis in ("0", "1"):  # more tuples than a block, and batches that share them
         for options in ((), ("--dry-run",)):
             command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *options)
-            expected, result = ndtool(*command), ndtool(*command, *LITTLE)
+            expected, result = ndtool(*command), ndtool(*command, *SMALL_MEMORY)
             if axis == "0":
                 assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in result.err
             assert (result.status, result.err) == (expected.status, expected.err)
@@ -237,7 +237,7 @@ def test_unselected_chunks_are_not_read(stores: Path) -> None:
     for path in Path("data.zarr/c").rglob("*"):
         if path.is_file() and path != Path("data.zarr/c/0/0"):
             path.write_bytes(b"no chunk")
-    assert ndtool(*CALLS["gather"], *LITTLE, "-o", "out.npy").status == 0
+    assert ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.npy").status == 0
 
 
 def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:

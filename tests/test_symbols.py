@@ -101,7 +101,7 @@ def test_sizes_are_compared_as_far_as_they_are_known() -> None:
     assert sizes.at_most(6, n) is False
 
 
-def named(sizes: Sized, names: dict[int, str]) -> Sized:
+def name_sizes(sizes: Sized, names: dict[int, str]) -> Sized:
     """Replace numbers by symbols."""
     return {
         role: tuple(Symbol(names[d]) if d in names else d for d in shape)
@@ -109,7 +109,7 @@ def named(sizes: Sized, names: dict[int, str]) -> Sized:
     }
 
 
-def numbered(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
+def substitute_sizes(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
     """Replace symbols by numbers."""
     numbers = {name: number for number, name in names.items()}
     return tuple(
@@ -126,11 +126,11 @@ def test_a_valid_call_remains_valid_with_equal_results(data: st.DataObject) -> N
     _, plain = shapes.infer(case.operator, sizes, attributes)
     letters = data.draw(st.dictionaries(st.integers(0, 7), st.sampled_from("ABCDEFGH")))
     names = {number: f"{name}{number}" for number, name in letters.items()}
-    symbolic = named(sizes, names)
+    symbolic = name_sizes(sizes, names)
     if case.operator in ("gather_nd", "scatter_nd"):  # k is never a symbol
         symbolic["indices"] = (*symbolic["indices"][:-1], sizes["indices"][-1])
     trace, plan = shapes.infer(case.operator, symbolic, attributes)
-    assert numbered(plan.output, names) == plain.output
+    assert substitute_sizes(plan.output, names) == plain.output
     assert bool(trace.assumed) == any(step.result == "assumed" for step in trace.steps)
 
 

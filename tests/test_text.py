@@ -54,7 +54,7 @@ def put(name: str, content: str | bytes) -> None:
     Path(name.partition(":")[0]).write_bytes(raw)
 
 
-BIG = 2**63
+UINT64_START = 2**63
 GOOD = [
     ("i.txt", "5\n7\n-1\n", [5, 7, -1]),
     ("i.txt", "5\n7", [5, 7]),
@@ -71,8 +71,8 @@ GOOD = [
     ("i.txt", "1;2\n3;4\n", [[1, 2], [3, 4]]),
     ("i.txt", "", []),
     ("i.txt", "\n# nothing\n", []),
-    ("i.txt", f"{BIG - 1}\n-{BIG}\n", [BIG - 1, -BIG]),
-    ("i.txt", f"1\n{BIG}\n{2 * BIG - 1}\n", np.array([1, BIG, 2 * BIG - 1], "u8")),
+    ("i.txt", f"{UINT64_START - 1}\n-{UINT64_START}\n", [UINT64_START - 1, -UINT64_START]),
+    ("i.txt", f"1\n{UINT64_START}\n{2 * UINT64_START - 1}\n", np.array([1, UINT64_START, 2 * UINT64_START - 1], "u8")),
     ("i.csv", "user_id\n5\n7\n", [5, 7]),
     ("i.csv:0", "5,abc\n6,def\n", [5, 6]),
     ("i.csv:1st", "1st,b\n5,6\n", [5]),
@@ -99,7 +99,7 @@ GOOD = [
     ("i.json", "[[[0, 1]], [[2, 3]]]", [[[0, 1]], [[2, 3]]]),
     ("i.json", "[]", []),
     ("i.json", "[[], []]", np.empty((2, 0), int)),
-    ("i.json", f"[{BIG}]", np.array([BIG], "u8")),
+    ("i.json", f"[{UINT64_START}]", np.array([UINT64_START], "u8")),
     ("i.json:a", '[{"a": 5, "b": "],"}, {"b": null, "a": 6}]', [5, 6]),
     ("i.json:b,a", '[{"a": 5, "b": 1}]', [[1, 5]]),
     ("i.jsonl", "5\n\n7\n", [5, 7]),
@@ -140,9 +140,9 @@ BAD = [
     ("i.txt", b"\xff\xfe5\x00\n\x00", "i.txt: the text is UTF-16: expected UTF-8"),
     ("i.txt", b"5\r6\r", "line 1 has a carriage return: lines end in a newline"),
     ("i.txt", "5\n6 7\n", "i.txt: line 2 has 2 fields: expected 1, as line 1 has"),
-    ("i.txt", f"5\n{2 * BIG}\n", f"line 2, column 0: {2 * BIG} is beyond 64 bits"),
-    ("i.txt", f"{BIG}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * BIG - 1}"),
-    ("i.txt", f"-1\n{BIG}\n", f"line 2, column 0: {BIG} is beyond 64 bits: valid -{BIG}"),
+    ("i.txt", f"5\n{2 * UINT64_START}\n", f"line 2, column 0: {2 * UINT64_START} is beyond 64 bits"),
+    ("i.txt", f"{UINT64_START}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * UINT64_START - 1}"),
+    ("i.txt", f"-1\n{UINT64_START}\n", f"line 2, column 0: {UINT64_START} is beyond 64 bits: valid -{UINT64_START}"),
     ("i.txt", "5\n" + 2000 * "1", "line 2, column 0: a field of 2000 characters"),
     ("i.csv", "1,000\n2\n", "line 2 has 1 field: expected 2, as line 1 has"),
     ("i.csv", "a,b\n1,\n", "line 2, column b: the field is empty: expected an integer"),
@@ -160,7 +160,7 @@ BAD = [
     ("i.csv:a", "a,b\nNULL,y\n", f"line 2, column a: 'NULL' {INTEGER}"),
     ("i.csv:a", "a,b\n1,x\r2,y\n", "line 2 has 3 fields: expected 2"),
     ("i.csv:a", 'a,b\n"5"6,y\n', "line 2 has a quote"),
-    ("i.csv:a", f"a,b\n{2 * BIG},y\n", "is beyond 64 bits"),
+    ("i.csv:a", f"a,b\n{2 * UINT64_START},y\n", "is beyond 64 bits"),
     ("i.csv:c", "a,b\n1,2\n", "i.csv: 'c' is not a column of the file"),
     ("i.csv:a", "a,a\n1,2\n", "i.csv: 'a' names 2 columns of the file"),
     ("i.csv:2", "1,2\n", "'2' is not a column of the file: without a header, columns have num"),
@@ -352,13 +352,13 @@ def test_random_tables_are_what_was_written() -> None:
 # The command line; these tests run once
 
 
-def commands(parser: str) -> None:
+def require_quick_parser(parser: str) -> None:
     if parser != "quick":
         pytest.skip("another process: the parsers were compared above")
 
 
 def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(20, dtype="f4").reshape(10, 2))
     put("ids.csv", "name,user_id\nx,3\ny,5\n")
     put("new.csv", "a,b\n1,2.5\n3,4\n")
@@ -384,7 +384,7 @@ def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
 
 
 def test_standard_input_as_text(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(10.0))
     for arguments in (("-", "--text"), ("text:-",)):
         result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
@@ -401,7 +401,7 @@ def test_standard_input_as_text(parser: str) -> None:
 
 
 def test_files_of_other_names_as_text(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(10.0))
     put("ids", "3\n5\n")
     result = ndtool("gather", "data.npy", "ids", "-o", "a.npy")

@@ -235,7 +235,7 @@ def test_openmp_starts_the_requested_team():
 
 
 @pytest.fixture
-def few_tasks():
+def limited_tasks():
     """A container with a limit of 14 tasks; returns its file of members."""
     mount = Path("/sys/fs/cgroup")
     folder = (mount / "pids" if (mount / "pids").is_dir() else mount) / f"ndtool-{os.getpid()}"
@@ -259,7 +259,7 @@ def few_tasks():
 
 @pytest.mark.slow("a limit on threads, met by runs at once, changes no bits")
 @linux
-def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
+def test_runs_at_once_where_tasks_are_few(limited_tasks, tmp_path):
     """No run starts threads that another one has just found startable."""
     rng = np.random.default_rng(2)
     data, idx = rng.integers(0, 99, 1 << 21), rng.integers(0, 1 << 21, (1 << 21, 1))
@@ -275,7 +275,7 @@ def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
                 env=environment(),
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=lambda: few_tasks.write_text("0"),
+                preexec_fn=lambda: limited_tasks.write_text("0"),
             )
             for n in range(4)
         ]

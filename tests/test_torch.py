@@ -31,11 +31,11 @@ CALLS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any]], ...] = (
 IDS = [f"{name or 'axis'}{number}" for number, (name, *_) in enumerate(CALLS)]
 
 
-def of(verb: str, suffix: str) -> Any:
+def require_grad(verb: str, suffix: str) -> Any:
     return getattr(differentiable, f"{verb}_{suffix}" if suffix else verb)
 
 
-def random(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
+def random_tensor(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=kind).requires_grad_()
 
@@ -49,31 +49,37 @@ def require_gradients(function: Any, *inputs: Any) -> None:
 @pytest.mark.parametrize("call", CALLS[:-1], ids=IDS[:-1])
 def test_a_gather(call: Any) -> None:
     suffix, shape, indices, options = call
-    require_gradients(lambda x: of("gather", suffix)(x, indices, **options), random(shape))
+    require_gradients(
+        lambda x: require_grad("gather", suffix)(x, indices, **options), random_tensor(shape)
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("call", CALLS, ids=IDS)
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
-    data = random(shape)
+    data = random_tensor(shape)
     if np.shape(indices)[-1:] == (0,):
-        updates = random((*np.shape(indices)[:-1], *shape), 1)
+        updates = random_tensor((*np.shape(indices)[:-1], *shape), 1)
     else:
-        updates = random(tuple(of("gather", suffix)(data, indices, **options).shape), 1)
+        updates = random_tensor(
+            tuple(require_grad("gather", suffix)(data, indices, **options).shape), 1
+        )
     for more in ({}, {"include_self": False}):
         if reduction == "sub" and more:
             continue
 
         def scatter(x: Any, u: Any, more: Any = more) -> Any:
-            return of("scatter", suffix)(x, indices, u, reduction=reduction, **options, **more)
+            return require_grad("scatter", suffix)(
+                x, indices, u, reduction=reduction, **options, **more
+            )
 
         require_gradients(scatter, data, updates)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
-    data, updates = random((3, 2)), random((5, 2), 1)
+    data, updates = random_tensor((3, 2)), random_tensor((5, 2), 1)
     ids = torch.tensor([0, 7, -1, 2, 0])
     for mode, pad in (("drop", None), ("drop", -1), ("clip", -1), ("wrap", None)):
         require_gradients(
@@ -91,7 +97,7 @@ def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
 
 
 def test_the_update_that_is_assigned_gets_the_gradient() -> None:
-    data, updates = random((3,)), random((4,), 1)
+    data, updates = random_tensor((3,)), random_tensor((4,), 1)
     for duplicates, assigned in (("last", [0.0, 1.0, 0.0, 1.0]), ("first", [1.0, 0.0, 1.0, 0.0])):
         result = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
         of_data, of_updates = torch.autograd.grad(result.sum(), (data, updates))
@@ -149,7 +155,7 @@ def test_products_with_zeros() -> None:
 
 def test_many_duplicates_of_a_product() -> None:
     ids = np.random.default_rng(3).integers(0, 3, 200)
-    data, updates = random((3, 2)), random((200, 2), 1)
+    data, updates = random_tensor((3, 2)), random_tensor((200, 2), 1)
     result = differentiable.scatter(data, ids, updates, reduction="mul")
     expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
     gradients = torch.autograd.grad(result.sum(), (data, updates))
@@ -160,7 +166,10 @@ def test_many_duplicates_of_a_product() -> None:
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "mean"])
 def test_complex_elements(reduction: str) -> None:
-    data, updates = random((3,), 0, torch.complex128), random((4,), 1, torch.complex128)
+    data, updates = (
+        random_tensor((3,), 0, torch.complex128),
+        random_tensor((4,), 1, torch.complex128),
+    )
     require_gradients(lambda x: differentiable.gather(x, [1, 1, 0]), data)
     require_gradients(
         lambda x, u: differentiable.scatter(x, [1, 0, 1, 1], u, reduction=reduction), data, updates
@@ -208,7 +217,7 @@ def test_other_types_have_gradients_of_their_type(kind: str) -> None:
 
 def test_transforms_of_torch_func() -> None:
     ids = torch.tensor([1, 0, 1])
-    data, updates = random((3,)).detach(), random((3,), 1).detach()
+    data, updates = random_tensor((3,)).detach(), random_tensor((3,), 1).detach()
 
     def loss(x: Any, u: Any) -> Any:
         return (differentiable.scatter(x, ids, u, reduction="mul") ** 2).sum()
@@ -222,7 +231,7 @@ def test_transforms_of_torch_func() -> None:
         torch.testing.assert_close(transform(loss)(data, updates), expected)
     hessian = torch.func.jacrev(gradient)(data, updates)
     torch.testing.assert_close(torch.func.hessian(loss)(data, updates), hessian)
-    rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random((5, 3)).detach())
+    rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random_tensor((5, 3)).detach())
     assert rows.shape == (5, 3)
 
 
@@ -276,8 +285,8 @@ def test_the_examples() -> None:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_gradient_of_one_input_only(reduction: str) -> None:
     ids, forward = [0, 2, 0], torch.autograd.forward_ad
-    data, updates = random((3, 2)).detach(), random((3, 2), 1).detach()
-    of_data, of_updates, grad = (random((3, 2), seed).detach() for seed in (2, 3, 4))
+    data, updates = random_tensor((3, 2)).detach(), random_tensor((3, 2), 1).detach()
+    of_data, of_updates, grad = (random_tensor((3, 2), seed).detach() for seed in (2, 3, 4))
 
     def scatter(x: Any, u: Any) -> Any:
         return differentiable.scatter(x, ids, u, reduction=reduction)

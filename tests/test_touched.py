@@ -170,7 +170,7 @@ def put(**arrays: Any) -> None:
         Path(f"{name}.toy").write_bytes(blocks(array, step))
 
 
-def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
+def block_numbers(read: list[tuple[str, int]], name: str) -> list[int]:
     return sorted(number for one, number in read if one == name)
 
 
@@ -178,10 +178,10 @@ def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
     with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
-        assert numbers(read, "data.toy") == [], "validated, not read yet"
+        assert block_numbers(read, "data.toy") == [], "validated, not read yet"
         steps.execute(prepared_run)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()
-    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+    assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
@@ -192,7 +192,7 @@ def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == np.take_along_axis(DATA[:, :3], ALONG, 0)).all()
-    assert numbers(read, "data.toy") == [3, 12]
+    assert block_numbers(read, "data.toy") == [3, 12]
 
 
 def test_a_scatter_reads_every_block_once(read: Any) -> None:
@@ -201,7 +201,7 @@ def test_a_scatter_reads_every_block_once(read: Any) -> None:
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == reference.scatter_nd(DATA, ROWS, DATA[:5])).all()
-    assert numbers(read, "data.toy") == list(range(15))
+    assert block_numbers(read, "data.toy") == list(range(15))
 
 
 def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
@@ -209,7 +209,7 @@ def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
     request = Request("gather_nd", "data.toy", "indices.toy")
     with OpenCall(request) as call, pytest.raises(BoundsError):
         operands.validate(call)
-    assert numbers(read, "data.toy") == []
+    assert block_numbers(read, "data.toy") == []
 
 
 def test_a_preview_reads_what_is_touched(read: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_preview_reads_what_is_touched(read: Any) -> None:
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy")) as call:
         text = preview.text(operands.validate(call))
     assert "[ 30  31  32" in text
-    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+    assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -238,11 +238,11 @@ def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None
     with typed.open_typed_call(Request("gather_nd", "data.toy", "indices.toy")) as call:
         (one,), _ = explain.explain(call, [(2, 9)], [(4, 0)])
     assert one.value == DATA[4, 9]
-    assert numbers(read, "data.toy") == [0, 2]
+    assert block_numbers(read, "data.toy") == [0, 2]
     read.clear()
     with typed.open_typed_call(Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as call:
         explain.explain(call, [(23, 9)])
-    assert numbers(read, "data.toy") == [14]
+    assert block_numbers(read, "data.toy") == [14]
 
 
 def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
@@ -251,7 +251,7 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
     infer.infer("gather_nd", {"data": "data.toy", "indices": "indices.toy"})
     assert read == []
     verify.verify(Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
-    assert numbers(read, "data.toy") == list(range(15))
+    assert block_numbers(read, "data.toy") == list(range(15))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -282,7 +282,7 @@ def test_holes_are_zeros_and_take_no_space(
         expected[window] = DATA[window]
         selected_bytes += DATA[window].nbytes
     assert (actual == expected).all()
-    assert numbers(read, "data.toy") == selected_blocks
+    assert block_numbers(read, "data.toy") == selected_blocks
     nbytes = sum(stop - start for start, stop in reserved)
     many = 2 * len(selected_blocks) >= grid.blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else selected_bytes)

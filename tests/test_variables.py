@@ -45,17 +45,19 @@ def files(workdir: Path) -> None:
     Path("prices.json").write_text('{"get": 1}')
 
 
-def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def all_commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
+            yield from all_commands(command, (*path, name))
         else:
             yield command, (*path, name)
 
 
-def by_variable() -> Iterator[tuple[list[str], click.Option]]:
+def options_with_variables() -> Iterator[tuple[list[str], click.Option]]:
     """Yield each option with a variable, and a call of its command without it."""
-    for command, path in leaves():
+    for command, path in all_commands():
         for option in command.params:
             if not isinstance(option, click.Option) or not option.envvar:
                 continue
@@ -111,7 +113,7 @@ def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
 
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
-    for arguments, option in by_variable():
+    for arguments, option in options_with_variables():
         if not takes_files(option):
             calls += [
                 (arguments, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
@@ -126,7 +128,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
-    for arguments, option in by_variable():
+    for arguments, option in options_with_variables():
         if not takes_files(option) and not isinstance(option.type, kinds.Flag):
             calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
@@ -138,7 +140,7 @@ def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
 def test_a_value_without_use_is_ignored() -> None:
     """All variables at once, in every command that writes no store and uses no cluster."""
     variables = {f"NDTOOL_{name}": value for name, value in WELL_FORMED.items()}
-    assert set(variables) == {str(option.envvar) for _, option in by_variable()}
+    assert set(variables) == {str(option.envvar) for _, option in options_with_variables()}
     for name in ("SCHEDULER", "WORKERS", "RESUME"):
         del variables[f"NDTOOL_{name}"]
     others = {
@@ -151,7 +153,7 @@ def test_a_value_without_use_is_ignored() -> None:
     }  # require other files
     calls = {
         tuple(command_line): variables
-        for command_line, _ in by_variable()
+        for command_line, _ in options_with_variables()
         if not others & {*command_line}
     }
     requested = [(list(command_line), arguments) for command_line, arguments in calls.items()]

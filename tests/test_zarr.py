@@ -48,7 +48,7 @@ def put(path: str, array: Any, **settings: Any) -> Any:
     return zarr_array
 
 
-def some(code: Any, shape: tuple[int, ...]) -> Any:
+def random_array(code: Any, shape: tuple[int, ...]) -> Any:
     dtype = np.dtype(code)
     if dtype.kind == "U":  # not all bytes are valid characters
         letters = RNG.integers(1, 0x10FFFF, prod(shape) * dtype.itemsize // 4, dtype="u4")
@@ -91,7 +91,7 @@ WAYS = {
 @pytest.mark.parametrize("code", CODES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -> None:
-    array = some(code, shape)
+    array = random_array(code, shape)
     put("x.zarr", array, zarr_format=version)
     actual = load("x.zarr")
     expected = zarr.open_array("x.zarr", mode="r")[...]
@@ -102,7 +102,7 @@ def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -
 
 @pytest.mark.parametrize("method", WAYS)
 def test_encodings_of_values(method: str) -> None:
-    array = some("<i4", (7, 5, 3))
+    array = random_array("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[method])
     actual = load("x.zarr")
     assert actual.dtype.str == (">i4" if "big" in method else "<i4")
@@ -121,7 +121,7 @@ def test_a_shape_without_elements_whose_strides_no_integer_holds(version: int) -
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", ["<f4", "|b1", "<M8[s]", "|S3"])
 def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) -> None:
-    array = some(code, (4, 4))
+    array = random_array(code, (4, 4))
     zarr_array = zarr.create_array(
         "x.zarr", shape=(4, 4), chunks=(2, 2), dtype=code, fill_value=array[1, 1],
         zarr_format=version,
@@ -361,7 +361,7 @@ def touch(path: str) -> None:
     os.utime(path, ns=(1, 1))
 
 
-def replaced() -> None:
+def replace_store() -> None:
     os.rename("x.zarr", "gone")
     put("x.zarr", np.arange(1000))
 
@@ -377,7 +377,7 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
         (lambda: touch(chunk(1)), False),  # which was not read
         (lambda: os.unlink(chunk(0)), True),
         (lambda: touch("x.zarr/zarr.json" if version == 3 else "x.zarr/.zarray"), True),
-        (replaced, True),
+        (replace_store, True),
     ):
         put(
             "x.zarr",

@@ -63,7 +63,7 @@ def store(**options: Any) -> tuple[Path, Path]:
     )
 
 
-def measured(*arguments: object) -> tuple[Ran, int]:
+def run_measured(*arguments: object) -> tuple[Ran, int]:
     """Run ndtool; return the result, and the peak of private memory."""
     result = python(MEASURED, *arguments)
     status, peak_memory = map(int, result.out.split()[-2:])
@@ -72,7 +72,9 @@ def measured(*arguments: object) -> tuple[Ran, int]:
 
 def gathered(argument: str = "x.zarr") -> Ran:
     """Gather from a store that must be refused within the memory limit."""
-    result, peak_memory = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
+    result, peak_memory = run_measured(
+        "gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2"
+    )
     assert peak_memory <= OWN + 3 * CHUNK, peak_memory
     assert result.status == 3, result
     assert result.err.startswith("error: "), result.err
@@ -81,7 +83,7 @@ def gathered(argument: str = "x.zarr") -> Ran:
     return result
 
 
-def said_of() -> str:
+def error_of() -> str:
     """Return the error of a store in this process, raised before memory is allocated."""
     with pytest.raises(InputError) as excinfo:
         load("x.zarr")
@@ -290,7 +292,7 @@ def test_several_streams_in_a_chunk(name: str) -> None:
 def test_a_false_shard_index(offset: int, size: int, expected_text: str) -> None:
     _, shard = store(**VERSIONS[2])
     shard.write_bytes(in_shard(bytes(CHUNK), offset, size))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_a_shard_of_more_chunks_than_an_index_may_have() -> None:
@@ -309,7 +311,7 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def listening(path: Path) -> None:
+def socket_file(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as sock:
         before = os.getcwd()
         os.chdir(path.parent)
@@ -319,24 +321,24 @@ def listening(path: Path) -> None:
             os.chdir(before)
 
 
-def secret(path: Path) -> None:
+def secret_link(path: Path) -> None:
     Path("secret.txt").write_bytes(bytes(CHUNK))
     path.symlink_to(os.path.relpath("secret.txt", path.parent))
 
 
-def long(path: Path) -> None:
+def oversized_file(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(3 << 30)
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a FIFO": (fifo, "is a FIFO: expected a file of a store"),
-    "a socket": (listening, "is a socket: expected a file of a store"),
+    "a socket": (socket_file, "is a socket: expected a file of a store"),
     "a directory": (Path.mkdir, "is a directory: expected a file of a store"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads outside of the store"),
-    "a link to a file": (secret, "leads outside of the store: expected a file in it"),
+    "a link to a file": (secret_link, "leads outside of the store: expected a file in it"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "levels of symbolic links"),
-    "a long file": (long, "has 3221225472 bytes: at most "),
+    "a long file": (oversized_file, "has 3221225472 bytes: at most "),
 }
 
 
@@ -349,14 +351,14 @@ def test_a_chunk_that_is_no_file_of_the_store(options: Any, kind: str) -> None:
     make(chunk)
     if kind == "a long file" and "shards" in options:
         expected_text = "crc32c checksum do not match"
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_a_folder_of_chunks_outside_the_store() -> None:
     store()
     os.rename("x.zarr/c", "elsewhere")
     os.symlink("../elsewhere", "x.zarr/c")
-    assert "x.zarr/c/0 leads outside of the store" in said_of()
+    assert "x.zarr/c/0 leads outside of the store" in error_of()
 
 
 def test_links_within_a_store_are_followed() -> None:
@@ -374,7 +376,7 @@ def test_metadata_that_are_no_file_of_the_store(options: Any, kind: str) -> None
     meta, _ = store(**options)
     meta.unlink()
     KINDS[kind][0](meta)
-    assert said_of()
+    assert error_of()
 
 
 # Metadata
@@ -411,7 +413,7 @@ def test_elements_that_would_fill_the_memory(version: int, key: str, value: Any)
     meta, _ = store(zarr_format=version)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, key: value, "fill_value": "AAAA"}))
-    assert "bytes: at most 1048576 are valid" in said_of()
+    assert "bytes: at most 1048576 are valid" in error_of()
 
 
 FILTERS: list[tuple[dict[str, Any], str]] = [
@@ -439,9 +441,9 @@ def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=2)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "filters": [value]}))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
     meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
-    assert said_of()
+    assert error_of()
 
 
 SHARDING = {
@@ -474,7 +476,7 @@ def test_codecs_that_are_not_allowed(chain: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=3)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "codecs": chain}))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:

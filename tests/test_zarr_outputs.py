@@ -14,7 +14,7 @@ from command import NDTOOL, environment, execute, ndtool, save
 from limits import without_overrides
 from outputs import checked, written
 from strategies import raw, same
-from test_zarr import CODES, SHAPES, load, put, some
+from test_zarr import CODES, SHAPES, load, put, random_array
 
 from ndtool.arrays import sink
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
@@ -43,7 +43,7 @@ def workdir(workdir: Path) -> Path:
     return workdir
 
 
-def like(version: int) -> ChunkLayout:
+def layout_of(version: int) -> ChunkLayout:
     """Return the layout of data of another rank, of which only the version matters."""
     return ChunkLayout((1,) * 9, None, ("other",), version)
 
@@ -65,7 +65,7 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     return out.preserved
 
 
-def everything(path: str = ".") -> dict[str, bytes]:
+def all_files(path: str = ".") -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(Path(path).rglob("*")) if p.is_file()}
 
 
@@ -73,8 +73,8 @@ def everything(path: str = ".") -> dict[str, bytes]:
 @pytest.mark.parametrize("code", CODES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
-    array = some(code, shape)
-    write("x.zarr", array, like=like(version))
+    array = random_array(code, shape)
+    write("x.zarr", array, like=layout_of(version))
     assert same(load("x.zarr"), array)
     reference = zarr.open_array("x.zarr", mode="r")
     assert reference.metadata.zarr_format == version
@@ -105,7 +105,7 @@ def test_options_say_how_it_is_stored() -> None:
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
     array = zarr.open_array("x.zarr", mode="r")
     assert (array.chunks, array.compressors) == ((24, 3), ())
-    write("x.zarr", DATA, codec="gzip:2", like=like(2))
+    write("x.zarr", DATA, codec="gzip:2", like=layout_of(2))
     array = zarr.open_array("x.zarr", mode="r")
     assert array.compressors[0].get_config() == {"id": "gzip", "level": 2}
 
@@ -129,7 +129,7 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
         ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
         ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
         ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is not a multiple of the chunks 4,5"),
-        ({"shards": (6, 5), "like": like(2)}, "Zarr version 2 has no shards"),
+        ({"shards": (6, 5), "like": layout_of(2)}, "Zarr version 2 has no shards"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
@@ -141,13 +141,13 @@ def test_wrong_options_are_refused(options: Any, message: str) -> None:
 @pytest.mark.parametrize("output", ["x.npy", "x.npz:a", "-"])
 def test_options_of_chunks_are_for_stores(output: str) -> None:
     save(data=DATA, indices=INDICES)
-    before = everything()
+    before = all_files()
     for option in (("--chunks", "3,3"), ("--shards", "3,3"), ("--codec", "none")):
         for dry in ((), ("--dry-run",)):
             result = ndtool("gather-nd", "data.npy", "indices.npy", "-o", output, *option, *dry)
             assert result.status == 2
             assert f"{option[0]}: " in result.err
-    assert everything() == before
+    assert all_files() == before
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
     put("x.zarr:g/b", DATA + 1, zarr_format=version)
     if consolidated:
         zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    before = everything()
+    before = all_files()
     assert write("x.zarr:g/new/c", DATA + 2) == ("a", "g/b")
-    after = everything()
+    after = all_files()
     changed = {name for name in before if after[name] != before[name]}
     root = "zarr.json" if version == 3 else ".zmetadata"
     assert changed == ({f"x.zarr/{root}"} if consolidated else set())
@@ -233,7 +233,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
     size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
-    before = everything()
+    before = all_files()
     for name, limit in (("LONGEST", size + 100), ("_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, limit)
@@ -243,7 +243,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
             patch.setattr(hierarchy, "require_growth", lambda *_: None)  # a concurrent run
             with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                 write("x.zarr:g/b", DATA)
-        assert everything() == before
+        assert all_files() == before
     write("x.zarr:g/b", DATA)
     assert same(load("x.zarr:g/b"), DATA)
 
@@ -287,7 +287,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
                 break
             out.write(0, memoryview(raw(DATA)))
             sinks.commit(out)
-        assert sorted(everything("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
+        assert sorted(all_files("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
         assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
     assert len(os.listdir()) == 3
     assert ndtool("clean", ".").status == 0
@@ -343,13 +343,13 @@ def test_an_array_in_a_store_that_is_not_there_yet() -> None:
 def test_only_and_no_clobber() -> None:
     put("x.zarr:a", DATA)
     put("x.zarr:b", DATA)
-    before = everything()
+    before = all_files()
     with pytest.raises(OutputError, match=r"^x\.zarr is a group of 2 arrays"):
         write("x.zarr", DATA)
     for taken in ("x.zarr:a", "x.zarr"):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
             write(taken, DATA, clobber=False)
-    assert everything() == before
+    assert all_files() == before
     assert write("x.zarr:c", DATA, clobber=False) == ("a", "b")
     assert write("x.zarr:d", DATA + 1, only=True) is None
     assert sorted(zarr.open_group("x.zarr", mode="r")) == ["d"]
@@ -379,11 +379,11 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     os.mkdir("plain.zarr")
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
-    before = everything()
+    before = all_files()
     for action in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
             action()
-    assert everything() == before
+    assert all_files() == before
 
 
 def test_a_run_that_replaces_the_store_it_reads() -> None:
@@ -405,18 +405,18 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
 )
 def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     put("old.zarr:a" if ":" in argument else "old.zarr", DATA)
-    before = everything()
+    before = all_files()
     dtype = dtypes.from_code("<i4")
     out = outputs.create(
         outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
     )
     out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
-    visible = {name for name in everything() if "ndtool" not in name}
+    visible = {name for name in all_files() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
         assert sorted(zarr.open_group("old.zarr", mode="r")) == ["a"]
     out.abort()
-    assert everything() == before
+    assert all_files() == before
     assert os.listdir() == ["old.zarr"]
 
 
@@ -428,7 +428,7 @@ def test_an_old_store_is_replaced_whole(method: str, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
     assert same(load("x.zarr"), DATA[:3])
-    assert sorted(everything()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
+    assert sorted(all_files()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
     assert os.stat("x.zarr").st_mode & 0o777 == 0o750
     assert os.listdir() == ["x.zarr"]
 
@@ -466,7 +466,7 @@ sys.exit(main())
 def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -> None:
     put("old.zarr:a" if ":" in output else "old.zarr", DATA)
     save(data=DATA, indices=INDICES, updates=DATA[:3])
-    before = everything()
+    before = all_files()
     command = [
         sys.executable, "-c", SLOW, "scatter-nd", "data.npy", "indices.npy", "updates.npy",
         "-o", output, "--chunks", "1,1", "--threads", "2",
@@ -478,7 +478,7 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
         errors = child.stderr.read()
     assert child.returncode == 128 + number
     assert not errors.replace(b"written", b"").strip(), errors
-    assert everything() == before
+    assert all_files() == before
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
 
@@ -630,7 +630,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
 def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
     put(output, DATA)
     save(data=DATA)
-    before = everything()
+    before = all_files()
     locked = Path(output.replace(":", "/")) / "c"
     for mode in (0o555, 0o333, 0o666):
         locked.chmod(mode)
@@ -640,7 +640,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
             assert result.status == 7, result
             assert f"{locked}: nothing can be removed from it, so" in result.err
     locked.chmod(0o755)
-    assert everything() == before
+    assert all_files() == before
     assert ndtool("convert", "data.npy", output).status == 0
 
 
@@ -685,21 +685,21 @@ def test_clean_reports_failures() -> None:
 
 def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     put("old.zarr", DATA)
-    before = everything()
+    before = all_files()
     limited = f'ulimit -f 64; exec {sys.executable} -m ndtool "$@"'
     rng = np.random.default_rng(1)
     save(
         data=rng.bytes(1 << 20) and np.frombuffer(rng.bytes(1 << 20), "<i4").reshape(1024, 256),
         indices=np.arange(1024)[:, None],
     )
-    before |= everything()
+    before |= all_files()
     result = subprocess.run(
         ["bash", "-c", limited, "ndtool", "gather-nd", "data.npy", "indices.npy", "-o", "old.zarr", "--chunks", "1024,256"],
         capture_output=True, env=environment(), check=False,
     )  # fmt: skip
     assert result.returncode == 6, result
     assert b"Traceback" not in result.stderr
-    assert everything() == before
+    assert all_files() == before
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])

@@ -15,8 +15,8 @@ from command import NDTOOL, environment, ndtool, save
 from inputs import opened
 from outputs import checked, written
 from strategies import raw, same
-from test_zarr import CODES, WAYS, load, put, some
-from test_zarr_outputs import like, write
+from test_zarr import CODES, WAYS, load, put, random_array
+from test_zarr_outputs import layout_of, write
 from webserver import Server
 
 from ndtool.arrays import source
@@ -82,13 +82,13 @@ def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
     return f"s3://bucket/{at}"
 
 
-def requested(web: Server, ending: str) -> list[Any]:
+def requested_ranges(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
 
 
 @pytest.mark.parametrize("method", WAYS)
 def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
-    array = some("<i4", (7, 5, 3))
+    array = random_array("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[method])
     assert same(load(serve(web, "x.zarr")), load("x.zarr"))
     for name, body in files("x.zarr").items():
@@ -105,9 +105,9 @@ def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> No
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == DATA[[5, 4, -1, 5]]).all()
-    assert requested(web, "c/0/0") == requested(web, "c/2/0") == []
+    assert requested_ranges(web, "c/0/0") == requested_ranges(web, "c/2/0") == []
     for chunk in ("c/1/0", "c/5/0"):
-        first, last = requested(web, chunk)
+        first, last = requested_ranges(web, chunk)
         assert first[1] > 1
         assert last == (0, 1), "which version is there at the end"
 
@@ -121,9 +121,9 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
         actual = [bytes(opened_source.block(number)) for number in (1, 2)]
         opened_source.recheck()
     assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
-    spans = requested(web, "c/0/0")
+    spans = requested_ranges(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
-    assert requested(web, "c/1/0") == []
+    assert requested_ranges(web, "c/1/0") == []
     assert same(load(url), data)
 
 
@@ -240,8 +240,8 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
-    array = some(code, (7, 5, 3))
-    options = {"like": like(version), "chunks": (3, 5, 2)}
+    array = random_array(code, (7, 5, 3))
+    options = {"like": layout_of(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)
     write("memory://x.zarr", array, **options)
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
@@ -292,7 +292,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
     for name, body in files("x.zarr").items():
         s3.put(name, body)
     assert write("s3://bucket/b.zarr", DATA + 1) == ("a",)
-    out = begun("s3://bucket/c.zarr")
+    out = create_output("s3://bucket/c.zarr")
     keys = s3.keys()
     assert ".c.zarr.ndtool" in keys
     with pytest.raises(OutputError, match="writes there, or was killed"):
@@ -360,7 +360,7 @@ def test_locations_that_are_not_writable(web: Server) -> None:
         write("memory://x.npy", DATA, chunks=(1, 1))
 
 
-def begun(target: str) -> Any:
+def create_output(target: str) -> Any:
     from ndtool.arrays.source import ArrayMetadata
     from ndtool.rules import dtypes
 
@@ -370,7 +370,7 @@ def begun(target: str) -> Any:
 
 
 def test_it_is_visible_only_when_complete(memory: Any) -> None:
-    out = begun("memory://x.zarr:g/a")
+    out = create_output("memory://x.zarr:g/a")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
     assert len(memory.find("/x.zarr")) == 6
@@ -382,7 +382,7 @@ def test_it_is_visible_only_when_complete(memory: Any) -> None:
 
 
 def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
-    out = begun("memory://x.zarr")
+    out = create_output("memory://x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     memory.pipe_file("/x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
@@ -392,7 +392,7 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
 
 
 def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
-    out = begun("memory://x.zarr")
+    out = create_output("memory://x.zarr")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[:4])), block)
     memory.pipe_file("/x.zarr/zarr.json", b"{}")
@@ -406,7 +406,7 @@ def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
 
 def test_a_group_that_others_made_meanwhile(memory: Any) -> None:
     group = b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'
-    out = begun("memory://x.zarr:g/a")
+    out = create_output("memory://x.zarr:g/a")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
     memory.pipe_file("/x.zarr/g/zarr.json", group)
@@ -451,7 +451,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
 
 
 def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
-    out = begun("s3://bucket/x.zarr")
+    out = create_output("s3://bucket/x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     s3.put("x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
