@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ndtool.errors import NdtoolError, OutputError, redacted
-from ndtool.machine import endings
+from ndtool.errors import NdtoolError, OutputError, redact_urls
+from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
 from ndtool.storage import failures, requests, upload
 from ndtool.storage.http import AT_ONCE
@@ -29,9 +29,9 @@ class NewObjects(RemoteFolder):
         self._pending: set[asyncio.Future[None]] = set()
         self._shared = False
         self._closed = False
-        endings.set_published(False)
+        signals.set_published(False)
         self._path, self._claim = path, Claim(url, path)
-        endings.add_cleanup(self.drop)
+        signals.add_cleanup(self.drop)
 
     def shared(self) -> tuple[dict[str, bytes], LockObject]:
         """Return the metadata and the lock object, for other processes that write chunks.
@@ -39,7 +39,7 @@ class NewObjects(RemoteFolder):
         They replace objects, as a task may be repeated; so the folder must be empty.
         """
         if self.listed(self._path):
-            location = redacted(join(self.url, self._path))
+            location = redact_urls(join(self.url, self._path))
             raise OutputError(f"{location} was created by another process during the run")
         self._shared = True
         return self.pending, self._claim.lock
@@ -67,7 +67,7 @@ class NewObjects(RemoteFolder):
                     raise  # a group that others created meanwhile is accepted
         self._created.clear()
         self._claim.release()
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     def drop(self) -> None:
         """Remove the objects written, by other writers too, unless the array is published."""
@@ -80,7 +80,7 @@ class NewObjects(RemoteFolder):
             self._claim.drop()
         else:
             self._claim.release()
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     async def _create(self, key: str, body: bytes) -> None:
         url = join(self.url, key)
@@ -93,10 +93,10 @@ class NewObjects(RemoteFolder):
             if is_own:
                 self._created.remove(key)
             raise OutputError(
-                f"{redacted(url)} was created by another process during the run"
+                f"{redact_urls(url)} was created by another process during the run"
             ) from None
         except Exception as exc:
-            raise failures.failure(exc, redacted(url), OutputError) from None
+            raise failures.failure(exc, redact_urls(url), OutputError) from None
         if created and not is_own:
             self._created.append(key)
 
