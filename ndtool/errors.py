@@ -176,13 +176,13 @@ class RuleError(NdtoolError, ValueError):
 class DuplicatesError(RuleError):
     """Index tuples that select the same slice or element, where duplicates are an error.
 
-    second: the position in `indices` of the first tuple, in row-major order, that selects the same
-        as an earlier tuple. first: the position of the first tuple that selects the same. Positions
-        are without the last axis for nd operators.
+    second: the position in `indices` of the first tuple, in row-major order, that selects the slice
+        of an earlier tuple. first: the position of the first tuple that selects this slice.
+        Positions are without the last axis for nd operators.
     """
 
     def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
-        super().__init__("duplicate indices: two of them select the same part of data")
+        super().__init__("duplicate indices: two of them select the same slice of data")
         self.first, self.second = first, second
         self.name("indices")
 
@@ -191,7 +191,7 @@ class DuplicatesError(RuleError):
         first, second = (
             f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
         )
-        self.places = (first, f"{second} selects the same")
+        self.places = (first, f"{second} selects the same slice")
 
     def fields(self) -> dict[str, object]:
         """Return the error as the object that `--json` prints."""

@@ -168,5 +168,7 @@ def difference_lines(compared: Comparison) -> list[str]:
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
         actual, expected = values.short_text(largest.output), values.short_text(largest.expected)
-        lines.append(f"largest: {position} is {actual}, not {expected}: {distance} ulps apart")
+        lines.append(
+            f"largest difference: {position} is {actual}, not {expected}: {distance} ulps apart"
+        )
     return lines + compared.findings
