@@ -250,13 +250,14 @@ class BoundsError(NdtoolError, IndexError):
         brackets = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         highest = self.size - self.length
-        valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
+        has_valid_index = highest >= self.lowest
+        valid_range = f"valid {self.lowest}..{highest}" if has_valid_index else "no index is valid"
         written_length = "" if self.length == 1 else f", of which {self.length} are written"
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{brackets} = {format_value(self.value)}",
-            f"{axis} has size {self.size}{written_length}: {valid}",
+            f"{axis} has size {self.size}{written_length}: {valid_range}",
         )
 
     def _cause_hint(self) -> str:

@@ -124,8 +124,8 @@ def _require_in_bounds(name: Hashable, values: np.ndarray[Any, Any], size: int) 
             count=int(is_out_of_bounds.sum()), total=values.size,
         )  # fmt: skip
         error.name(printable(str(name)), "data")
-        valid = error.places[1].partition(": ")[2]
-        error.places = (error.places[0], f"dimension {name} has size {size}: {valid}")
+        valid_range = error.places[1].partition(": ")[2]
+        error.places = (error.places[0], f"dimension {name} has size {size}: {valid_range}")
         raise error
 
 

@@ -82,8 +82,8 @@ def explanation_lines(
     call: OpenCall, elements: list[Element], origins: list[Origin]
 ) -> Iterator[str]:
     """Yield explanations as lines of text."""
-    for number, answer_text in enumerate(explain_elements(call, elements, origins)):
-        yield "\n" * bool(number)
+    for i, answer_text in enumerate(explain_elements(call, elements, origins)):
+        yield "\n" * bool(i)
         yield from _answer_lines(answer_text)
 
 
@@ -98,8 +98,8 @@ def explain_elements(
 
 def _answer_lines(answer: AnswerText) -> Iterator[str]:
     yield wrap_lines([answer.title], 1)
-    for number, row in enumerate(_row_lines(answer.rows)):
-        if answer.omission and number == answer.remark_row:
+    for i, row in enumerate(_row_lines(answer.rows)):
+        if answer.omission and i == answer.remark_row:
             yield wrap_lines([f"  ... {answer.omission}"], 1)
         yield wrap_lines(row.splitlines(), 1)
 
@@ -110,15 +110,15 @@ def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> A
         return AnswerText(title, _gather_rows(names, next(iter(element.steps))))
     signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
 
-    def row(number: int, step: Step) -> tuple[str, ...]:
+    def row(i: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _format_element(step.value)
         if step.indices is None:
             return "current", name, value, "", ""
         index = names.index_text(step.indices, step.stored, names.bounds_remark(step))
-        return f"{signs[number > 1]} update", name, value, index, _format_element(step.result)
+        return f"{signs[i > 1]} update", name, value, index, _format_element(step.result)
 
-    omitted = element.updates - len(element.steps) + 1
-    omission = f"{omitted} more updates: --all lists them" if omitted else ""
+    omitted_updates = element.updates - len(element.steps) + 1
+    omission = f"{omitted_updates} more updates: --all lists them" if omitted_updates else ""
     return AnswerText(
         title,
         Listing(len(element.steps), lambda: map(row, count(), element.steps)),
@@ -148,8 +148,8 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Answ
         )
 
     rows = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
-    omitted = origin.total - len(rows)
-    omission = f"{omitted} more: --all lists them" if omitted else ""
+    omitted_rows = origin.total - len(rows)
+    omission = f"{omitted_rows} more: --all lists them" if omitted_rows else ""
     return AnswerText(f"{title} went to {count} of the output", rows, EDGE_TUPLES, omission)
 
 

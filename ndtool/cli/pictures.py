@@ -129,15 +129,15 @@ def _draw_histogram(contents: Picture) -> list[Element]:
             bin_index * contents.bin_size,
             min((bin_index + 1) * contents.bin_size, contents.slices) - 1,
         )
-        left, right = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
+        left_edge, right_edge = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
         if tuples:
             bar_height = HISTOGRAM_HEIGHT * tuples / largest
             label = f"{_slice_range(first, last)}: {format_count(tuples, 'tuple')}"
             elements.append(
                 _bar(
-                    LEFT_MARGIN + left,
+                    LEFT_MARGIN + left_edge,
                     top + HISTOGRAM_HEIGHT - bar_height,
-                    right - left,
+                    right_edge - left_edge,
                     bar_height,
                     label,
                 )

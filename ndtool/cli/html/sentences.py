@@ -38,8 +38,8 @@ class Sentences:
             for role in ("output", "data", "tuple_index", "updates"):
                 self._links[role, getattr(link, role)].append(link)
         self._component_of_cell = {
-            cell: (number, j)
-            for number, drawn in enumerate(drawing.tuples)
+            cell: (tuple_index, j)
+            for tuple_index, drawn in enumerate(drawing.tuples)
             for j, cell in enumerate(drawn.component_positions)
         }
 
@@ -115,8 +115,8 @@ class Sentences:
         return f"{element} gets {format_count(count, 'update')} in {element_name('output', at)}"
 
     def _indices_sentence(self, cell: Position) -> str:
-        number, j = self._component_of_cell[cell]
-        drawn, element = self._drawing.tuples[number], self._named_element("indices", cell)
+        tuple_index, j = self._component_of_cell[cell]
+        drawn, element = self._drawing.tuples[tuple_index], self._named_element("indices", cell)
         if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
@@ -126,12 +126,12 @@ class Sentences:
                 return element
             return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
         if len(drawn.component_positions) > 1:
-            element += f", in {self._tuple_text(number)}"
+            element += f", in {self._tuple_text(tuple_index)}"
         elif drawn.normalized != drawn.stored and drawn.normalized is not None:
             element += f", which is {self._names.tuple_text(drawn.normalized)}"
         if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
-        links = self._links["tuple_index", number]
+        links = self._links["tuple_index", tuple_index]
         if "output" not in self._drawing.grids:
             selected = self._join_names([element_name("data", link.data or ()) for link in links])
             return self._limited_claim(element, links, f"selects {selected}")
@@ -172,8 +172,8 @@ class Sentences:
         element = element_name(role, position)
         if grid.elements is None:
             return element
-        number = grid.flat_index(position)
-        return element if number is None else f"{element} = {short_text(grid.elements[number])}"
+        index = grid.flat_index(position)
+        return element if index is None else f"{element} = {short_text(grid.elements[index])}"
 
     def _source(self, link: Link) -> str:
         if link.data is None:
@@ -183,9 +183,9 @@ class Sentences:
     def _selected_by(self, link: Link) -> str:
         return f"selected by {self._tuple_text(link.tuple_index)}"
 
-    def _tuple_text(self, number: int | None) -> str:
-        assert number is not None
-        drawn = self._drawing.tuples[number]
+    def _tuple_text(self, tuple_index: int | None) -> str:
+        assert tuple_index is not None
+        drawn = self._drawing.tuples[tuple_index]
         text = f"{element_name('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
         if drawn.normalized in (None, drawn.stored):
             return text
