@@ -207,7 +207,7 @@ class DtypeError(NdtoolError, TypeError):
 class BoundsError(NdtoolError, IndexError):
     """Index out of bounds: the first one, and their number.
 
-    position: the coordinates of the first one in `indices`, without the last axis for nd operators.
+    position: the position of the first one in `indices`, without the last axis for nd operators.
         component: its coordinate on that last axis; None for other operators. axis: the axis of
         data. value: the index. size: the size of the axis. count: the number of index tuples (or of
         single indices) out of bounds. total: the number of all index tuples. lowest: the smallest
