@@ -185,9 +185,9 @@ def _merge(
     )
     coords = {name: variable for name, variable in lazy_variables.items() if name in obj.coords}
     eager_result = eager_result.assign_coords(coords)
-    ordered = {
+    data_vars = {
         name: lazy_variables.get(name, eager_result.variables.get(name)) for name in obj.data_vars
     }
-    merged = xr.Dataset(ordered, eager_result.coords, eager_result.attrs)
+    merged = xr.Dataset(data_vars, eager_result.coords, eager_result.attrs)
     merged.encoding = eager_result.encoding
     return merged

@@ -167,20 +167,20 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.formats.locators import describe, nodes
     from ndtool.formats.streams import Streams
 
-    entries: list[MemberInfo] = []
+    members: list[MemberInfo] = []
     operator_nodes: list[OperatorNode] = []
     first_error: NdtoolError | None = None
     streams = Streams()
     for name in names:
         try:
-            entries += describe(name, streams)
+            members += describe(name, streams)
             operator_nodes += nodes(name)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             first_error = first_error or exc
-            entries.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    reporter.print_arrays(entries, operator_nodes)
+            members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
+    reporter.print_arrays(members, operator_nodes)
     if first_error is not None:
         raise first_error
 

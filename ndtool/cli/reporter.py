@@ -200,21 +200,21 @@ class Reporter:
             if comparison.different:
                 write_stderr(figures.comparison_text(comparison, 2))
 
-    def print_arrays(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
+    def print_arrays(self, members: list[MemberInfo], nodes: list[OperatorNode]) -> None:
         """Print the arrays in files, and the gather and scatter nodes of ONNX models."""
         if self.json:
-            self.print_json(json_records.inspection_record(entries, nodes))
+            self.print_json(json_records.inspection_record(members, nodes))
             return
-        notes = records.note_keys(entries)
+        notes = records.note_keys(members)
         note_titles = (note.removesuffix("_version").removesuffix("_type") for note in notes)
         titles = ("name", "array", "order", "bytes", *note_titles, "mappable")
-        rows = [records.array_row(entry, notes) for entry in entries]
+        rows = [records.array_row(member, notes) for member in members]
         write_stdout(format_table(titles, rows, ("name", "array", "mappable"), 1))
         if nodes:
             columns = records.NODE_COLUMNS
             write_stdout("\n")
             write_stdout(format_table(columns, list(map(records.node_row, nodes)), columns[2:], 1))
-        self.print_warnings([entry.warning for entry in entries if entry.warning])
+        self.print_warnings([member.warning for member in members if member.warning])
 
     def print_specs(self, rows: list[Row]) -> None:
         """Print operator versions of the standards, a row for each."""

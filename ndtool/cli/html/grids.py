@@ -84,8 +84,8 @@ class Grids:
         if self._call.inference.scatters:
             position = max(output.positions, key=lambda position: self._drawing.updates[position])
         else:
-            copied = [link.output for link in self._drawing.links if link.data is not None]
-            position = copied[0] if copied and copied[0] is not None else output.positions[0]
+            gathered = [link.output for link in self._drawing.links if link.data is not None]
+            position = gathered[0] if gathered and gathered[0] is not None else output.positions[0]
         return "output", output.flat_index(position) or 0
 
     def figure(self) -> Element:
