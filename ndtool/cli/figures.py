@@ -11,7 +11,7 @@ from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
-from ndtool.cli.answers import ElementNames
+from ndtool.cli.explanations import ElementNames
 from ndtool.cli.folding import terminal_columns, wrap_lines
 from ndtool.errors import format_columns, format_count, format_size
 from ndtool.rules.reductions import REDUCTIONS

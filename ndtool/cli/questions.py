@@ -58,7 +58,7 @@ def _explain(
     **options: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
-    from ndtool.cli import answers
+    from ndtool.cli import explanations
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
@@ -77,9 +77,9 @@ def _explain(
         is_single = len(at) + len(origins) == 1
         reporter.print_result(
             lambda: json_records.explanation_record(call, *explanation, is_single),
-            lambda: answers.explanation_lines(call, *explanation),
+            lambda: explanations.explanation_lines(call, *explanation),
         )
-        call.recheck()  # printing a long answer reads the inputs
+        call.recheck()  # printing a long explanation reads the inputs
 
 
 @click.pass_obj

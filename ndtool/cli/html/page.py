@@ -17,7 +17,7 @@ import click
 from ndtool.analysis import drawing, excerpts, explain, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
-from ndtool.cli import answers, figures, pictures, records
+from ndtool.cli import explanations, figures, pictures, records
 from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable_box, section
@@ -63,8 +63,10 @@ class Report:
 
     def add_explanation(self, elements: list[ExplainedElement], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
-        answer_texts = answers.explain_elements(self._call, elements, origins)
-        self._sections.append(section("Explanation", *map(_explanation_element, answer_texts)))
+        element_explanations = explanations.explain_elements(self._call, elements, origins)
+        self._sections.append(
+            section("Explanation", *map(_explanation_element, element_explanations))
+        )
         self._selected += [("output", explained.position) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
@@ -238,19 +240,19 @@ def _mode(path: str) -> int:
         return 0  # opening the file raises the error
 
 
-def _explanation_element(answer: answers.AnswerText) -> Element:
+def _explanation_element(explanation: explanations.Explanation) -> Element:
     """Return an explanation as a title and a table of at most LISTED rows."""
     rows = [
         element("tr", *(element("td", cell) for cell in row))
-        for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
+        for row in islice(explanation.rows, MAX_EXPLANATION_ROWS)
     ]
-    omitted = len(answer.rows) - len(rows)
-    remark = f"{omitted} more, which the command prints" if omitted else answer.omission
+    omitted = len(explanation.rows) - len(rows)
+    remark = f"{omitted} more, which the command prints" if omitted else explanation.omission
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
-        rows.insert(len(rows) if omitted else answer.remark_row, row)
+        rows.insert(len(rows) if omitted else explanation.remark_row, row)
     table = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), scrollable_box(table))
+    return element("div", element("h3", explanation.title), scrollable_box(table))
 
 
 def _arrays(call: OpenCall) -> Element:

@@ -11,7 +11,7 @@ from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
-from ndtool.cli.answers import ElementNames
+from ndtool.cli.explanations import ElementNames
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
