@@ -23,7 +23,7 @@ from ndtool.rules import dtypes
 from ndtool.runs.executors import Task
 from ndtool.runs.executors.simulator import Faults, Meter, Simulator, Step
 from ndtool.runs.external import estimates, policy
-from ndtool.runs.external.costs import Costs, Run, Stored
+from ndtool.runs.external.costs import CostModel, Costs, StoredArray
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.machines import Machine
@@ -37,7 +37,7 @@ PRICES = Prices(machine_hour=1.373 / 16)
 WHOLE = PRICES._replace(machine_hour=1.373)
 CHUNK, PIECE = 64 << 20, 1 << 20  # bytes
 FRAME = 128 << 20  # bytes of a partition of a dask dataframe
-MOST_LEVELS = 4
+MAX_LEVELS = 4
 HEALTHY = Faults()
 # For runs on this machine.
 WORKERS = 2
@@ -81,7 +81,7 @@ CASES = (
 )  # fmt: skip
 
 
-def planned(case: Case, levels: int) -> Run:
+def planned(case: Case, levels: int) -> CostModel:
     """Return what the costs of a case follow from, with a number of levels."""
     height, tuples = int(case.nbytes) // case.width, int(case.tuples)
     part = case.part // case.width
@@ -93,15 +93,15 @@ def planned(case: Case, levels: int) -> Run:
     rows = Rows(tuples, 8, (height,), case.width)
     cut = Partitioning(rows, True, case.block, steps, 0, 2 * CHUNK, case.workers)
     given = {"data": _array(height, case.width), "indices": _array(tuples, 8, (tuples,))}
-    return Run(cut, "objects", given, 0, _array(tuples, case.width, (tuples,)))
+    return CostModel(cut, "objects", given, 0, _array(tuples, case.width, (tuples,)))
 
 
-def _array(count: int, width: int, positions: tuple[int, ...] = ()) -> Stored:
+def _array(count: int, width: int, positions: tuple[int, ...] = ()) -> StoredArray:
     """Return an array of `count` elements at a URL, in plain chunks."""
     step = CHUNK // width
     dtype = dtypes.from_descr(f"|V{width}")
     layout = ChunkLayout((step,), None, ("bytes",), 3)
-    return Stored(ArrayMetadata(dtype, (count,), "C", (step,), {}, layout), True, positions)
+    return StoredArray(ArrayMetadata(dtype, (count,), "C", (step,), {}, layout), True, positions)
 
 
 class Simulated(NamedTuple):
@@ -137,7 +137,7 @@ def steps_of(phase: Costs, number: int, machine: Machine) -> list[Step]:
     def share(total: int) -> int:
         return total * (number + 1) // phase.tasks - total * number // phase.tasks
 
-    gets, puts = estimates.paid(phase.requests)
+    gets, puts = estimates.billed_requests(phase.requests)
     nbytes, tuples = share(phase.read + phase.written), share(phase.tuples)
     seconds = nbytes / machine.moved + tuples / machine.sorted
     return [
@@ -148,7 +148,7 @@ def steps_of(phase: Costs, number: int, machine: Machine) -> list[Step]:
     ]
 
 
-def chosen(case: Case) -> tuple[Run, Simulated]:
+def chosen(case: Case) -> tuple[CostModel, Simulated]:
     """Return the plan of a case with the levels that cost least, and its simulation."""
     prices = case.prices
 
@@ -157,7 +157,7 @@ def chosen(case: Case) -> tuple[Run, Simulated]:
         took = sum(estimates.seconds(one, case.machine, case.workers) for one in phases)
         return estimates.dollars(phases, prices) + case.workers * took / 3600 * prices.machine_hour
 
-    run = planned(case, min(range(1, MOST_LEVELS + 1), key=price))
+    run = planned(case, min(range(1, MAX_LEVELS + 1), key=price))
     return run, simulated(run.phases(), case.machine, case.workers, prices)
 
 
@@ -194,7 +194,7 @@ def tables() -> None:
         run, found = chosen(case)
         phases = run.phases()
         cut = run.partitioning
-        requests = sum(sum(estimates.paid(one.requests)) for one in phases)
+        requests = sum(sum(estimates.billed_requests(one.requests)) for one in phases)
         piece = case.block * cut.spilled_per_tuple(0) / max(map(cut.fan_out, range(cut.levels)))
         took, money = dask_shuffle(case)
         print(
@@ -261,7 +261,7 @@ def ran(client: object) -> tuple[float, dict[str, int], dict[str, float]]:
     with (
         OpenCall(request) as call,
         distributed.get_task_stream(client=client) as stream,
-        steps.prepared(call, steps.resolved(call)) as ready,
+        steps.prepared(call, steps.resolve_output(call)) as ready,
     ):
         tasks = ready.plan.tasks
         started = time.perf_counter()
@@ -405,7 +405,10 @@ def on_a_disk(gibibytes: int = 1) -> None:
                 drop("data.npy", "idx.npy", "upd.npy")
                 files = [f"{name}.npy" for name in names]
                 request = Request(operator, *files, output="out.npy", memory=memory, spill=".")
-                with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+                with (
+                    OpenCall(request) as call,
+                    steps.prepared(call, steps.resolve_output(call)) as ready,
+                ):
                     started = time.perf_counter()
                     steps.execute(ready)
                     times.append(time.perf_counter() - started)
@@ -413,7 +416,7 @@ def on_a_disk(gibibytes: int = 1) -> None:
             if plan.partitioning is None:
                 print(f"| {operator} | {memory >> 20} MiB | direct |")
                 continue
-            run = estimates.run_of(call, plan.partitioning, ready.output, None)
+            run = estimates.cost_model_for(call, plan.partitioning, ready.output, None)
             disk = estimates.DISK._replace(bandwidth=nbytes / min(read))
             guess = estimates.run_seconds(run, run.phases(), disk, 1)
             took, guessed = min(times) / min(read), guess / min(read)

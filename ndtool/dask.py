@@ -42,7 +42,7 @@ from ndtool.rules.plans import Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Trace
 
-LEAST = 1 << 22  # bytes of a chunk of the output of indices in memory
+MIN_CHUNK_BYTES = 1 << 22  # bytes of a chunk of the output of indices in memory
 
 
 class GatherOptions(LazyGatherOptions, total=False):
@@ -155,7 +155,7 @@ def _call(
         for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
     }
     try:
-        inferred = _inferred(operator, arrays, parsed, spec)
+        inferred = _infer(operator, arrays, parsed, spec)
     except RuleError as error:
         notebook.show_trace(error)
         raise
@@ -178,9 +178,7 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
     return value
 
 
-def _inferred(
-    operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str
-) -> Inference:
+def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str) -> Inference:
     inputs = {
         role: Input(role, type_of(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
@@ -241,7 +239,7 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
     itemsize = call.inference.dtype.itemsize
     width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _default_chunks(call.plan.positions, width, max(chunk_bytes, LEAST))
+    return _default_chunks(call.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
 
 
 def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:

@@ -323,7 +323,7 @@ def _run(
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, bar) as progress:
             require_same(inputs, call.sources)
-            inference, target = call.inference, steps.resolved(call)
+            inference, target = call.inference, steps.resolve_output(call)
             with steps.prepared(call, target) as ready:
                 sink = None
                 if target is None:

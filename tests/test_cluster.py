@@ -464,7 +464,7 @@ def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -
         assert left not in closed
 
     monkeypatch.setattr(worker, "do", lambda work, phase, number: work.do(phase, number))
-    monkeypatch.setattr(worker, "_Opened", Opened)
+    monkeypatch.setattr(worker, "_OpenRun", Opened)
     monkeypatch.setattr(worker, "_open", OrderedDict())
     worker.perform(named(9), "begin", 9)
     assert closed == []

@@ -76,7 +76,7 @@ def simulated(operator: str, inputs: tuple[str, ...], options: Any, cut: Any) ->
     """Return the requests of the same run on a simulated cluster, of local copies."""
     names, meter = [f"{name}.zarr" for name in inputs], Meter()
     with OpenCall(Request(operator, *names, output="out.zarr", **options)) as call:
-        output = steps.resolved(call)
+        output = steps.resolve_output(call)
         assert output is not None
         sink = outputs.create(output)
         try:
@@ -116,11 +116,11 @@ def test_the_store_counts_the_planned_requests(
         spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **options,
     )  # fmt: skip
     with OpenCall(requested) as call:
-        output = steps.resolved(call)
+        output = steps.resolve_output(call)
         with steps.prepared(call, output) as ready:
             plan = ready.plan
             assert plan.partitioning is not None
-            run = estimates.run_of(call, plan.partitioning, output, f"{ROOT}/tmp")
+            run = estimates.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
             phases = run.phases()
             steps.execute(ready)
     assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
@@ -176,7 +176,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     requested = Request(
         operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
     )
-    with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
+    with OpenCall(requested) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
         plan = ready.plan
         calls = SimpleNamespace(**vars(descriptors))
         counting = Counting(monkeypatch, calls, read_into="read", write_at="write")

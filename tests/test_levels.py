@@ -21,7 +21,7 @@ from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import batches, choice, distributed, spillstore
-from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, partitioning_for
+from ndtool.runs.external.partitioning import MAX_CHILDREN, Partitioning, partitioning_for
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
@@ -59,8 +59,8 @@ def test_partitions_have_no_greatest_number() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     cut = partitioning_for(rows, True, 1 << 33, 2)
-    assert cut.partitions > MOST_CHILDREN
-    assert max(map(cut.fan_out, range(cut.levels))) <= MOST_CHILDREN
+    assert cut.partitions > MAX_CHILDREN
+    assert max(map(cut.fan_out, range(cut.levels))) <= MAX_CHILDREN
     assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
 
 
@@ -88,7 +88,7 @@ def large(gathers: bool, budget: int, levels: int) -> Partitioning:
 def test_levels_shrink_the_tables(gathers: bool) -> None:
     tables = [large(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
-    segments = [choice._segments(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    segments = [choice._segment_count(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
     assert large(gathers, 1 << 26, 1).levels == 2  # as IDs require
 
@@ -120,7 +120,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     assert cut is not None
     spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
-    assert spilled / choice._segments(cut) > 1 << 20
+    assert spilled / choice._segment_count(cut) > 1 << 20
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.errors import OutputError, ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import policy, spillfiles
-from ndtool.runs.external.policy import Troubles
+from ndtool.runs.external.policy import RetryLog
 from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
@@ -74,7 +74,7 @@ def done(phase: str, number: int) -> int:
 
 def run(
     executor: Clocked, count: int, do: Callable[[str, int], Any] = done,
-    troubles: Troubles | None = None,
+    troubles: RetryLog | None = None,
 ) -> list[int]:  # fmt: skip
     """Run tasks; return their numbers in the order of their ends."""
     ended: list[int] = []
@@ -86,7 +86,7 @@ def run(
 
 def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
     stuck = Clocked(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
-    troubles = Troubles()
+    troubles = RetryLog()
     assert run(stuck, 20, troubles=troubles)[-1] == 5
     assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
     # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
@@ -98,7 +98,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
 
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     slow = Clocked(2, lambda number, attempt: 60 if number == 7 else 10)
-    assert run(slow, 8, troubles=Troubles())[-1] == 7
+    assert run(slow, 8, troubles=RetryLog())[-1] == 7
     assert slow.begun[7] == 2
     assert slow.now() == 30 + 60
 
@@ -114,7 +114,7 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     ids=["one slot", "not late", "short", "the first ones"],
 )
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
-    executor, troubles = Clocked(slots, seconds), Troubles()
+    executor, troubles = Clocked(slots, seconds), RetryLog()
     run(executor, 10, troubles=troubles)
     assert set(executor.begun.values()) == {1}
     assert troubles.warnings() == []
@@ -128,14 +128,14 @@ def full(times: int) -> Callable[[str, int], int]:
         left[number] -= 1
         if left[number] >= 0:
             full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise spillfiles.failed(full_disk, f"file {number}")
+            raise spillfiles.convert_error(full_disk, f"file {number}")
         return number
 
     return do
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
-    executor, troubles = Clocked(8, lambda *_: 1), Troubles()
+    executor, troubles = Clocked(8, lambda *_: 1), RetryLog()
     run(executor, 40, full(3), troubles)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
@@ -146,7 +146,7 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
 def test_a_disk_that_stays_full_ends_the_run() -> None:
     executor = Clocked(8, lambda *_: 1)
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(executor, 40, full(policy.WAITS + 1), Troubles())
+        run(executor, 40, full(policy.MAX_RETRIES + 1), RetryLog())
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
         run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
@@ -158,7 +158,7 @@ def test_tables_are_written_again_while_a_disk_is_full(
 ) -> None:
     """As the policy repeats tasks; another error ends the run at once."""
     written, delays = list[bytes](), list[float]()
-    error = spillfiles.failed(OSError(errno.ENOSPC, "full"))
+    error = spillfiles.convert_error(OSError(errno.ENOSPC, "full"))
 
     def write_file(_: object, name: str, body: memoryview) -> None:
         written.append(bytes(body))
@@ -188,8 +188,8 @@ def test_which_errors_may_pass() -> None:
         429, 500, 503, 403,
     )}  # fmt: skip
     assert found == {429: True, 500: False, 503: True, 403: False}
-    assert not spillfiles.failed(OSError(errno.EIO, "I/O error")).passing
-    assert spillfiles.failed(OSError(errno.EDQUOT, "quota")).passing
+    assert not spillfiles.convert_error(OSError(errno.EIO, "I/O error")).passing
+    assert spillfiles.convert_error(OSError(errno.EDQUOT, "quota")).passing
 
 
 def test_another_attempt_may_fail_without_harm() -> None:
@@ -202,7 +202,7 @@ def test_another_attempt_may_fail_without_harm() -> None:
             raise OutputError("one worker's fault")
         return number
 
-    assert run(stuck, 20, do, Troubles())[-1] == 5
+    assert run(stuck, 20, do, RetryLog())[-1] == 5
     assert calls[5] == 2
 
 

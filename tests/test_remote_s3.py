@@ -327,7 +327,7 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
 
 def acted(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
-    with steps.prepared(call, steps.resolved(call)) as ready:
+    with steps.prepared(call, steps.resolve_output(call)) as ready:
         return act(ready)
 
 
@@ -336,9 +336,9 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
     with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
-        acted(steps.rehearse, call)
+        acted(steps.dry_run, call)
     with OpenCall(request._replace(clobber=True)) as call:
-        assert acted(steps.rehearse, call).preserved is None
+        assert acted(steps.dry_run, call).preserved is None
     assert s3.get("x.npy") == b"old"
 
 
@@ -366,13 +366,13 @@ def test_a_dry_run_checks_write_permission_without_effects(
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
     monkeypatch.setattr(remote.S3, "call", noted)
     with OpenCall(request) as job:
-        acted(steps.rehearse, job)
+        acted(steps.dry_run, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
     monkeypatch.setattr(remote.S3, "call", refused)
     words = []
-    for act in (steps.rehearse, steps.execute):
+    for act in (steps.dry_run, steps.execute):
         with (
             OpenCall(request) as job,
             pytest.raises(OutputError, match="access is denied") as caught,

@@ -97,7 +97,7 @@ def test_faults_take_time_and_lose_nothing() -> None:
 
 def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
     steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, times=100.0)
-    meter, troubles, found = Meter(), policy.Troubles(), list[int]()
+    meter, troubles, found = Meter(), policy.RetryLog(), list[int]()
     simulator = Simulator(8, PLAIN, meter, faults, seed=3, tick=1.0)
 
     def do(phase: str, number: int) -> int:

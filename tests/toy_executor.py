@@ -46,7 +46,7 @@ class Toy:
     def now(self) -> float:
         return self._clock
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"toy": call(*arguments)}
 
     def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:

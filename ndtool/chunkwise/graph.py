@@ -23,7 +23,7 @@ from ndtool.inmemory.arguments import name_exactly
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]
-FEW = 4  # bundles that a task depends on without an exchange
+MIN_EXCHANGED = 4  # bundles that a task depends on without an exchange
 
 
 class TaskGraph:
@@ -145,7 +145,7 @@ class TaskGraph:
                 target: [one for one in ids if self._may_select(one, target, by_row)]
                 for target in targets
             }
-        crowded = [target for target in targets if len(sources_of[target]) > FEW]
+        crowded = [target for target in targets if len(sources_of[target]) > MIN_EXCHANGED]
         result = {target: [sources[one] for one in sources_of[target]] for target in targets}
         if len(crowded) < 2:
             return result

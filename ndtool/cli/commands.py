@@ -80,7 +80,7 @@ def _run(
     with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
-            target = steps.resolved(call)
+            target = steps.resolve_output(call)
             reporter.warn([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = bar.of(source.metadata.nbytes)
@@ -92,9 +92,9 @@ def _run(
                         *steps.warnings(ready),
                     ]
                 if dry_run:
-                    outcome = steps.rehearse(ready)
+                    outcome = steps.dry_run(ready)
                 elif target is None:
-                    outcome = steps.unwritten(ready)
+                    outcome = steps.outcome_without_output(ready)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = bar.of(ready.plan.moved)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SHIFT = 32  # a row number is a partition and a local number of so many bits
 SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
-TOGETHER = 64  # tuples sampled at each position
+TUPLES_PER_SAMPLE = 64  # tuples sampled at each position
 
 
 def page_cost(data: ByteRange, prefetches: bool) -> int:
@@ -55,16 +55,16 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     strict = call.inference.handling == Handling()
     handling = Handling("error" if strict else "clip")
     indices = operands.bound(call.inference, operands.load_indices(call), handling)
-    marks, buffer = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER))
+    marks, buffer = bytearray(2 * TUPLES_PER_SAMPLE), memoryview(bytearray(4 * TUPLES_PER_SAMPLE))
     local = buffer.cast("I")
     local_count = total = highest = 0
     lowest = rows.height
     source = call.sources["indices"]
     mapped = source.local_range if isinstance(source, Flat) else None
-    for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
+    for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
         if mapped is not None:
             mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
-        item = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
+        item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, item, boxes, marks, buffer, offsets):
             continue  # out of bounds: the run reports it

@@ -15,7 +15,7 @@ from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 
 
-class Inputs(NamedTuple):
+class OpenInputs(NamedTuple):
     """The part of a call that execution needs; a worker, which opens the inputs, has only this."""
 
     inference: Inference

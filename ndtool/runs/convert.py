@@ -117,7 +117,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     strides = layouts.contiguous(metadata.shape, metadata.dtype.itemsize, metadata.order == "F")
     if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
         data = Operand(byte_range.buffer, 0, strides)
-        with direct.whole_output(output, progress=progress) as (buffer, _):
+        with direct.output_buffer(output, progress=progress) as (buffer, _):
             copies.normalize(
                 data,
                 metadata.shape,

@@ -25,7 +25,7 @@ PAGE = 1 << 12  # bytes: the system's smallest read
 
 
 @contextmanager
-def whole_output(
+def output_buffer(
     sink: Sink,
     threads: int = 1,
     progress: ProgressCallback | None = None,
@@ -60,7 +60,7 @@ def gather(
     loaded = operands.load_data(validated, dry)
     data, nbytes = loaded.operand, inference.nbytes
     if not inference.inputs["data"].size:
-        with whole_output(sink, call.threads, progress, call.spill) as (out, _):
+        with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
                 out, inference.filling * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
@@ -75,20 +75,20 @@ def gather(
 
     kernel, byte_range = choose(), loaded.byte_range
     if kernel.packs and loaded.constant is None:
-        byte_range, data = _packed(loaded)
+        byte_range, data = _copy_row_major(loaded)
         kernel = choose()
     if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
         yield ""
         _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
         return
-    with whole_output(sink, call.threads, progress, call.spill) as (out, write):
+    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         paged = write is not None
         if not dispatch.gather(kernel, data, validated.bound, out, call.threads, progress, paged):
             raise operands.changed(inference)
 
 
-def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
+def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
     """Return data in row-major order."""
     if not data.dry and data.byte_range.cached() < 0.5:
         _prefetch_all(data.byte_range)
@@ -110,7 +110,7 @@ def _gather_items(
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else team(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    prefetches = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
+    prefetches = _advise_access(byte_range, runs, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
     if limit is not None and releases:  # a page for each tuple may be in memory at a time
@@ -135,7 +135,7 @@ def _gather_items(
     run_all(gather_item, gathers.work_items(runs, item_bytes), workers)
 
 
-def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:
+def _advise_access(data: ByteRange, runs: Runs, gathered: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
@@ -170,7 +170,7 @@ def scatter(
     data: Operand | None = None
     if not isinstance(origin, Constant):
         data = operands.load_data(validated, dry).operand  # may take disk: a dry run reserves it
-    with whole_output(sink, call.threads, progress, call.spill) as (out, write):
+    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         if isinstance(origin, Constant):
             origin.fill(out)

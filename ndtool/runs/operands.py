@@ -14,7 +14,7 @@ from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_na
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.modes import Handling
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.storage.local import ByteRange
 
 
@@ -89,7 +89,7 @@ class Validated(NamedTuple):
 
 
 def load(
-    call: OpenCall | Inputs, role: str, touched: Touched | None = None, dry: bool = False
+    call: OpenCall | OpenInputs, role: str, touched: Touched | None = None, dry: bool = False
 ) -> Loaded:
     """Load an input.
 
@@ -110,10 +110,10 @@ def load_data(validated: Validated, dry: bool = False) -> Loaded:
         info = call.inference.inputs["data"]
         return Loaded(info, byte_range, False, call.threads, call.spill, dry, constant)
     if not call.inference.scatters:
-        from ndtool.runs.touched import Gathered
+        from ndtool.runs.touched import TouchedByGather
 
         plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
-        touched = Gathered(plan, validated.indices, dtype, validated.handling)
+        touched = TouchedByGather(plan, validated.indices, dtype, validated.handling)
     return load(call, "data", touched, dry)
 
 

@@ -79,7 +79,7 @@ def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, i
     return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
 
 
-def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
+def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
     """Return a call with threads whose chunks fit in memory; ResourceError if one does not."""
     out, _ = destination(call, output)
     if limit is None or not _in_chunks(call, out):
@@ -139,7 +139,7 @@ def planned(
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
     from ndtool.runs.external import estimates
 
-    run = estimates.run_of(call, partitioning, output, spill)
+    run = estimates.cost_model_for(call, partitioning, output, spill)
     phases = run.phases()
     return Plan(
         way, partitioning.tasks, sum(item.read for item in phases),
@@ -206,7 +206,7 @@ def _partition_chunked(
         if fits:
             return None, reason
         if limit is not None and any(minimums):
-            raise choice.refusal(min(filter(None, minimums)), limit)
+            raise choice.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits:
         swept = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
@@ -239,7 +239,7 @@ def partition_chunks(
     call: OpenCall, out: ArrayMetadata, at_once: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
-    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
+    from ndtool.runs.external.partitioning import MAX_ROWS, partitioning_for
     from ndtool.runs.external.units import units_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
@@ -249,7 +249,7 @@ def partition_chunks(
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
-    return partitioning if prod(partitioning.partition_shape) <= MOST_ROWS else None
+    return partitioning if prod(partitioning.partition_shape) <= MAX_ROWS else None
 
 
 def _at_once(call: OpenCall, written: int) -> int:
@@ -296,7 +296,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         minimum = choice.least(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
-            raise choice.refusal(minimum, limit)
+            raise choice.memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
     local_fraction, span = access.sample_locality(call, rows)
     scattered = rows.tuples * (1 - local_fraction)

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from ndtool.errors import UsageError, format_value, printable
 
-_LARGEST = 1 << 20  # characters of a file of prices
-_MOST = 1e9  # dollars
+_MAX_CHARACTERS = 1 << 20  # characters of a file of prices
+_MAX_PRICE = 1e9  # dollars
 
 
 class Prices(NamedTuple):
@@ -35,11 +35,13 @@ class Estimate(NamedTuple):
 def parse(fields: Any, name: str = "prices") -> Prices:
     """Return prices from a mapping of some of them; UsageError if it is malformed."""
     if not isinstance(fields, Mapping):
-        raise UsageError(f"{name}: expected an object with {_keys()}")
+        raise UsageError(f"{name}: expected an object with {_format_keys()}")
     for key, price in fields.items():
         if key not in Prices._fields:
-            raise UsageError(f"{name}: {format_value(key)} is not a price: expected {_keys()}")
-        number = type(price) in (int, float) and 0 <= price <= _MOST
+            raise UsageError(
+                f"{name}: {format_value(key)} is not a price: expected {_format_keys()}"
+            )
+        number = type(price) in (int, float) and 0 <= price <= _MAX_PRICE
         if not number:
             raise UsageError(
                 f"{name}: {key} is {format_value(price)}: expected a number of dollars, at least 0"
@@ -54,13 +56,13 @@ def read(file: str) -> Prices:
     name = printable(file)
     try:
         with open(file, encoding="utf-8") as lines:
-            fields = json.loads(lines.read(_LARGEST))
+            fields = json.loads(lines.read(_MAX_CHARACTERS))
     except OSError as exc:
         raise UsageError(f"{name}: {exc.strerror}: expected a file of prices") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{name} is not JSON: expected an object with {_keys()}") from None
+        raise UsageError(f"{name} is not JSON: expected an object with {_format_keys()}") from None
     return parse(fields, name)
 
 
-def _keys() -> str:
+def _format_keys() -> str:
     return f"{', '.join(Prices._fields[:-1])} or {Prices._fields[-1]}"

@@ -29,13 +29,13 @@ from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
-    from ndtool.runs.external.policy import Troubles
+    from ndtool.runs.external.policy import RetryLog
     from ndtool.runs.external.resume import AbandonedRun
     from ndtool.runs.request import Request
 
-Note = Callable[[BoundsError], object]  # takes the bounds report
+ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
-    [Sink, ProgressCallback, Note, bool], Generator[str]
+    [Sink, ProgressCallback, ReportCallback, bool], Generator[str]
 ]  # yields each phase before it begins
 
 
@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
     validated: Validated | None
     execution: Execution
     resumed: AbandonedRun | None = None
-    troubles: Troubles | None = None
+    troubles: RetryLog | None = None
 
 
 class Outcome(NamedTuple):
@@ -85,7 +85,7 @@ def open_call(request: Request, open_sources: dict[str, Source] | None = None) -
     return lowering.opened(request, open_sources)
 
 
-def resolved(call: OpenCall) -> Output | None:
+def resolve_output(call: OpenCall) -> Output | None:
     """Resolve the output of a call; None if it has none. Raises as `outputs.resolve` does."""
     request, data = call.request, call.sources["data"].metadata
     if request.output is None:
@@ -103,10 +103,10 @@ def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
     """Plan a run, and validate its indices unless it is external; BoundsError if one is bad."""
     with ExitStack() as stack:
         if call.request.on_cluster and call.inference.nbytes:
-            yield _on_cluster(call, output, stack)
+            yield _prepare_for_cluster(call, output, stack)
             return
         limit = call.request.memory
-        call = plan.fitted(call, limit, output)
+        call = plan.fit_threads(call, limit, output)
         planned = plan.choose(call, limit, output)
         validates = planned.partitioning is None or output is None
         validated = operands.validate(call) if validates else None
@@ -124,11 +124,11 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
     return lambda sink, progress, _, dry: function(validated, sink, progress, dry)
 
 
-def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
+def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
     """Connect to a cluster, until the stack is closed, and plan a run for it."""
     from ndtool.runs.executors import dask
     from ndtool.runs.external import distributed
-    from ndtool.runs.external.policy import Troubles
+    from ndtool.runs.external.policy import RetryLog
 
     request, abandoned = call.request, None
     names = distributed.arguments(
@@ -144,14 +144,14 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     )
     planned = distributed.choose(call, cluster, output, spill, abandoned)
     assert planned.partitioning is not None, "a cluster executes partitions"
-    troubles = Troubles()
+    troubles = RetryLog()
     execution = partial(
         distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, troubles
     )
     return Prepared(call, output, planned, None, execution, abandoned, troubles)
 
 
-def rehearse(run: Prepared) -> Outcome:
+def dry_run(run: Prepared) -> Outcome:
     """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
 
     The same code creates the output and the temporary files and reserves their space, so that a
@@ -172,7 +172,7 @@ def rehearse(run: Prepared) -> Outcome:
         from ndtool.runs.external import execution
 
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
-        with _naming_files(call.inference):
+        with _with_file_names(call.inference):
             execution.check(call, run.plan.partitioning, reports.append)
     call.recheck()
     return _outcome(run, None if sink is None else sink.preserved, reports)
@@ -198,7 +198,7 @@ def execute(
     try:
         if call.inference.nbytes:
             execution = run.execution(sink, progress, reports.append, False)
-            with _naming_files(call.inference), closing(execution) as phases:
+            with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
                     phase(name)
         call.recheck()
@@ -208,14 +208,14 @@ def execute(
     return _outcome(run, sink.preserved, reports)
 
 
-def unwritten(run: Prepared) -> Outcome:
+def outcome_without_output(run: Prepared) -> Outcome:
     """Return the outcome of a run whose output is shown, not written."""
     return _outcome(run, None, [])
 
 
 def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
     """Run a call from beginning to end."""
-    with prepared(call, resolved(call)) as run:
+    with prepared(call, resolve_output(call)) as run:
         return execute(run, progress)
 
 
@@ -237,11 +237,13 @@ def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
     call, validated, messages = run.call, run.validated, list[str]()
     report = outside or (validated and validated.outside)
     if report is not None:
-        messages.append(_handled(call.inference, report))
+        messages.append(_bounds_warning(call.inference, report))
     indices = validated.indices if validated is not None else _stored_indices(call)
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
-        messages += padding.suspected(info, indices, call.inference.plan, call.inference.attributes)
+        messages += padding.padding_warnings(
+            info, indices, call.inference.plan, call.inference.attributes
+        )
     if run.resumed is not None and run.resumed.reason:
         messages.append(f"nothing is resumed: {run.resumed.reason}")
     return messages + (run.troubles.warnings() if run.troubles else [])
@@ -255,7 +257,7 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     return source.local_range.buffer
 
 
-def _handled(inferred: Inference, outside: BoundsError) -> str:
+def _bounds_warning(inferred: Inference, outside: BoundsError) -> str:
     """Return the warning how many indices are out of bounds, and what the mode did with them."""
     done, first = inferred.mode.done, ", ".join(outside.places)
     if inferred.attributes.out_of_bounds == "fill":
@@ -266,7 +268,7 @@ def _handled(inferred: Inference, outside: BoundsError) -> str:
 
 
 @contextmanager
-def _naming_files(inferred: Inference) -> Iterator[None]:
+def _with_file_names(inferred: Inference) -> Iterator[None]:
     """Add the names of the files to errors about indices."""
     try:
         yield

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.int64]
+    IndexArray = NDArray[np.int64]
 
 SLAB = 1 << 18  # index components that are processed together
 GRANULE = 1 << 16  # bytes of contiguous data that one mark covers
-FLAGS = 1 << 25  # marks, at most, for which an array of flags is used
+MAX_FLAGS = 1 << 25  # marks, at most, for which an array of flags is used
 _ARRAYS = 6  # arrays of SLAB int64 numbers that exist at a time
 
 
@@ -36,10 +36,10 @@ def memory(metadata: ArrayMetadata) -> int:
         if metadata.in_chunks
         else metadata.nbytes // GRANULE
     )
-    return min(count, FLAGS) + _ARRAYS * 8 * SLAB
+    return min(count, MAX_FLAGS) + _ARRAYS * 8 * SLAB
 
 
-class Gathered:
+class TouchedByGather:
     """The parts of data that a gather reads.
 
     indices: their bytes, of type `dtype`, in row-major order. handling: what happens to each.
@@ -65,7 +65,7 @@ class Gathered:
             self._axes = tuple(range(b, b + plan.k))
             self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
         self._step: Shape | None = None
-        self._marks: Marks | None = None
+        self._marks: IndexSet | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
@@ -73,10 +73,12 @@ class Gathered:
         row_count = len(self._row_shape)
         if self._marks is None or self._step != step:
             strides = layouts.contiguous(coordinates[:row_count], 1)
-            self._marks = self._marked(step[:row_count], strides, 1, prod(coordinates[:row_count]))
+            self._marks = self._touched_indices(
+                step[:row_count], strides, 1, prod(coordinates[:row_count])
+            )
             self._step = step
         each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
-        for numbers in self._marks.ascending():
+        for numbers in self._marks.sorted_batches():
             for number in numbers:
                 yield from range(number * each, (number + 1) * each)
 
@@ -94,10 +96,10 @@ class Gathered:
         granule = max(1, GRANULE // unit)
         strides = layouts.contiguous(self._row_shape, 1, fortran)
         ones = (1,) * len(self._row_shape)
-        marks = self._marked(ones, strides, granule, -(-row_count // granule))
+        marks = self._touched_indices(ones, strides, granule, -(-row_count // granule))
         first = stop = 0
         for lane in range(width if fortran else 1):
-            for numbers in marks.ascending():
+            for numbers in marks.sorted_batches():
                 for number in numbers:
                     offset = (lane * row_count + number * granule) * unit
                     if offset != stop:
@@ -108,7 +110,7 @@ class Gathered:
         if stop > first:
             yield first, stop
 
-    def _stored_numbers(self, numbers: Numbers) -> Numbers:
+    def _stored_rows(self, numbers: IndexArray) -> IndexArray:
         """Return the rows of the stored indices that have tuples; batches may share them."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
@@ -116,9 +118,9 @@ class Gathered:
         per_batch = plan.per_batch
         return numbers // (plan.repeats * per_batch) * per_batch + numbers % per_batch
 
-    def _marked(self, steps: Shape, strides: Shape, granule: int, count: int) -> Marks:
+    def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
         """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
-        marks = Marks(count)
+        marks = IndexSet(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
             return marks
         import numpy as np
@@ -131,7 +133,7 @@ class Gathered:
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
             numbers = np.arange(first, min(first + step, tuples))
-            slab = values[self._stored_numbers(numbers)]
+            slab = values[self._stored_rows(numbers)]
             rows = np.zeros(len(slab), np.int64)
             for component, axis in enumerate(self._axes):
                 size = self._row_shape[axis]
@@ -146,30 +148,30 @@ class Gathered:
         return marks
 
 
-class Marks:
+class IndexSet:
     """A set of numbers below `count`: an array of flags, or a sorted list if that is too large."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._flags: NDArray[np.bool_] | None = None
         self._batches: list[Any] = []
-        self._merged = self._waiting = 0
+        self._merged_count = self._unmerged_count = 0
 
-    def add(self, numbers: Numbers) -> None:
+    def add(self, numbers: IndexArray) -> None:
         """Add numbers to the set."""
         import numpy as np
 
-        if self._count <= FLAGS:
+        if self._count <= MAX_FLAGS:
             if self._flags is None:
                 self._flags = np.zeros(self._count, np.bool_)
             self._flags[numbers] = True
             return
         self._batches.append(np.unique(numbers))
-        self._waiting += len(self._batches[-1])
-        if self._waiting > max(self._merged, SLAB):
+        self._unmerged_count += len(self._batches[-1])
+        if self._unmerged_count > max(self._merged_count, SLAB):
             self._merge()
 
-    def ascending(self) -> Iterator[list[int]]:
+    def sorted_batches(self) -> Iterator[list[int]]:
         """Yield all numbers, ascending, in batches."""
         import numpy as np
 
@@ -187,4 +189,4 @@ class Marks:
         import numpy as np
 
         self._batches = [np.unique(np.concatenate(self._batches))]
-        self._merged, self._waiting = len(self._batches[0]), 0
+        self._merged_count, self._unmerged_count = len(self._batches[0]), 0

@@ -72,7 +72,7 @@ class Cluster(Executor, Protocol):
     @property
     def memory(self) -> int: ...
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         """Make a call in each process; return the outcomes by process name."""
 
     def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:

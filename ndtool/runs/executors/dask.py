@@ -21,8 +21,8 @@ from ndtool.runs.executors import Lost, Task
 ANSWER_TIMEOUT, JOIN_TIMEOUT = 10, 60  # seconds: for an answer, for the first worker
 WORKER_TIMEOUT = 60  # seconds until a run without workers fails; the interval of checks
 CHECK_INTERVAL = 1
-_LARGEST = 1 << 20  # characters of a scheduler file
-_LOGS = "distributed", "distributed.client"  # loggers with handlers of their own
+_MAX_CHARACTERS = 1 << 20  # characters of a scheduler file
+_LOGGERS = "distributed", "distributed.client"  # loggers with handlers of their own
 
 
 class Cluster:
@@ -43,24 +43,26 @@ class Cluster:
             limit = min(limits, default=memory.available() // (local or len(workers)))
         self.memory = limit // threads
         self._tasks: dict[Any, Task] = {}  # by future
-        self._done = library().as_completed(loop=client.loop, with_results=True, raise_errors=False)
+        self._completed_futures = library().as_completed(
+            loop=client.loop, with_results=True, raise_errors=False
+        )
         self._token, self._submitted = os.urandom(8).hex(), 0
-        self._alone = 0.0  # seconds without a worker
+        self._seconds_without_worker = 0.0  # seconds without a worker
 
     def submit(self, task: Task) -> None:
         self._submitted += 1
         key = f"ndtool-{task.phase}-{task.number}-{self._token}-{self._submitted}"
-        options = {"key": key, "pure": False, **self._elsewhere(task)}
-        future = self._asked(self._client.submit, *task, **options)
+        options = {"key": key, "pure": False, **self._worker_options(task)}
+        future = self._request(self._client.submit, *task, **options)
         self._tasks[future] = task
-        self._done.add(future)
+        self._completed_futures.add(future)
 
     def completed(self) -> Iterator[tuple[Task, Any] | None]:
         while self._tasks:
-            if not self._is_ready():
+            if not self._wait_for_outcome():
                 yield None
                 continue
-            future, outcome = next(self._done)
+            future, outcome = next(self._completed_futures)
             if future not in self._tasks:  # it was cancelled
                 continue
             if future.status == "error":
@@ -68,17 +70,17 @@ class Cluster:
                 outcome = error.with_traceback(trace)
             if isinstance(outcome, library().KilledWorker):
                 outcome = Lost(outcome.allowed_failures + 1)
-            if isinstance(outcome, _lost()):  # the scheduler is gone
+            if isinstance(outcome, _connection_errors()):  # the scheduler is gone
                 self._tasks.clear()  # so none can be cancelled
-                raise _no_workers()
+                raise _connection_lost()
             yield self._tasks.pop(future), outcome
 
-    def _elsewhere(self, task: Task) -> dict[str, Any]:
+    def _worker_options(self, task: Task) -> dict[str, Any]:
         """Return options that prefer other workers than those which are running a task."""
         keys = {future.key for future, submitted in self._tasks.items() if submitted == task}
         if not keys:
             return {}
-        running = self._asked(self._client.processing)
+        running = self._request(self._client.processing)
         others = [name for name, tasks in running.items() if not keys.intersection(tasks)]
         return {"workers": others, "allow_other_workers": True} if others else {}
 
@@ -96,15 +98,17 @@ class Cluster:
     def now(self) -> float:
         return time.monotonic()
 
-    def _is_ready(self) -> bool:
+    def _wait_for_outcome(self) -> bool:
         """Wait a while for a completed task; ResourceError if no worker is left."""
-        changed = self._done.thread_condition
+        changed = self._completed_futures.thread_condition
         with changed:
-            if changed.wait_for(self._done.has_ready, CHECK_INTERVAL):
-                self._alone = 0.0
+            if changed.wait_for(self._completed_futures.has_ready, CHECK_INTERVAL):
+                self._seconds_without_worker = 0.0
                 return True
-        self._alone = 0.0 if self._identity(0)["n_workers"] else self._alone + CHECK_INTERVAL
-        if self._alone > WORKER_TIMEOUT:
+        self._seconds_without_worker = (
+            0.0 if self._identity(0)["n_workers"] else self._seconds_without_worker + CHECK_INTERVAL
+        )
+        if self._seconds_without_worker > WORKER_TIMEOUT:
             raise ResourceError(
                 f"no worker is left, and none has joined in {WORKER_TIMEOUT} seconds"
             )
@@ -113,18 +117,18 @@ class Cluster:
     def _identity(self, workers: int) -> Any:
         """Return the scheduler's identity, with that of `workers` workers; -1 for all."""
         identity = self._client.scheduler.identity
-        return self._asked(self._client.sync, identity, n_workers=workers)
+        return self._request(self._client.sync, identity, n_workers=workers)
 
-    def _asked(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Make a call to the scheduler; ResourceError if the connection is lost."""
-        lost: tuple[type[BaseException], ...] = (*_lost(), OSError)
+        lost: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
         try:
             return call(*arguments, **options)
         except lost:
-            raise _no_workers() from None
+            raise _connection_lost() from None
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        ended: dict[str, Any] = self._asked(self._client.run, call, *arguments, on_error="return")
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        ended: dict[str, Any] = self._request(self._client.run, call, *arguments, on_error="return")
         return ended
 
     def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
@@ -133,7 +137,7 @@ class Cluster:
             return
 
         def request() -> None:
-            with suppress(*_lost(), OSError):
+            with suppress(*_connection_errors(), OSError):
                 self._client.run(call, *arguments, on_error="ignore")
 
         asking = Thread(target=request, daemon=True)
@@ -141,11 +145,11 @@ class Cluster:
         asking.join(seconds)
 
 
-def _no_workers() -> ResourceError:
+def _connection_lost() -> ResourceError:
     return ResourceError("the connection to the scheduler was lost")
 
 
-def _lost() -> tuple[type[BaseException], ...]:
+def _connection_errors() -> tuple[type[BaseException], ...]:
     """Return the exceptions that the package raises if the scheduler is gone."""
     from asyncio import CancelledError
     from concurrent import futures
@@ -177,7 +181,7 @@ def connect(
             own, kill = stack.enter_context(localcluster.cluster(workers, threads, JOIN_TIMEOUT))
             client = stack.enter_context(distributed.Client(own, set_as_default=False))
         elif isinstance(scheduler, str):
-            for name in _LOGS:  # their errors reach us as exceptions
+            for name in _LOGGERS:  # their errors reach us as exceptions
                 silent = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
                 stack.enter_context(silent)
             client = stack.enter_context(_client(distributed, scheduler))
@@ -227,7 +231,7 @@ def _address(file: str) -> str:
         raise UsageError(f"{printable(file)}: there is no such scheduler file")
     try:
         with open(file) as lines:
-            address = json.loads(lines.read(_LARGEST))["address"]
+            address = json.loads(lines.read(_MAX_CHARACTERS))["address"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         address = None
     if not isinstance(address, str):

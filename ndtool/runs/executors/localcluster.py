@@ -22,9 +22,9 @@ from ndtool.errors import ResourceError
 from ndtool.machine import endings
 from ndtool.publish.newfolder import NewFolder
 
-OFTEN = 1  # seconds between checks of processes that start
+CHECK_INTERVAL = 1  # seconds between checks of processes that start
 KILL_TIMEOUT = 5  # seconds that killing processes may take
-MISSED = 0.2  # seconds to wait for a killed process to close
+CLOSE_TIMEOUT = 0.2  # seconds to wait for a killed process to close
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
             memory_limit=0, local_directory=scratch.inside, silence_logs=logging.CRITICAL + 1,
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
-        kill = partial(_killed, started, other_processes)
+        kill = partial(_kill_workers, started, other_processes)
         endings.add_cleanup(kill)
         stack.callback(endings.remove_cleanup, kill)
         stack.enter_context(started)
@@ -56,7 +56,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
             _start_tracker()  # which would unblock it in that thread
             started.loop.add_callback(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
             started.scale(workers)  # after the cleanup is registered
-            _await(started, workers, seconds)
+            _wait_for_workers(started, workers, seconds)
             yield started, kill
         except BaseException:
             kill()
@@ -72,13 +72,13 @@ def _start_tracker() -> None:
         sys.warnoptions.remove("ignore:resource_tracker")
 
 
-def _await(started: Any, workers: int, seconds: float) -> None:
+def _wait_for_workers(started: Any, workers: int, seconds: float) -> None:
     """Wait until the workers have started."""
     hint = "each worker is a Python process in the current directory"
     last = time.monotonic() + seconds
     while True:
         try:
-            started.wait_for_workers(workers, timeout=OFTEN)
+            started.wait_for_workers(workers, timeout=CHECK_INTERVAL)
             return
         except TimeoutError:
             if any(worker.status.name == "failed" for worker in started.workers.values()):
@@ -88,20 +88,20 @@ def _await(started: Any, workers: int, seconds: float) -> None:
                 raise ResourceError(message, hint=hint) from None
 
 
-def _killed(started: Any, other_processes: set[Any]) -> None:
+def _kill_workers(started: Any, other_processes: set[Any]) -> None:
     """Kill the processes and wait until they have ended, since their folder is removed next."""
     with suppress(RuntimeError, TimeoutError):  # its loop is closed, or waits for the main thread
-        started.sync(_kill, started, other_processes, callback_timeout=KILL_TIMEOUT)
+        started.sync(_kill_processes, started, other_processes, callback_timeout=KILL_TIMEOUT)
     for process in set(active_children()) - other_processes:
         process.kill()
         process.join(KILL_TIMEOUT)
 
 
-async def _kill(started: Any, other_processes: set[Any]) -> None:
+async def _kill_processes(started: Any, other_processes: set[Any]) -> None:
     """Kill all worker processes, starting ones too, and prevent their restart."""
     started.worker_spec.clear()  # no further starts, no restarts
     logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
     for process in set(active_children()) - other_processes:
         process.kill()
-    closing = [worker.close(timeout=MISSED) for worker in started.workers.values()]
+    closing = [worker.close(timeout=CLOSE_TIMEOUT) for worker in started.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)

@@ -132,7 +132,7 @@ class Simulator:
         """Let time pass."""
         self._clock += seconds
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"simulated": call(*arguments)}
 
     def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:

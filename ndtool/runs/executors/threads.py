@@ -24,16 +24,16 @@ class Threads:
         self._waiting: deque[Task] = deque()
         self._outcomes: deque[tuple[Task, Any]] = deque()
         self._running = 0
-        self._helpers: list[Thread] = []  # each appends itself
-        self._helping = 0  # helpers that will look for another task
+        self._threads: list[Thread] = []  # each appends itself
+        self._active_count = 0  # helpers that will look for another task
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
 
     def completed(self) -> Iterator[tuple[Task, Any]]:
         with self._changed:
-            missing = min(self.slots, len(self._waiting)) - 1 - self._helping
-        pool.start(self._help, missing)
+            missing = min(self.slots, len(self._waiting)) - 1 - self._active_count
+        pool.start(self._run_tasks, missing)
         while True:
             with self._changed:
                 while self._running and not (self._waiting or self._outcomes):
@@ -44,7 +44,7 @@ class Threads:
             if ended is not None:
                 yield ended
             else:
-                self._do_next()
+                self._run_next()
 
     def cancel(self, *tasks: Task) -> None:
         dropped = set(tasks)
@@ -63,24 +63,24 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._waiting.clear()
-        for helper in self._helpers:
+        for helper in self._threads:
             helper.join()
 
-    def _help(self) -> None:
+    def _run_tasks(self) -> None:
         with self._changed:
-            self._helpers.append(current_thread())
-            self._helping += 1
-        while self._do_next(helps=True):
+            self._threads.append(current_thread())
+            self._active_count += 1
+        while self._run_next(is_helper=True):
             pass
 
-    def _do_next(self, helps: bool = False) -> bool:
+    def _run_next(self, is_helper: bool = False) -> bool:
         """Run the next queued task; return False if there is none.
 
         helps: whether the caller is a helper, which ends then.
         """
         with self._changed:
             if not self._waiting:
-                self._helping -= helps
+                self._active_count -= is_helper
                 return False
             task = self._waiting.popleft()
             self._running += 1

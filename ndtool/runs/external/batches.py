@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ndtool.runs.external import spill
-from ndtool.runs.external.partitioning import MOST_SEGMENTS, Partitioning, phase
+from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.spill import SpillStore
 from ndtool.runs.external.tables import Tuples
 
@@ -27,7 +27,7 @@ def batches(tuples: Tuples, first: int, stop: int, most: int) -> Iterator[Batch]
     total = 0
     for block_slice in _slices(tuples, first, stop):
         count = block_slice[2] - block_slice[1]
-        if total + count > most or len(slices) == MOST_SEGMENTS:
+        if total + count > most or len(slices) == MAX_SEGMENTS:
             yield Batch(slices, total)
             slices, total = [], 0
         slices.append(block_slice)

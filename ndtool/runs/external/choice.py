@@ -13,13 +13,13 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import tuning
 from ndtool.errors import ResourceError, format_size
 from ndtool.rules.inference import Inference
-from ndtool.runs.external.partitioning import MOST_LEVELS, Partitioning
-from ndtool.runs.external.units import files_of, positions_of, slab
+from ndtool.runs.external.partitioning import MAX_LEVELS, Partitioning
+from ndtool.runs.external.units import file_shape, slab, tuple_shape
 
 # Partitions a run for a budget in bytes, and a number of levels; None if that is impossible.
 Partition = Callable[[int, int], Partitioning | None]
 Memory = Callable[[Partitioning], int]
-SMALLEST, LARGEST = 10, 34  # powers of two of the budgets that are tried if memory is short
+MIN_POWER, MAX_POWER = 10, 34  # powers of two of the budgets that are tried if memory is short
 
 
 def chosen(
@@ -31,16 +31,16 @@ def chosen(
     budget: what partitions and blocks are for; others are tried if it does not fit. segment_cost:
     see `cost`.
     """
-    cheapest = _cheapest(_levels(partition, budget), allowed, segment_cost, memory)
-    return cheapest or _cheapest(_smallest(partition), allowed, segment_cost, memory)
+    cheapest = _cheapest(_partitionings_by_levels(partition, budget), allowed, segment_cost, memory)
+    return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
 
 
 def least(partition: Partition, memory: Memory = lambda partitioning: partitioning.memory) -> int:
     """Return the bytes of memory of the partitioning that takes least; 0 if there is none."""
-    return min(map(memory, _smallest(partition)), default=0)
+    return min(map(memory, _minimal_partitionings(partition)), default=0)
 
 
-def refusal(needed: int, allowed: int) -> ResourceError:
+def memory_error(needed: int, allowed: int) -> ResourceError:
     """Return the error that a run needs more memory than --memory allows."""
     unit = 10 ** max(0, len(str(needed)) - 3)
     needed = -(-needed // unit) * unit  # as the text shows it
@@ -57,7 +57,7 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST
     segment_cost: that of a random read of spilled data, for each segment, twice in a gather.
     """
     rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
-    seeking = 2 * _segments(partitioning) * segment_cost * partitioning.spilled
+    seeking = 2 * _segment_count(partitioning) * segment_cost * partitioning.spilled
     offsets = sum(
         partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
@@ -66,28 +66,28 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST
     return read + 2 * partitioning.spilled + sorting + seeking // max(1, partitioning.spilled_total)
 
 
-def _segments(partitioning: Partitioning) -> int:
+def _segment_count(partitioning: Partitioning) -> int:
     """Return the number of segments that all levels read, at most."""
     return sum(map(partitioning.segments, range(1, partitioning.levels + 1)))
 
 
-def _levels(partition: Partition, budget: int) -> Iterator[Partitioning]:
+def _partitionings_by_levels(partition: Partition, budget: int) -> Iterator[Partitioning]:
     """Yield the partitionings for a budget, each with more levels than the one before."""
     before = 0
-    for levels in range(1, MOST_LEVELS + 1):
+    for levels in range(1, MAX_LEVELS + 1):
         partitioning = partition(budget, levels)
         if partitioning is not None and partitioning.levels > before:
             before = partitioning.levels
             yield partitioning
 
 
-def _smallest(partition: Partition) -> Iterator[Partitioning]:
+def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
     """Yield the partitionings of runs that hold nothing and execute a task at a time.
 
     Larger blocks make smaller tables.
     """
-    for power, times in product(reversed(range(SMALLEST, LARGEST)), (1, 2, 4, 8, 16)):
-        for partitioning in _levels(partition, 1 << power):
+    for power, times in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
+        for partitioning in _partitionings_by_levels(partition, 1 << power):
             block = partitioning.block * times
             yield partitioning._replace(block=block, in_memory=0, indices=0).within(0)
 
@@ -102,14 +102,17 @@ def _cheapest(
             best is None
             or (
                 cost(candidate, segment_cost) < cost(best, segment_cost)
-                and (candidate.levels <= best.levels or 2 * _segments(candidate) <= _segments(best))
+                and (
+                    candidate.levels <= best.levels
+                    or 2 * _segment_count(candidate) <= _segment_count(best)
+                )
             )
         ):
             best = candidate
     return best
 
 
-def read_again(
+def reread_bytes(
     inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
 ) -> int:
     """Return the maximum bytes of indices and updates that are read again.
@@ -123,8 +126,8 @@ def read_again(
     for role, metadata in sources.items():
         if role == "data" or (role == "indices" and partitioning.indices):
             continue
-        over = inference.plan.positions if role == "indices" else positions_of(inference.plan)
-        unit = slab(files_of(metadata), over)
+        over = inference.plan.positions if role == "indices" else tuple_shape(inference.plan)
+        unit = slab(file_shape(metadata), over)
         if role == "indices" and rows.repeats > 1:
             read = rows.tuples
             if (

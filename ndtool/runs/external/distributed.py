@@ -31,15 +31,15 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import choice, execution, phases, resume, spillfiles, worker
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.policy import Troubles
+from ndtool.runs.external.policy import RetryLog
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillFolder
 from ndtool.runs.plan import Plan
 from ndtool.storage import descriptors, locations
 
-HURRY = 0.7  # seconds that workers may take to close a run that failed
-SENT = 10  # the same for writes to a store: a late one would survive the cleanup
-WORTH = 3  # tasks of a phase for each thread, if chunks are small enough
+CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a run that failed
+REMOTE_CLOSE_TIMEOUT = 10  # the same for writes to a store: a late one would survive the cleanup
+TASKS_PER_SLOT = 3  # tasks of a phase for each thread, if chunks are small enough
 
 
 def arguments(
@@ -67,7 +67,9 @@ def arguments(
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
         names[role] = argument if literal else locators.absolute(argument)
     assert output is not None, "validated before"
-    if not REDUCTIONS[reduction].idempotent and _same(names["data"], locators.absolute(output)):
+    if not REDUCTIONS[reduction].idempotent and _is_same_array(
+        names["data"], locators.absolute(output)
+    ):
         raise UsageError(
             f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
             " place"
@@ -75,7 +77,7 @@ def arguments(
     return names
 
 
-def _same(first: str, second: str) -> bool:
+def _is_same_array(first: str, second: str) -> bool:
     a, b = locators.parse(first), locators.parse(second)
     return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
 
@@ -110,7 +112,7 @@ def choose(
     """
     worker.require_one_version(cluster)
     to, rows = output.metadata, plan.rows_in(call, output.metadata)
-    tasks = cluster.slots * WORTH
+    tasks = cluster.slots * TASKS_PER_SLOT
     budget = max(
         1 << 20,
         min(
@@ -124,7 +126,7 @@ def choose(
         partitioning = plan.partition_chunks(call, to, output.at_once, budget, levels)
         if partitioning is None:
             return None
-        return partitioning._replace(in_memory=0, workers=cluster.slots).in_ranges()
+        return partitioning._replace(in_memory=0, workers=cluster.slots).with_ranges()
 
     partitioning = choice.chosen(
         partition, budget, cluster.memory, tuning.REQUEST_COST, _task_memory
@@ -132,7 +134,9 @@ def choose(
     partitioning = partitioning or partition(budget, 1)
     if partitioning is not None and abandoned is not None and abandoned.folder is not None:
         killed = abandoned.partitioning(partitioning)
-        if _task_memory(killed) <= cluster.memory and execution.suits(call, to, killed):
+        if _task_memory(killed) <= cluster.memory and execution.writes_complete_chunks(
+            call, to, killed
+        ):
             partitioning = killed
             abandoned.find_segments(partitioning)
         else:
@@ -145,7 +149,7 @@ def choose(
             f" a worker has {cluster.memory} per thread",
             hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
         )
-    if partitioning is None or not execution.suits(call, to, partitioning):
+    if partitioning is None or not execution.writes_complete_chunks(call, to, partitioning):
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
@@ -163,7 +167,7 @@ def run(
     locations_of: tuple[str, dict[str, str]],
     cluster: Cluster,
     abandoned: AbandonedRun | None,
-    troubles: Troubles,
+    troubles: RetryLog,
     sink: Any,
     progress: ProgressCallback,
     report: phases.ReportCallback,
@@ -190,17 +194,17 @@ def run(
         return
     assert shared is not None, "validated before"
     resumed = abandoned.folder if abandoned else None
-    folder = resumed or _spill(location, partitioning, sweeps=not dry)
+    folder = resumed or _create_spill_folder(location, partitioning, sweeps=not dry)
     token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
     is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
-    seconds = SENT if is_sent else HURRY
-    abandon = partial(cluster.abandon, worker.finish, token, seconds=seconds)
+    seconds = REMOTE_CLOSE_TIMEOUT if is_sent else CLOSE_TIMEOUT
+    abandon = partial(cluster.abandon, worker.close_run, token, seconds=seconds)
     endings.add_cleanup(abandon)
     sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
     try:
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
-        _raise_any(cluster.everywhere(worker.look, sent), BaseException)
+        _raise_first(cluster.run_on_workers(worker.check_access, sent), BaseException)
         store = spillfiles.open_store(folder.inside)
         new_fingerprint = partial(
             resume.fingerprint_of, inference, partitioning.rows, named, call.sources
@@ -215,7 +219,7 @@ def run(
             inference, partitioning, store, cluster, do, progress, report, abandoned,
             troubles=troubles,
         )  # fmt: skip
-        _raise_any(cluster.everywhere(worker.finish, token), NdtoolError)
+        _raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
         if resumed and (change := resume.difference(fingerprint, new_fingerprint())):
             raise OutputError(f"{change} during the run")
     except BaseException as error:
@@ -231,14 +235,14 @@ def run(
         folder.drop()
 
 
-def _raise_any(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
+def _raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
     """Raise the first outcome of workers that is an error of a kind."""
     for outcome in outcomes.values():
         if isinstance(outcome, kind):
             raise outcome
 
 
-def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFolder:
+def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFolder:
     """Create a folder for spilled data; ResourceError if there is too little space."""
     new = spillfiles.create_folder(location, sweeps)
     if not locations.is_url(location):
@@ -257,9 +261,9 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:
     """Raise the errors of `_spill`, as far as possible without creating objects."""
     if not locations.is_url(location):
-        _spill(location, partitioning, sweeps=False).drop()
+        _create_spill_folder(location, partitioning, sweeps=False).drop()
         return
     from ndtool.storage import upload
 
-    spillfiles.require_of_many(location)
+    spillfiles.require_shared(location)
     upload.require_writable(location, folder=True)

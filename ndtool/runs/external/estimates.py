@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.formats import locators
-from ndtool.runs.external.choice import read_again
-from ndtool.runs.external.costs import Costs, Run, Stored
-from ndtool.runs.external.units import positions_of
+from ndtool.runs.external.choice import reread_bytes
+from ndtool.runs.external.costs import CostModel, Costs, StoredArray
+from ndtool.runs.external.units import tuple_shape
 from ndtool.runs.machines import DISK, STORE, Machine
 from ndtool.runs.prices import Estimate, Prices
 from ndtool.storage import locations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 WORKERS = (1, 10, 100, 1000)
 
 
-def run_of(
+def cost_model_for(
     call: OpenCall, partitioning: Partitioning, output: Output | None, spill: str | None
-) -> Run:
+) -> CostModel:
     """Return what the costs of an external run follow from.
 
     spill: the location of a cluster's spilled data, None for a run in one process.
@@ -35,10 +35,10 @@ def run_of(
         kind = "objects" if locations.is_url(spill) else "folder"
     positions = {
         "indices": call.inference.plan.positions,
-        "updates": positions_of(call.inference.plan),
+        "updates": tuple_shape(call.inference.plan),
     }
     inputs = {
-        role: Stored(
+        role: StoredArray(
             source.metadata,
             _is_remote(call, role),
             positions.get(role, ()),
@@ -47,11 +47,11 @@ def run_of(
         for role, source in call.sources.items()
     }
     metadata: dict[str, ArrayMetadata] = {role: stored.metadata for role, stored in inputs.items()}
-    reread = read_again(call.inference, metadata, partitioning)
+    reread = reread_bytes(call.inference, metadata, partitioning)
     to = call.metadata if output is None else output.metadata
     to_url = output is not None and locations.is_url(locators.parse(output.name).path)
     spills = max(1, len(call.spills)) if kind == "memory" else 1
-    return Run(partitioning, kind, inputs, reread, Stored(to, to_url), spills)
+    return CostModel(partitioning, kind, inputs, reread, StoredArray(to, to_url), spills)
 
 
 def _is_remote(call: OpenCall, role: str) -> bool:
@@ -61,7 +61,7 @@ def _is_remote(call: OpenCall, role: str) -> bool:
     return locations.is_url(locators.parse(argument).path)
 
 
-def estimates(run: Run, phases: list[Costs], prices: Prices) -> list[Estimate]:
+def estimates(run: CostModel, phases: list[Costs], prices: Prices) -> list[Estimate]:
     """Return the time and the money of a run for a few numbers of workers."""
     machine, results = STORE if run.is_remote else DISK, list[Estimate]()
     bought = dollars(phases, prices) if run.is_remote else 0.0
@@ -72,7 +72,7 @@ def estimates(run: Run, phases: list[Costs], prices: Prices) -> list[Estimate]:
     return results
 
 
-def run_seconds(run: Run, phases: list[Costs], machine: Machine, workers: int) -> float:
+def run_seconds(run: CostModel, phases: list[Costs], machine: Machine, workers: int) -> float:
     """Return how long a run takes; without a cluster, a worker executes several tasks at once.
 
     One of them waits for the disk.
@@ -87,7 +87,7 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
     at_once: the number of tasks that a worker executes concurrently.
     """
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
-    gets, puts = paid(phase.requests)
+    gets, puts = billed_requests(phase.requests)
     calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
     transferred = (phase.read + phase.written * machine.writing) / machine.bandwidth
     computed = nbytes / machine.moved + phase.tuples / machine.sorted
@@ -105,11 +105,11 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
 def dollars(phases: list[Costs], prices: Prices) -> float:
     """Return the price of requests and of bytes, without machines."""
     total = sum((phase.requests for phase in phases), Counter[str]())
-    gets, puts = paid(total)
+    gets, puts = billed_requests(total)
     nbytes = sum(phase.read + phase.written for phase in phases)
     return gets / 1000 * prices.get + puts / 1000 * prices.put + nbytes / 1e9 * prices.gb
 
 
-def paid(requests: Counter[str]) -> tuple[int, int]:
+def billed_requests(requests: Counter[str]) -> tuple[int, int]:
     """Return the requests that are paid as reads, and as writes; to delete is free."""
     return requests["get"] + requests["head"], requests["put"] + requests["list"]

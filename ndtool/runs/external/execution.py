@@ -26,7 +26,7 @@ from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs import direct, operands
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.runs.executors import Task
 from ndtool.runs.executors.threads import Threads
 from ndtool.runs.external import phases, policy
@@ -34,7 +34,7 @@ from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.phases import ReportCallback
 from ndtool.runs.external.spillstore import Store
 from ndtool.runs.external.tasks import do
-from ndtool.runs.external.units import positions_of, units_of
+from ndtool.runs.external.units import tuple_shape, units_of
 from ndtool.runs.external.work import Arrays, Work
 from ndtool.storage.local import ByteRange
 
@@ -81,7 +81,7 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
-    outside = phases.Outside(call.inference)
+    outside = phases.BoundsReports(call.inference)
     blocks = [
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     ]
@@ -105,7 +105,7 @@ def _stored_blocks(work: Work) -> Iterator[Tuples]:
 
 
 def arrays(
-    call: OpenCall | Inputs,
+    call: OpenCall | OpenInputs,
     partitioning: Partitioning,
     output: Writer | None,
     unread: tuple[str, ...] = (),
@@ -131,7 +131,7 @@ def arrays(
     return Arrays(
         reader("data", partitioning.rows.over),
         reader("indices", plan.positions),
-        None if partitioning.gathers or output is None else reader("updates", positions_of(plan)),
+        None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
         output,
     )
 
@@ -151,16 +151,18 @@ def writer(
 def _output(call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack) -> Writer:
     """Return the writer of an output, through a buffer if the sink cannot take partitions."""
     buffer = None
-    if not suits(call, sink.metadata, partitioning) or (
+    if not writes_complete_chunks(call, sink.metadata, partitioning) or (
         sink.streamed and len(partitioning.rows.over) > 1
     ):
         threads = min(call.threads, partitioning.workers)
-        whole = direct.whole_output(sink, threads, directory=call.spill)
+        whole = direct.output_buffer(sink, threads, directory=call.spill)
         buffer, _ = stack.enter_context(whole)
     return writer(sink, partitioning, call.inference.plan, buffer)
 
 
-def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> bool:
+def writes_complete_chunks(
+    call: OpenCall, output: ArrayMetadata, partitioning: Partitioning
+) -> bool:
     """Whether tasks write complete chunks of an output."""
     if not output.in_chunks:
         return True

@@ -26,16 +26,16 @@ from ndtool.rules.plans import Shape
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 
-ENTRY = 512  # bytes of a task's bookkeeping for a segment that it reads
-CHILD = 128  # the same for a child of a group
-LINE = 32  # the same for a block of a group: its attempt and offsets
-MOST_SEGMENTS = 256  # segments that a task reads together, at most
-MOST_CHILDREN = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
-SHORT = 1 << 32  # rows of a group whose numbers have 4 bytes; larger numbers have 8
-MOST_ROWS = SHORT  # of a partition
-MOST_LEVELS = 6
-MOST_WORKERS = 4
-HOT = 4  # times the tuples of a mean partition from which one is swept in ranges of tuples
+SEGMENT_BYTES = 512  # bytes of a task's bookkeeping for a segment that it reads
+CHILD_BYTES = 128  # the same for a child of a group
+BLOCK_BYTES = 32  # the same for a block of a group: its attempt and offsets
+MAX_SEGMENTS = 256  # segments that a task reads together, at most
+MAX_CHILDREN = (1 << 16) - 1  # partition IDs have 16 bits; the last is for dropped tuples
+MAX_4_BYTE_ROWS = 1 << 32  # rows of a group whose numbers have 4 bytes; larger numbers have 8
+MAX_ROWS = MAX_4_BYTE_ROWS  # of a partition
+MAX_LEVELS = 6
+MAX_WORKERS = 4
+HOT_FACTOR = 4  # times the tuples of a mean partition from which one is swept in ranges of tuples
 
 
 class Partitioning(NamedTuple):
@@ -119,7 +119,7 @@ class Partitioning(NamedTuple):
 
     def local_bytes(self, depth: int) -> int:
         """Return the bytes of a row's number within its group at a depth."""
-        return 4 if prod(self.group_shapes[depth - 1]) <= SHORT else 8
+        return 4 if prod(self.group_shapes[depth - 1]) <= MAX_4_BYTE_ROWS else 8
 
     def id_count(self, depth: int) -> int:
         """Return the number of partition IDs: with dropped tuples one more, the last."""
@@ -214,8 +214,8 @@ class Partitioning(NamedTuple):
         """The maximum bytes of memory of a task."""
         fan_out, segments = max(map(self.fan_out, range(self.levels))), 0
         for depth in range(self.levels):
-            segments = max(segments, min(MOST_SEGMENTS, max(self.fan_out(depth), self.blocks)))
-        entries = CHILD * fan_out + LINE * self.blocks + ENTRY * segments
+            segments = max(segments, min(MAX_SEGMENTS, max(self.fan_out(depth), self.blocks)))
+        entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
         return (
             entries + self.partition_bytes + self.counts + self.scratch + self.chunk * self.at_once
         )
@@ -229,7 +229,7 @@ class Partitioning(NamedTuple):
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
 
-    def in_ranges(self) -> Partitioning:
+    def with_ranges(self) -> Partitioning:
         """Return the partitioning with hot partitions swept in ranges, by several tasks.
 
         A range has so many tuples that reading the partition again adds a quarter to its bytes.
@@ -237,7 +237,7 @@ class Partitioning(NamedTuple):
         if not (self.gathers or self.rows.combines):
             return self
         mean = -(-self.rows.tuples // self.partitions)
-        range_tuples = HOT * max(
+        range_tuples = HOT_FACTOR * max(
             self.block, mean, self.partition_bytes // self.spilled_per_tuple(self.levels - 1)
         )
         return self._replace(range_tuples=range_tuples if range_tuples < self.rows.tuples else 0)
@@ -249,7 +249,7 @@ class Partitioning(NamedTuple):
     def first_occurrences(self, block: int) -> tuple[int, int]:
         """Return the range of stored tuples that occur in a block for the first time."""
         first = block * self.block
-        return self.rows.stored_before(first), self.rows.stored_before(first + self.tuples(block))
+        return self.rows.count_stored(first), self.rows.count_stored(first + self.tuples(block))
 
     def box(self, number: int, depth: int | None = None) -> Box:
         """Return the start and stop of a group along every axis; depth: None for a partition."""
@@ -311,7 +311,7 @@ def partitioning_for(
         common = lcm(units.read, units.written)
         unit = common if common <= block else units.written
         block = max(1, block // unit) * unit
-    workers = min(threads + (threads > 1), MOST_WORKERS)
+    workers = min(threads + (threads > 1), MAX_WORKERS)
     chunk = 0 if units is None else units.held
     repeated = rows.tuples // rows.repeats * rows.tuple_bytes
     indices = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
@@ -332,7 +332,7 @@ def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> 
                 break
         if len(shapes) > 1 and shapes[0] == over:
             del shapes[0]
-        if max(map(grid.blocks, [over, *shapes], shapes)) <= MOST_CHILDREN:
+        if max(map(grid.blocks, [over, *shapes], shapes)) <= MAX_CHILDREN:
             return tuple(shapes)
         levels += 1
 

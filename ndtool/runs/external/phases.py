@@ -15,12 +15,12 @@ from ndtool.errors import BoundsError, OutputError
 from ndtool.rules.inference import Inference
 from ndtool.runs.executors import Executor, Task
 from ndtool.runs.external import policy
-from ndtool.runs.external.partitioning import HOT, Partitioning, phase
-from ndtool.runs.external.policy import ResultCallback, Troubles
+from ndtool.runs.external.partitioning import HOT_FACTOR, Partitioning, phase
+from ndtool.runs.external.policy import ResultCallback, RetryLog
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillStore
-from ndtool.runs.external.tables import Collected, Group
+from ndtool.runs.external.tables import Group, TableBuilder
 
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 
@@ -35,7 +35,7 @@ def run(
     report: ReportCallback,
     abandoned: AbandonedRun | None = None,
     in_order: bool = False,
-    troubles: Troubles | None = None,
+    troubles: RetryLog | None = None,
 ) -> Iterator[str]:
     """Run all phases; yield the name of each before it begins.
 
@@ -43,7 +43,7 @@ def run(
     phase run one at a time, in order. troubles: see `policy.complete`.
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
-    tables, outside = Collected(partitioning, spills), Outside(inference)
+    tables, outside = TableBuilder(partitioning, spills), BoundsReports(inference)
     spilled = map(partitioning.spilled_per_tuple, range(levels - 1))
     bytes_read = [rows.tuple_bytes, *spilled]  # of a tuple, by split
     total_bytes = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
@@ -124,11 +124,11 @@ def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int
     return (group.task(block, partitioning) for group in groups for block in range(group.blocks))
 
 
-def _sweeps(partitioning: Partitioning, tables: Collected, hot_first: bool) -> Iterator[int]:
+def _sweeps(partitioning: Partitioning, tables: TableBuilder, hot_first: bool) -> Iterator[int]:
     """Yield the numbers of the tasks that sweep partitions; hot_first: the longest tasks first."""
     hot: list[int] = []
     if hot_first:
-        few = HOT * -(-partitioning.rows.tuples // partitioning.partitions)
+        few = HOT_FACTOR * -(-partitioning.rows.tuples // partitioning.partitions)
         groups = tables.groups(partitioning.levels)
         hot += (group.number for group in groups if group.tuples > few)
     others = filterfalse(set(hot).__contains__, partitioning.used(partitioning.levels))
@@ -136,14 +136,14 @@ def _sweeps(partitioning: Partitioning, tables: Collected, hot_first: bool) -> I
         yield from _ranges(partitioning, tables.group(partitioning.levels, partition))
 
 
-def _combined(partitioning: Partitioning, tables: Collected) -> Iterator[int]:
+def _combined(partitioning: Partitioning, tables: TableBuilder) -> Iterator[int]:
     """Yield the numbers of the tasks that combine updates of hot partitions."""
     for group in tables.groups(partitioning.levels):
         if not partitioning.gathers and partitioning.is_combined(group.tuples):
             yield from _ranges(partitioning, group, combines=True)
 
 
-def _additional_sweeps(partitioning: Partitioning, tables: Collected) -> int:
+def _additional_sweeps(partitioning: Partitioning, tables: TableBuilder) -> int:
     """Return how many tasks sweep partitions in addition to one for each."""
     if not partitioning.range_tuples:
         return 0
@@ -164,7 +164,7 @@ def _ranges(partitioning: Partitioning, group: Group, combines: bool = False) ->
     return range(first, first + count)
 
 
-class Outside:
+class BoundsReports:
     """Collects the bounds report of a run from its tasks."""
 
     def __init__(self, inference: Inference) -> None:

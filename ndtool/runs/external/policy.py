@@ -18,17 +18,17 @@ from ndtool.errors import NdtoolError, ResourceError, format_count
 from ndtool.runs.executors import Executor, Lost, Task
 
 ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
-AHEAD = 16  # tasks submitted at once for each slot
-LOSSES = 3  # losses of a task, at most
-LATE = 5  # times the median duration of a phase from which a task is late
-LEAST_LATE = 5  # seconds that no task is late before
-KNOWN = 3  # tasks that have ended before one can be late
-RECENT = 999  # durations of which the median is
-WAITS = 7  # errors of a task that may pass, at most
+TASKS_PER_SLOT = 16  # tasks submitted at once for each slot
+MAX_LOSSES = 3  # losses of a task, at most
+LATE_FACTOR = 5  # times the median duration of a phase from which a task is late
+MIN_LATE_SECONDS = 5  # seconds that no task is late before
+MIN_DURATIONS = 3  # tasks that have ended before one can be late
+MAX_DURATIONS = 999  # durations of which the median is
+MAX_RETRIES = 7  # errors of a task that may pass, at most
 BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
 
 
-class Troubles:
+class RetryLog:
     """What a run has survived, for its warnings."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Troubles:
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of trouble."""
         late = [
-            f"{format_count(count, f'{phase} task')} took {LATE} times as long as others, and"
-            f" {'was' if count == 1 else 'were'} started again elsewhere"
+            f"{format_count(count, f'{phase} task')} took {LATE_FACTOR} times as long as others,"
+            f" and {'was' if count == 1 else 'were'} started again elsewhere"
             for phase, count in self._late.items()
         ]
         waits = [
@@ -65,15 +65,19 @@ def complete(
     tasks: Iterable[Task],
     add_result: ResultCallback,
     in_order: bool = False,
-    troubles: Troubles | None = None,
+    troubles: RetryLog | None = None,
 ) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
     The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
     end the run without it.
     """
-    run = _Run(
-        executor, iter(tasks), add_result, 1 if in_order else AHEAD * executor.slots, troubles
+    run = _PhaseRun(
+        executor,
+        iter(tasks),
+        add_result,
+        1 if in_order else TASKS_PER_SLOT * executor.slots,
+        troubles,
     )
     try:
         run.submit_next()
@@ -86,25 +90,25 @@ def complete(
         executor.cancel(*run.unfinished)
 
 
-def patiently(action: Callable[[], object]) -> None:
+def with_retries(action: Callable[[], object]) -> None:
     """Run an action of the client, and again later after errors whose cause may pass."""
-    for waits in range(WAITS):
+    for waits in range(MAX_RETRIES):
         try:
             action()
             return
         except NdtoolError as error:
             if not error.passing:
                 raise
-        time.sleep(_delay_after(waits))
+        time.sleep(_backoff(waits))
     action()
 
 
-def _delay_after(waits: int) -> float:
+def _backoff(waits: int) -> float:
     """Return the seconds to wait after an error that may pass, and `waits` before it."""
     return BACKOFF * 2.0**waits
 
 
-class _Run:
+class _PhaseRun:
     """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
 
     An executor starts tasks in order, so the first ones in as many as it has slots are running.
@@ -112,7 +116,7 @@ class _Run:
 
     def __init__(
         self, executor: Executor, waiting: Iterator[Task], add_result: ResultCallback, most: int,
-        troubles: Troubles | None,
+        troubles: RetryLog | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
         self._executor, self._waiting, self._add_result = executor, waiting, add_result
@@ -122,7 +126,7 @@ class _Run:
         self._running: dict[Task, float] = {}  # when they began
         self._queued: dict[Task, None] = {}
         self._delayed: deque[tuple[float, Task]] = deque()
-        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._durations: deque[float] = deque(maxlen=MAX_DURATIONS)
 
     def submit_next(self) -> None:
         """Submit tasks that are due, as many as may be unfinished, and late ones again."""
@@ -152,7 +156,7 @@ class _Run:
             return
         if isinstance(outcome, Lost):
             self._losses[task] += outcome.times
-            if self._losses[task] > LOSSES:
+            if self._losses[task] > MAX_LOSSES:
                 raise ResourceError(
                     f"workers were lost repeatedly in a {task.phase} task",
                     hint="a smaller --memory makes tasks smaller",
@@ -198,25 +202,25 @@ class _Run:
         """Submit a task again later, if the cause of its error may pass; else raise the error."""
         passing = isinstance(error, NdtoolError) and error.passing
         self._waits[task] += 1
-        if self._troubles is None or not passing or self._waits[task] > WAITS:
+        if self._troubles is None or not passing or self._waits[task] > MAX_RETRIES:
             raise error
         assert isinstance(error, NdtoolError)
         self._troubles.waited(error)
         self._remove(task)
         self._limit = max(1, min(self._limit, self._executor.slots) // 2)
-        due = self._executor.now() + _delay_after(self._waits[task] - 1)
+        due = self._executor.now() + _backoff(self._waits[task] - 1)
         self._delayed.append((due, task))
 
-    def _submit_late(self, now: float, troubles: Troubles) -> None:
+    def _submit_late(self, now: float, troubles: RetryLog) -> None:
         """Submit late tasks again, if no other task waits for a slot.
 
         An executor may have given several tasks to the slot of a stuck one, so that fewer slots are
         taken than tasks are unfinished.
         """
         waits = self._delayed or len(self.unfinished) >= self._limit
-        if waits or self._executor.slots < 2 or len(self._durations) < KNOWN:
+        if waits or self._executor.slots < 2 or len(self._durations) < MIN_DURATIONS:
             return
-        most = max(LATE * median(self._durations), LEAST_LATE)
+        most = max(LATE_FACTOR * median(self._durations), MIN_LATE_SECONDS)
         late = [task for task, began in self._running.items() if now - began > most]
         for task in [task for task in late if self.unfinished[task] == 1]:
             self.unfinished[task] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-NOTE = 128  # bytes of a block's bounds report in the trailer of its segment
+REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 
 
 class TaskResult(NamedTuple):
@@ -21,14 +21,16 @@ class TaskResult(NamedTuple):
     @property
     def end(self) -> bytes:
         """The trailer of a segment of split: all that another run needs to resume it."""
-        return self.starts + json.dumps(self.outside).encode().ljust(NOTE)
+        return self.starts + json.dumps(self.outside).encode().ljust(REPORT_BYTES)
 
     @classmethod
     def of(cls, attempt: int, end: bytes) -> TaskResult:
         """Parse the trailer of a segment into its result; ValueError if it is malformed."""
-        outside = json.loads(end[-NOTE:])
+        outside = json.loads(end[-REPORT_BYTES:])
         return cls(
-            attempt, end[:-NOTE], None if outside is None else OutOfBounds(*map(int, outside))
+            attempt,
+            end[:-REPORT_BYTES],
+            None if outside is None else OutOfBounds(*map(int, outside)),
         )
 
 

@@ -18,17 +18,17 @@ from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.runs.external import policy, spillfiles
 from ndtool.runs.external.partitioning import Partitioning, phase
-from ndtool.runs.external.results import NOTE, TaskResult
+from ndtool.runs.external.results import REPORT_BYTES, TaskResult
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.spill import Segment, SpillFolder
 from ndtool.runs.external.spillfiles import SharedStore
-from ndtool.runs.external.tables import Collected
+from ndtool.runs.external.tables import TableBuilder
 
 RunFingerprint = dict[str, Any]  # fingerprint of a run, as JSON
 
-LISTED = 100_000  # chunks of data to fingerprint, at most: a gather may read few
+MAX_FINGERPRINTED_CHUNKS = 100_000  # chunks of data to fingerprint, at most: a gather may read few
 _MANIFEST = "manifest"
-_CALL = {
+_DIFFERENCES = {
     "version": "the killed run had another version of ndtool",
     "call": "the killed run had another operator, attribute, type or shape",
     "rows": "in the killed run, data or the output had other chunks",
@@ -59,7 +59,7 @@ def difference(fingerprint: RunFingerprint, expected: RunFingerprint) -> str:
     """Return the first difference between two fingerprints, as text; "" if they are equal."""
     for key, value in expected.items():
         if fingerprint.get(key) != value:
-            return _CALL.get(key) or f"{argument_name(value[0])} has changed"
+            return _DIFFERENCES.get(key) or f"{argument_name(value[0])} has changed"
     return ""
 
 
@@ -70,7 +70,10 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 
 
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
-    if role == "data" and grid.blocks(source.metadata.shape, source.metadata.unit) > LISTED:
+    if (
+        role == "data"
+        and grid.blocks(source.metadata.shape, source.metadata.unit) > MAX_FINGERPRINTED_CHUNKS
+    ):
         return None
     fingerprint = source.fingerprint()
     if fingerprint is None and role == "indices" and name.lstrip()[:1] == "[":
@@ -90,7 +93,7 @@ def write_manifest(
         "group_shapes": partitioning.group_shapes,
         "range_tuples": partitioning.range_tuples,
     }  # fmt: skip
-    policy.patiently(partial(store.write_file, _MANIFEST, json.dumps(manifest).encode()))
+    policy.with_retries(partial(store.write_file, _MANIFEST, json.dumps(manifest).encode()))
     return True
 
 
@@ -110,7 +113,7 @@ class AbandonedRun:
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {argument_name(name)} cannot be detected"
             return
-        insides, in_use = spillfiles.abandoned(location)
+        insides, in_use = spillfiles.find_abandoned(location)
         if in_use:
             self.reason = (
                 f"{argument_name(in_use[0])} is from another machine, or from before this"
@@ -143,16 +146,16 @@ class AbandonedRun:
     def find_segments(self, partitioning: Partitioning) -> None:
         """Find the segments that are complete."""
         self._sizes, self._partitioning = self._store.segments(), partitioning
-        self._first = self._results(0, Collected(partitioning, self._store))
+        self._first = self._results(0, TableBuilder(partitioning, self._store))
         self.taken["split"] = len(self._first)
 
-    def splits(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+    def splits(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
         results = self._results(depth, tables) if depth else self._first
         self.taken[phase("split", depth)] = len(results)
         return results
 
-    def rows(self, name: str, tables: Collected) -> dict[int, TaskResult]:
+    def rows(self, name: str, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed tasks of a phase that spills rows, by task."""
         is_known = name == "combine" or self.fingerprint["data"][1] is not None
         results = {
@@ -168,7 +171,7 @@ class AbandonedRun:
         if self.folder is not None:
             self.folder.leave()
 
-    def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+    def _results(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
         results = dict[int, TaskResult]()
         if self.folder is None:
@@ -182,7 +185,7 @@ class AbandonedRun:
         pool.run_all(read, segments, self._store.at_once)
         return results
 
-    def _result(self, segment: Segment, depth: int, tables: Collected) -> TaskResult | None:
+    def _result(self, segment: Segment, depth: int, tables: TableBuilder) -> TaskResult | None:
         """Read the result of a split; None if its segment is incomplete."""
         partitioning = self._partitioning
         number, block = divmod(segment.number, partitioning.blocks)
@@ -191,7 +194,7 @@ class AbandonedRun:
             return None
         nbytes = group.tuples_of(block) * partitioning.spilled_per_tuple(depth)
         children = partitioning.children(number, depth)
-        end = memoryview(bytearray(8 * (children + 1) + NOTE))
+        end = memoryview(bytearray(8 * (children + 1) + REPORT_BYTES))
         if self._sizes[segment] != nbytes + len(end):
             return None
         try:
@@ -200,7 +203,7 @@ class AbandonedRun:
         except (NdtoolError, ValueError, TypeError):
             return None
 
-    def _row_bytes(self, segment: Segment, tables: Collected) -> int | None:
+    def _row_bytes(self, segment: Segment, tables: TableBuilder) -> int | None:
         """Return the bytes of a complete segment of rows; None if no task has its number."""
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")

@@ -42,7 +42,7 @@ class Rows(NamedTuple):
             return number
         return number // (self.repeats * self.period) * self.period + number % self.period
 
-    def stored_before(self, number: int) -> int:
+    def count_stored(self, number: int) -> int:
         """Return how many stored tuples occur before a tuple."""
         if self.repeats == 1:
             return number

@@ -14,7 +14,7 @@ from typing import Any
 from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.sink import Sink
 from ndtool.engine.gathers import silent
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.runs.executors import Executor
 from ndtool.runs.executors.simulator import Meter, Step
 from ndtool.runs.external import execution, phases, spillfiles, tasks
@@ -43,7 +43,7 @@ def run(
     layout = partitioning.layout
     store = _MeteredStore(Store(layout[""], layout[""], (), layout), meter)
     sources = {role: _metered(source, meter) for role, source in call.sources.items()}
-    inputs = Inputs(call.inference, sources, call.threads, call.spill)
+    inputs = OpenInputs(call.inference, sources, call.threads, call.spill)
     writer = execution.writer(_metered(sink, meter), partitioning, call.inference.plan)
     arrays = execution.arrays(inputs, partitioning, _Flat.of(writer, meter))
     arrays = arrays._replace(
@@ -73,7 +73,7 @@ class _MeteredStore:
     def __init__(self, store: Store, meter: Meter) -> None:
         self.at_once, self.nbytes = store.at_once, 0
         self._store, self._meter = store, meter
-        self._rest: Counter[Segment] = Counter()
+        self._unsent: Counter[Segment] = Counter()
 
     def create(self, segment: Segment) -> Segment:
         return self._store.create(segment)
@@ -85,7 +85,7 @@ class _MeteredStore:
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         self._put(segment, len(end))
-        if self._rest.pop(segment, 0):
+        if self._unsent.pop(segment, 0):
             self._meter.add(Step("put", puts=1))
         self._store.finish(segment, end)
 
@@ -115,7 +115,9 @@ class _MeteredStore:
         self._store.close()
 
     def _put(self, segment: Segment, nbytes: int) -> None:
-        objects, self._rest[segment] = divmod(self._rest[segment] + nbytes, spillfiles.OBJECT_BYTES)
+        objects, self._unsent[segment] = divmod(
+            self._unsent[segment] + nbytes, spillfiles.OBJECT_BYTES
+        )
         self._meter.add(Step("put", puts=objects, nbytes=nbytes))
 
 

@@ -44,12 +44,12 @@ class FolderStore:
         self._files: dict[Segment, int] = {}
 
     def create(self, segment: Segment) -> Segment:
-        segment = _attempted(segment)
+        segment = _with_attempt(segment)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._files[segment] = os.open(self._file(segment) + _PART, flags, 0o600)
+            self._files[segment] = os.open(self._segment_path(segment) + _PART, flags, 0o600)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
         return segment
 
     def write(self, segment: Segment, at: int, view: memoryview) -> None:
@@ -57,38 +57,38 @@ class FolderStore:
             descriptors.write_at(self._files[segment], at, view)
         except OSError as exc:
             self._remove(segment)
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         try:
             descriptors.write_at(self._files[segment], os.fstat(self._files[segment]).st_size, end)
             os.close(self._files.pop(segment))  # a network file system reports errors here
-            os.rename(self._file(segment) + _PART, self._file(segment))
+            os.rename(self._segment_path(segment) + _PART, self._segment_path(segment))
         except OSError as exc:
             self._remove(segment)
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def _remove(self, segment: Segment) -> None:
         """Remove an incomplete segment, which takes space that another attempt needs."""
         if (fd := self._files.pop(segment, None)) is not None:
             os.close(fd)
         with suppress(OSError):
-            os.unlink(self._file(segment) + _PART)
+            os.unlink(self._segment_path(segment) + _PART)
 
     def expect(self, segment: Segment, at: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
 
     def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        self._fill(self._file(segment), at, buffer)
+        self._read_into(self._segment_path(segment), at, buffer)
 
     def require_writable(self) -> None:
         """Raise the error of a task if the folder is not writable."""
         segment = self.create(Segment("view", 0, 0))
         os.close(self._files.pop(segment))
-        os.unlink(self._file(segment) + _PART)
+        os.unlink(self._segment_path(segment) + _PART)
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        policy.patiently(partial(self.write_file, table.name, numbers))
+        policy.with_retries(partial(self.write_file, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory
@@ -101,7 +101,7 @@ class FolderStore:
                 file.write(body)
             os.replace(path + _PART, path)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def read_file(self, name: str) -> bytes | None:
         """Return the content of such a file, None if it does not exist."""
@@ -118,7 +118,7 @@ class FolderStore:
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         buffer = memoryview(bytearray(8 * table.columns * (stop - first)))
-        self._fill(os.path.join(self._path, table.name), 8 * table.columns * first, buffer)
+        self._read_into(os.path.join(self._path, table.name), 8 * table.columns * first, buffer)
         return buffer.cast("q")
 
     def close(self) -> None:
@@ -127,15 +127,15 @@ class FolderStore:
             os.close(fd)
         self._files.clear()
 
-    def _file(self, segment: Segment) -> str:
+    def _segment_path(self, segment: Segment) -> str:
         return os.path.join(self._path, _name(segment))
 
-    def _fill(self, path: str, start: int, buffer: memoryview) -> None:
+    def _read_into(self, path: str, start: int, buffer: memoryview) -> None:
         try:
             with open(path, "rb", buffering=0) as file:
                 count = descriptors.read_into(file.fileno(), start, buffer)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
 
@@ -153,31 +153,31 @@ class ObjectStore:
         from ndtool.storage.remotefolder import RemoteFolder
 
         self._folder = RemoteFolder(url)
-        self._rest: dict[Segment, bytearray] = {}  # bytes that do not fill an object yet
-        self._sent: dict[Segment, int] = {}
-        self._going: set[futures.Future[None]] = set()
+        self._unsent: dict[Segment, bytearray] = {}  # bytes that do not fill an object yet
+        self._object_counts: dict[Segment, int] = {}
+        self._in_flight: set[futures.Future[None]] = set()
         self._closed = False
         self._lock = Lock()
 
     def create(self, segment: Segment) -> Segment:
-        segment = _attempted(segment)
-        self._rest[segment], self._sent[segment] = bytearray(), 0
+        segment = _with_attempt(segment)
+        self._unsent[segment], self._object_counts[segment] = bytearray(), 0
         return segment
 
     def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        rest = self._rest[segment]
+        rest = self._unsent[segment]
         for start in range(0, len(view), OBJECT_BYTES):
             rest += view[start : start + OBJECT_BYTES]
             if len(rest) >= OBJECT_BYTES:
-                self._send(segment, bytes(rest[:OBJECT_BYTES]))
+                self._upload(segment, bytes(rest[:OBJECT_BYTES]))
                 del rest[:OBJECT_BYTES]
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         self.write(segment, 0, memoryview(end))
-        rest = self._rest.pop(segment)
+        rest = self._unsent.pop(segment)
         if rest:
-            self._send(segment, bytes(rest))
-        del self._sent[segment]
+            self._upload(segment, bytes(rest))
+        del self._object_counts[segment]
 
     def expect(self, segment: Segment, at: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
@@ -187,7 +187,7 @@ class ObjectStore:
         while done < len(buffer):
             number, start = divmod(at + done, OBJECT_BYTES)
             stop = min(OBJECT_BYTES, start + len(buffer) - done)
-            buffer[done : done + stop - start] = self._span(
+            buffer[done : done + stop - start] = self._read_range(
                 f"{_name(segment)}-{number}", start, stop
             )
             done += stop - start
@@ -196,7 +196,7 @@ class ObjectStore:
         """Do nothing: the claim of the folder proved that it is writable."""
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
-        policy.patiently(partial(self.write_file, table.name, numbers))
+        policy.with_retries(partial(self.write_file, table.name, numbers))
 
     def discard(self, table: Table) -> None:
         pass  # it takes no memory
@@ -216,20 +216,23 @@ class ObjectStore:
 
     def lines(self, table: Table, first: int, stop: int) -> memoryview:
         line = 8 * table.columns
-        return memoryview(self._span(table.name, line * first, line * stop)).cast("q")
+        return memoryview(self._read_range(table.name, line * first, line * stop)).cast("q")
 
     def close(self) -> None:
         """Refuse further writes, and wait for those in flight."""
         with self._lock:
             self._closed = True
-        futures.wait(self._going)
+        futures.wait(self._in_flight)
 
-    def _send(self, segment: Segment, body: bytes) -> None:
-        number, self._sent[segment] = self._sent[segment], self._sent[segment] + 1
+    def _upload(self, segment: Segment, body: bytes) -> None:
+        number, self._object_counts[segment] = (
+            self._object_counts[segment],
+            self._object_counts[segment] + 1,
+        )
         try:
             self._put(f"{_name(segment)}-{number}", body)
         except BaseException:  # another attempt writes objects of other names
-            self._rest.pop(segment, None)
+            self._unsent.pop(segment, None)
             raise
 
     def _put(self, key: str, body: bytes) -> None:
@@ -237,18 +240,18 @@ class ObjectStore:
         with self._lock:
             if self._closed:
                 raise OutputError(f"{printable(self._folder.path)}: the run has ended")
-            self._going.add(going)
+            self._in_flight.add(going)
         try:
             self._folder.write(key, body)
         finally:
-            self._going.discard(going)
+            self._in_flight.discard(going)
             going.set_result(None)
 
-    def _span(self, key: str, start: int, stop: int) -> bytes:
+    def _read_range(self, key: str, start: int, stop: int) -> bytes:
         try:
             return self._folder.read_unchecked(key, start, stop)
         except InputError as error:
-            raise _as_output(error) from None
+            raise _as_output_error(error) from None
 
 
 SharedStore = FolderStore | ObjectStore
@@ -270,14 +273,14 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
             return NewFolder(path, False, False, False, sweeps=sweeps)
         except OSError as exc:
             raise descriptors.failure(exc, location, OutputError) from None
-    require_of_many(location)
+    require_shared(location)
     from ndtool.publish import claims
 
     claims.sweep(location)
     return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
-def require_of_many(url: str) -> None:
+def require_shared(url: str) -> None:
     """Raise UsageError if processes do not share the storage of a URL."""
     if not locations.is_shared(url):
         raise UsageError(
@@ -286,7 +289,7 @@ def require_of_many(url: str) -> None:
         )
 
 
-def abandoned(location: str) -> tuple[list[str], list[str]]:
+def find_abandoned(location: str) -> tuple[list[str], list[str]]:
     """Return the abandoned spill folders in a directory or at a URL, and others.
 
     The first list has the paths of killed runs' data, the second folders that may be in use.
@@ -324,7 +327,7 @@ def _size(entry: os.DirEntry[str]) -> int:
         return 0
 
 
-def _attempted(segment: Segment) -> Segment:
+def _with_attempt(segment: Segment) -> Segment:
     return segment._replace(attempt=int.from_bytes(os.urandom(8)) >> 1)
 
 
@@ -342,14 +345,14 @@ def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
     return sizes
 
 
-def _as_output(error: InputError) -> OutputError:
+def _as_output_error(error: InputError) -> OutputError:
     """Return the error about spilled data that cannot be read."""
     same = OutputError(error.message)
     same.passing = error.passing
     return same
 
 
-def failed(exc: BaseException, name: str = "temporary file") -> Any:
+def convert_error(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
         error = descriptors.failure(exc, name, OutputError)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from ndtool.errors import ResourceError, printable
 from ndtool.runs.external.spill import Segment, Table
-from ndtool.runs.external.spillfiles import failed
+from ndtool.runs.external.spillfiles import convert_error
 from ndtool.storage import descriptors, tempfiles
 
 STRIPE = 1 << 20  # bytes in one directory before the next one, if there are several
@@ -33,9 +33,9 @@ class Store:
         self._phases = phases
         self._tables: dict[str, memoryview] = {}
         self._in_memory = min(nbytes, in_memory)
-        self._buffer = _memory(self._in_memory)
+        self._buffer = _allocate(self._in_memory)
         if nbytes > self._in_memory:
-            shares = _shares(nbytes - self._in_memory, max(1, len(directories)))
+            shares = _file_sizes(nbytes - self._in_memory, max(1, len(directories)))
             try:
                 for directory, share in zip(directories or (None,), shares, strict=True):
                     several = len(directories) > 1
@@ -46,7 +46,7 @@ class Store:
                     descriptors.advise(fd, "RANDOM")
             except BaseException as exc:
                 self.close()
-                raise failed(exc) from None
+                raise convert_error(exc) from None
 
     def create(self, segment: Segment) -> Segment:
         return segment
@@ -59,7 +59,7 @@ class Store:
             try:
                 descriptors.write_at(fd, position, view[head + first : head + stop])
             except OSError as exc:
-                raise failed(exc, name) from None
+                raise convert_error(exc, name) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         pass  # no other run can resume it
@@ -78,7 +78,7 @@ class Store:
             try:
                 descriptors.read_into(fd, position, buffer[head + first : head + stop])
             except OSError as exc:
-                raise failed(exc, name) from None
+                raise convert_error(exc, name) from None
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self._tables[table.name] = numbers
@@ -108,7 +108,7 @@ class Store:
             done += size
 
 
-def _shares(nbytes: int, count: int) -> list[int]:
+def _file_sizes(nbytes: int, count: int) -> list[int]:
     """Return the bytes of each file: the end of its last stripe."""
     if count == 1:
         return [nbytes]
@@ -118,7 +118,7 @@ def _shares(nbytes: int, count: int) -> list[int]:
     return whole
 
 
-def _memory(nbytes: int) -> memoryview:
+def _allocate(nbytes: int) -> memoryview:
     """Return a writable buffer whose pages are allocated on first use."""
     try:
         return memoryview(mmap.mmap(-1, max(1, nbytes), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

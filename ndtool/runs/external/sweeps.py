@@ -20,7 +20,7 @@ from ndtool.rules.grid import Box
 from ndtool.rules.reductions import identity
 from ndtool.runs.external import spill
 from ndtool.runs.external.batches import Allocate, SpilledTuples
-from ndtool.runs.external.partitioning import MOST_CHILDREN
+from ndtool.runs.external.partitioning import MAX_CHILDREN
 from ndtool.runs.external.results import TaskResult
 from ndtool.runs.external.tables import Group
 from ndtool.runs.external.work import Work
@@ -97,7 +97,7 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
     partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
     box, height = partitioning.box(group.number), partitioning.height(group.number)
     first, stop = _range(work, group, at)
-    is_read = bytearray(_chunks(work, box))
+    is_read = bytearray(_chunk_count(work, box))
     segment = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
     done, tuples = 0, _spilled(work, group)
     with work.partition_buffer() as whole:
@@ -107,7 +107,7 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
             with work.arena() as allocate:
                 local = allocate(n * tuples.local_bytes)
                 tuples.read_local(batch, local)
-                if new := _missing(work, box, local, n, allocate, is_read):
+                if new := _missing_chunks(work, box, local, n, allocate, is_read):
                     work.arrays.data.read(box, buffer, new)
                 gathered = allocate(n * width)
                 a, indices, items = bound(height, local, n, width)
@@ -119,14 +119,14 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
     return TaskResult(segment.attempt)
 
 
-def _chunks(work: Work, box: Box) -> int:
+def _chunk_count(work: Work, box: Box) -> int:
     """Return the number of chunks of a partition; 1 if all are read together."""
     sizes = grid.sizes(box)
     count = grid.blocks(sizes, work.arrays.data.chunk or sizes)
-    return 1 if count > MOST_CHILDREN else count
+    return 1 if count > MAX_CHILDREN else count
 
 
-def _missing(
+def _missing_chunks(
     work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
 ) -> Sequence[int]:
     """Return the numbers of a partition's chunks that rows need and that are not read yet.

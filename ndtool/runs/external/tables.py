@@ -60,7 +60,7 @@ class Tuples(NamedTuple):
     ends: memoryview
 
 
-class Places(NamedTuple):
+class BlockOffsets(NamedTuple):
     """Where the gathered rows of a block are: its offsets in each child, and their segments.
 
     attempt: that which spilled the tuples of the block.
@@ -99,15 +99,15 @@ class Tables:
         first = group.segment
         return self._spills.lines(_attempts(group.depth), first, first + count)
 
-    def places(self, group: Group, block: int) -> Places:
+    def places(self, group: Group, block: int) -> BlockOffsets:
         """Return where the gathered rows of a block are."""
         count = self._partitioning.children(group.number, group.depth)
         first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
         end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
-        lines = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
+        lines = self._spills.lines(Table(_positions_name(group), 1 + count), block, block + 2)
         attempts = self.attempts(children[0], end.segment - children[0].segment)
-        return Places(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
+        return BlockOffsets(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
 
     def _groups(self, depth: int, first: int, count: int, after: bool = False) -> Iterator[Group]:
         """Yield successive groups; after: what follows them instead."""
@@ -122,7 +122,7 @@ class Tables:
             yield Group(depth, first + at, first_tuple, end_tuple - first_tuple, block, segment)
 
 
-class Collected:
+class TableBuilder:
     """Collects the results of tasks, depth by depth, and writes the tables from them.
 
     depth: that of the groups whose blocks are split, or restored, next.
@@ -130,7 +130,7 @@ class Collected:
 
     def __init__(self, partitioning: Partitioning, spills: SpillStore) -> None:
         self._partitioning, self._spills = partitioning, spills
-        self._offsets = [_numbers(4)]
+        self._offsets = [_zeros(4)]
         self._offsets[0][2] = partitioning.rows.tuples
         self._starts: list[dict[int, memoryview]] = []
         self._attempts = [memoryview(array("q"))]
@@ -159,7 +159,7 @@ class Collected:
         children = self._partitioning.children
         self._starts.append(
             {
-                group.number: _numbers((2 + children(group.number, depth)) * group.blocks)
+                group.number: _zeros((2 + children(group.number, depth)) * group.blocks)
                 for group in self.groups(depth)
             }
         )
@@ -177,8 +177,8 @@ class Collected:
         """Write the tables of a depth whose blocks are all split."""
         partitioning, depth = self._partitioning, len(self._starts) - 1
         fan, span = partitioning.fan_out(depth), partitioning.segment_tuples(depth + 1)
-        offsets, at, segment = _numbers(2 * partitioning.groups(depth + 1) + 2), 0, 0
-        offsets[0::2] = _line(self._firsts(depth, fan))
+        offsets, at, segment = _zeros(2 * partitioning.groups(depth + 1) + 2), 0, 0
+        offsets[0::2] = _int64s(self._first_tuples(depth, fan))
         for number in range(partitioning.groups(depth + 1)):
             offsets[2 * number + 1] = segment
             at = offsets[2 * number + 2] - offsets[2 * number]
@@ -188,20 +188,20 @@ class Collected:
                 segment += -(-at // span)
         offsets[-1] = segment
         self._offsets.append(offsets)
-        self._attempts.append(_numbers(segment))
+        self._attempts.append(_zeros(segment))
         self._spills.tabulate(_offsets(depth + 1), offsets)
         for group in self.groups(depth):
             self._spills.tabulate(_starts(group), self._starts[depth][group.number])
         if depth and not partitioning.gathers:
             for group in self.groups(depth - 1):
-                self._forget(group)
+                self._discard_starts(group)
 
-    def _forget(self, group: Group) -> None:
+    def _discard_starts(self, group: Group) -> None:
         """Release the starts of a group, which no task reads any more."""
         del self._starts[group.depth][group.number]
         self._spills.discard(_starts(group))
 
-    def _firsts(self, depth: int, fan: int) -> Iterator[int]:
+    def _first_tuples(self, depth: int, fan: int) -> Iterator[int]:
         """Yield the first tuple of each child of all groups at a depth, and the end."""
         at = 0
         for number in range(self._partitioning.groups(depth)):
@@ -232,28 +232,28 @@ class Collected:
             starts, blocks = self._starts[depth][group.number], group.blocks
             count = len(starts) // blocks - 2
             line = 1 + count
-            table, before = _numbers((1 + blocks) * line), [0] * count
+            table, before = _zeros((1 + blocks) * line), [0] * count
             for block in range(blocks):
-                table[block * line : (block + 1) * line] = _line([starts[block], *before])
+                table[block * line : (block + 1) * line] = _int64s([starts[block], *before])
                 offsets = starts[blocks + block :: blocks].tolist()
                 before = list(map(add, before, map(sub, offsets[1:], offsets)))
-            table[blocks * line :] = _line([0, *before])
-            self._spills.tabulate(Table(_places(group), line), table)
+            table[blocks * line :] = _int64s([0, *before])
+            self._spills.tabulate(Table(_positions_name(group), line), table)
             del starts
-            self._forget(group)
+            self._discard_starts(group)
 
     def discard_places(self, depth: int) -> None:
         """Release the tables that restored the rows of blocks at a depth."""
         for group in self.groups(depth):
             line = 1 + self._partitioning.children(group.number, depth)
-            self._spills.discard(Table(_places(group), line))
+            self._spills.discard(Table(_positions_name(group), line))
 
 
 def _starts(group: Group) -> Table:
     return Table(f"starts{group.depth}-{group.number}", group.blocks)
 
 
-def _places(group: Group) -> str:
+def _positions_name(group: Group) -> str:
     return f"places{group.depth}-{group.number}"
 
 
@@ -265,9 +265,9 @@ def _attempts(depth: int) -> Table:
     return Table(f"attempts{depth}", 1)
 
 
-def _numbers(count: int) -> memoryview:
+def _zeros(count: int) -> memoryview:
     return memoryview(bytearray(8 * count)).cast("q")
 
 
-def _line(numbers: Iterable[int]) -> memoryview:
+def _int64s(numbers: Iterable[int]) -> memoryview:
     return memoryview(array("q", numbers))

@@ -28,10 +28,10 @@ from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.runs.external import spill, sweeps
 from ndtool.runs.external.batches import Allocate, SpilledTuples
-from ndtool.runs.external.partitioning import MOST_SEGMENTS, Partitioning, phase
+from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.sweeps import bound, changed
-from ndtool.runs.external.tables import Group, Places
+from ndtool.runs.external.tables import BlockOffsets, Group
 from ndtool.runs.external.work import Work
 
 
@@ -86,7 +86,9 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
         )
         updates = None if work.arrays.updates is None else allocate(n * width)
         if depth:
-            _take_block(work, group, block, updates, (ids, local, starts), allocate, boxes)
+            _partition_spilled_block(
+                work, group, block, updates, (ids, local, starts), allocate, boxes
+            )
         else:
             first = block * partitioning.block
             indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
@@ -133,7 +135,7 @@ def _block(work: Work, number: int, depth: int) -> tuple[Group, int]:
     return work.tables.group(depth, group), block
 
 
-def _take_block(
+def _partition_spilled_block(
     work: Work, group: Group, block: int, updates: memoryview | None,
     split: tuple[memoryview, memoryview, memoryview], allocate: Allocate, boxes: _kernels.Boxes,
 ) -> None:  # fmt: skip
@@ -189,21 +191,21 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
         return TaskResult(segment.attempt)
 
 
-def _read_rows(work: Work, places: Places, buffer: memoryview) -> None:
+def _read_rows(work: Work, places: BlockOffsets, buffer: memoryview) -> None:
     """Read the rows of a block, in the order of the children that they are from."""
     ranges: list[tuple[spill.Segment, int, int]] = []
     at = end = 0
     for segment, start, nbytes in _segments(work.partitioning, places):
         ranges.append((segment, start, nbytes))
         end += nbytes
-        if len(ranges) == MOST_SEGMENTS:
+        if len(ranges) == MAX_SEGMENTS:
             spill.read_all(work.spills, ranges, buffer[at:end])
             ranges, at = [], end
     spill.read_all(work.spills, ranges, buffer[at:end])
 
 
 def _segments(
-    partitioning: Partitioning, places: Places
+    partitioning: Partitioning, places: BlockOffsets
 ) -> Iterator[tuple[spill.Segment, int, int]]:
     """Yield the segments of rows that a block needs: (segment, offset, bytes) of each."""
     width, base = partitioning.rows.width, places.children[0].segment

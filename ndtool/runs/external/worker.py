@@ -16,7 +16,7 @@ from ndtool.formats.streams import Streams
 from ndtool.publish.gate import Gate
 from ndtool.publish.shared import Shared, SharedFile
 from ndtool.rules.inference import Inference
-from ndtool.runs.calls import Inputs
+from ndtool.runs.calls import OpenInputs
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import execution, spillfiles
 from ndtool.runs.external.partitioning import Partitioning
@@ -42,12 +42,12 @@ class Call(NamedTuple):
     folder: str
 
 
-_open: OrderedDict[str, _Opened] = OrderedDict()  # by token
-_ended: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
-_turn = Lock()
+_open: OrderedDict[str, _OpenRun] = OrderedDict()  # by token
+_ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
+_lock = Lock()
 
 
-class _Gated:
+class _GatedSink:
     """A sink that can be closed against further writes."""
 
     def __init__(self, sink: Any) -> None:
@@ -65,14 +65,14 @@ class _Gated:
         self._sink.close()
 
 
-class _Opened:
+class _OpenRun:
     """The open arrays of a run on a worker. users: the number of running tasks."""
 
     users = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
-            raise mismatch("a worker", __version__, call.version)
+            raise version_error("a worker", __version__, call.version)
         with ExitStack() as stack:
             self.sources: dict[str, Source] = {}
             for role, argument in call.arguments.items():
@@ -88,11 +88,11 @@ class _Opened:
                     raise OutputError(
                         f"{argument_name(argument)} has another type or shape on a worker"
                     )
-            output = _Gated(_output(call.output))
+            output = _GatedSink(_output(call.output))
             stack.callback(output.close)
             spills = spillfiles.open_store(call.folder)
             stack.callback(spills.close)
-            inputs = Inputs(call.inference, self.sources)
+            inputs = OpenInputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
@@ -100,12 +100,12 @@ class _Opened:
             self.close = stack.pop_all().close
 
 
-def _ended_already(name: str) -> OutputError:
+def _run_ended(name: str) -> OutputError:
     return OutputError(f"{argument_name(name)}: the run has ended")
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _without_causes() -> Iterator[None]:
     """Remove the causes of our errors: the client may not be able to unpickle a library's."""
     try:
         yield
@@ -114,31 +114,31 @@ def _alone() -> Iterator[None]:
         raise
 
 
-def look(call: Call) -> NdtoolError | None:
+def check_access(call: Call) -> NdtoolError | None:
     """Return the error if this worker cannot open the arrays or write spilled data, else None."""
     try:
-        with _alone(), _at_work(call):
+        with _without_causes(), _open_run(call):
             spillfiles.open_store(call.folder).require_writable()
     except NdtoolError as error:
         return error
     return None
 
 
-@_alone()
+@_without_causes()
 def perform(call: Call, phase: str, number: int) -> Any:
     """Run a task on this worker; the first one of a run opens its arrays."""
-    with _at_work(call) as opened:
+    with _open_run(call) as opened:
         return do(opened.work, phase, number)
 
 
 @contextmanager
-def _at_work(call: Call) -> Iterator[_Opened]:
+def _open_run(call: Call) -> Iterator[_OpenRun]:
     """Yield the open arrays of a run, and keep them open for the time of the context."""
-    with _turn:
-        if call.token in _ended:
-            raise _ended_already(call.output.name)
+    with _lock:
+        if call.token in _ended_tokens:
+            raise _run_ended(call.output.name)
         if call.token not in _open:
-            _open[call.token] = _Opened(call)
+            _open[call.token] = _OpenRun(call)
         _open.move_to_end(call.token)
         opened = _open[call.token]
         opened.users += 1
@@ -148,19 +148,19 @@ def _at_work(call: Call) -> Iterator[_Opened]:
     try:
         yield opened
     finally:
-        with _turn:
+        with _lock:
             opened.users -= 1
 
 
-def finish(token: str) -> NdtoolError | None:
+def close_run(token: str) -> NdtoolError | None:
     """Close a run on this worker; return the error if one of its inputs has changed, else None."""
-    with _turn:
+    with _lock:
         opened = _open.pop(token, None)
-        _ended.append(token)
+        _ended_tokens.append(token)
     if opened is None:
         return None
     try:
-        with _alone():
+        with _without_causes():
             for source in opened.sources.values():
                 source.recheck()
     except NdtoolError as error:
@@ -177,12 +177,12 @@ def version() -> str:
 
 def require_one_version(cluster: Cluster) -> None:
     """Raise UsageError if a worker has another version of ndtool, or none."""
-    for name, actual in cluster.everywhere(version).items():
+    for name, actual in cluster.run_on_workers(version).items():
         if actual != __version__:
-            raise mismatch(f"the worker at {name}", actual, __version__)
+            raise version_error(f"the worker at {name}", actual, __version__)
 
 
-def mismatch(worker_name: str, actual: object, expected: str) -> UsageError:
+def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
     what = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
     return UsageError(
