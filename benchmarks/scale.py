@@ -31,7 +31,7 @@ from ndtool.runs.prices import Prices
 
 # A sixteenth of an i4i.4xlarge, the machine of the CloudSort record: 25 Gbit/s, 128 GiB, $1.373 an
 # hour. Of S3: requests of 30 ms, 5,500 reads and 3,500 writes a second on the prefix of a run.
-THREAD = Machine(0.03, 16, 195e6, 5500.0, 3500.0, scheduled=0.002)
+THREAD = Machine(0.03, 16, 195e6, 5500.0, 3500.0, scheduler_seconds=0.002)
 MACHINE = THREAD._replace(bandwidth=16 * 195e6, at_once=256)  # all of it, as one worker
 PRICES = Prices(machine_hour=1.373 / 16)
 WHOLE = PRICES._replace(machine_hour=1.373)
@@ -139,7 +139,7 @@ def steps_of(phase: Costs, number: int, machine: Machine) -> list[Step]:
 
     gets, puts = estimates.billed_requests(phase.requests)
     nbytes, tuples = share(phase.read + phase.written), share(phase.tuples)
-    seconds = nbytes / machine.moved + tuples / machine.sorted
+    seconds = nbytes / machine.copy_rate + tuples / machine.sort_rate
     return [
         Step("tables", gets=phase.steps - 2),
         Step("get", gets=share(gets), nbytes=share(phase.read)),
@@ -177,7 +177,9 @@ def dask_shuffle(case: Case) -> tuple[float, float]:
     there, back = 16 * case.tuples, (8 + case.width) * case.tuples
     tasks = 2 * (there + back) / FRAME + case.nbytes / FRAME
     moved = case.nbytes + case.tuples * (8 + case.width) + 3 * (there + back)
-    took = max(tasks * case.machine.scheduled, moved / case.workers / case.machine.bandwidth)
+    took = max(
+        tasks * case.machine.scheduler_seconds, moved / case.workers / case.machine.bandwidth
+    )
     gets, puts = (case.nbytes + 8 * case.tuples) / CHUNK, case.width * case.tuples / CHUNK
     requests = gets / 1000 * case.prices.get + puts / 1000 * case.prices.put
     return took, requests + case.workers * took / 3600 * case.prices.machine_hour
@@ -279,7 +281,7 @@ def ran(client: object) -> tuple[float, dict[str, int], dict[str, float]]:
 def scheduled(tasks: dict[str, int], costs: dict[str, float], each: float) -> float:
     """Return the simulated seconds of tasks whose durations are known."""
     meter = Meter()
-    simulator = Simulator(WORKERS, Machine(0.0, 1, 1e18, scheduled=each), meter)
+    simulator = Simulator(WORKERS, Machine(0.0, 1, 1e18, scheduler_seconds=each), meter)
 
     def do(phase: str, number: int) -> None:
         meter.add(Step("computing", seconds=costs[phase]))

@@ -260,6 +260,10 @@ def test_time_is_limited_by_the_slowest_resource() -> None:
     assert estimates.seconds(phase, machine, 1) == pytest.approx(200)
     assert estimates.seconds(phase, machine, 100) == pytest.approx(2)
     assert estimates.seconds(phase, machine, 1000) == pytest.approx(2)  # there are 100 tasks
-    assert estimates.seconds(phase, machine._replace(gets=1000.0), 100) == pytest.approx(100)
-    assert estimates.seconds(phase, machine._replace(every=1e10), 100) == pytest.approx(10)
-    assert estimates.seconds(phase, machine._replace(scheduled=1.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(get_rate=1000.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(total_bandwidth=1e10), 100) == pytest.approx(
+        10
+    )
+    assert estimates.seconds(phase, machine._replace(scheduler_seconds=1.0), 100) == pytest.approx(
+        100
+    )

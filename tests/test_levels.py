@@ -97,10 +97,10 @@ def test_the_choice_of_levels() -> None:
     """More levels where memory or the number of segments asks for them, and only there."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         allowed = memory // 2
-        cut = choice.chosen(lambda *options: large(True, *options), allowed, memory)
+        cut = choice.choose(lambda *options: large(True, *options), allowed, memory)
         assert cut is not None
         assert (cut.levels, cut.memory <= memory) == (levels, True)
-    few = choice.chosen(
+    few = choice.choose(
         lambda budget, levels: partitioning_for(
             Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
         ),
@@ -116,7 +116,7 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
+    cut = choice.choose(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
     assert cut is not None
     spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1

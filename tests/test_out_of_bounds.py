@@ -28,7 +28,7 @@ from ndtool.rules.inference import Input
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
 from ndtool.runs.external.partitioning import partitioning_for
@@ -202,11 +202,11 @@ def test_the_rules_on_extremes(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + normalized_indices(indices, 3, Handling("clip"))).tolist() == clipped
-    assert (10 + normalized_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
+    assert (10 + normalize_indices(indices, 3, Handling("clip"))).tolist() == clipped
+    assert (10 + normalize_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
     beyond_all = [
         -7 if i == 13 else i
-        for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
+        for i in (10 + normalize_indices(indices, 3, Handling("fill"))).tolist()
     ]
     assert beyond_all == filled
 

@@ -26,7 +26,7 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.runs.touched import TouchedByGather, IndexSet
+from ndtool.runs.touched import IndexSet, TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
 CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")

@@ -49,7 +49,7 @@ class Toy:
     def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"toy": call(*arguments)}
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         call(*arguments)
 
     def _attempts(self, task: Task) -> list[Any]:

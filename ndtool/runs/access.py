@@ -52,11 +52,14 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """
     addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
     boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
-    strict = call.inference.handling == Handling()
-    handling = Handling("error" if strict else "clip")
-    indices = operands.bound(call.inference, operands.load_indices(call), handling)
-    marks, buffer = bytearray(2 * TUPLES_PER_SAMPLE), memoryview(bytearray(4 * TUPLES_PER_SAMPLE))
-    local = buffer.cast("I")
+    is_strict = call.inference.handling == Handling()
+    handling = Handling("error" if is_strict else "clip")
+    indices = operands.bind_indices(call.inference, operands.load_indices(call), handling)
+    id_buffer, buffer = (
+        bytearray(2 * TUPLES_PER_SAMPLE),
+        memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),
+    )
+    local_indices = buffer.cast("I")
     local_count = total = highest = 0
     lowest = rows.height
     source = call.sources["indices"]
@@ -66,14 +69,14 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
             mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, item, boxes, marks, buffer, offsets):
+        if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):
             continue  # out of bounds: the run reports it
         is_wide = boxes.partitions > MAX_BYTE_IDS
-        partition_ids = memoryview(marks).cast("H") if is_wide else marks
-        numbers = [(partition_ids[i] << SHIFT) + local[i] for i in range(item.tuples)]
-        lowest, highest = min(lowest, *numbers), max(highest, *numbers)
-        steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
-        local_count += sum(step <= tuning.RANDOM_READ_COST for step in steps)
-        total += len(steps)
+        partition_ids = memoryview(id_buffer).cast("H") if is_wide else id_buffer
+        row_indices = [(partition_ids[i] << SHIFT) + local_indices[i] for i in range(item.tuples)]
+        lowest, highest = min(lowest, *row_indices), max(highest, *row_indices)
+        distances = [abs(b - a) * rows.width for a, b in pairwise(row_indices)]
+        local_count += sum(distance <= tuning.RANDOM_READ_COST for distance in distances)
+        total += len(distances)
     span = max(0, highest + 1 - lowest) * rows.width
     return local_count / total if total else 0.0, span

@@ -46,8 +46,8 @@ class OpenCall:
     ) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve(request.threads)
-        self.spills = request.spill_locations
-        self.spill = self.spills[0] if self.spills else None
+        self.spill_directories = request.spill_locations
+        self.spill = self.spill_directories[0] if self.spill_directories else None
         self.from_caller = frozenset(open_sources or ())
         self.sources: dict[str, Source] = {}
         try:
@@ -68,7 +68,7 @@ class OpenCall:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
-            source = source or locators.open_role(role, argument, streams, self._data)
+            source = source or locators.open_role(role, argument, streams, self._data_dtype)
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(
@@ -76,7 +76,7 @@ class OpenCall:
                 )
 
     @property
-    def _data(self) -> Dtype | None:
+    def _data_dtype(self) -> Dtype | None:
         """The element type of data, which are opened first."""
         source = next(iter(self.sources.values()), None)
         if source is None:
@@ -96,9 +96,9 @@ class OpenCall:
 
     def with_threads(self, count: int) -> "OpenCall":
         """Return the call with another number of threads. It has the same inputs: close one."""
-        other = copy(self)
-        other.threads = count
-        return other
+        call = copy(self)
+        call.threads = count
+        return call
 
     def recheck(self) -> None:
         """Raise OutputError if an input changed since it was opened."""

@@ -61,7 +61,7 @@ class Conversion:
                 Input(request.source, metadata.dtype, metadata.shape).viewed_as(request.dtype).dtype
             )
             self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
-            self.output = _resolved(request, self.metadata, metadata.layout)
+            self.output = _resolve_output(request, self.metadata, metadata.layout)
         except BaseException:
             self.close()
             raise
@@ -92,11 +92,13 @@ class Conversion:
         self.close()
 
 
-def _resolved(request: Request, metadata: ArrayMetadata, like: ChunkLayout | None) -> Output:
+def _resolve_output(
+    request: Request, metadata: ArrayMetadata, layout: ChunkLayout | None
+) -> Output:
     """Resolve the output; DtypeError if its format cannot store the element type."""
     output = outputs.resolve(
         request.output, metadata, clobber=request.clobber, sync=request.sync, only=request.only,
-        encoding=Encoding(request.chunks, request.shards, request.codec, like),
+        encoding=Encoding(request.chunks, request.shards, request.codec, layout),
     )  # fmt: skip
     dtype, stored = metadata.dtype.name, output.stored.name
     if stored != dtype and not request.as_void:

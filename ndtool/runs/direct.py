@@ -67,16 +67,16 @@ def gather(
             )
         return
 
-    def choose() -> Gathering:
+    def choose_kernel() -> Gathering:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
         return dispatch.gathering(
             inference.plan, item, shape, data, nbytes, inference.row.negatives
         )
 
-    kernel, byte_range = choose(), loaded.byte_range
+    kernel, byte_range = choose_kernel(), loaded.byte_range
     if kernel.packs and loaded.constant is None:
         byte_range, data = _copy_row_major(loaded)
-        kernel = choose()
+        kernel = choose_kernel()
     if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
         yield ""
         _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
@@ -84,8 +84,10 @@ def gather(
     with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         paged = write is not None
-        if not dispatch.gather(kernel, data, validated.bound, out, call.threads, progress, paged):
-            raise operands.changed(inference)
+        if not dispatch.gather(
+            kernel, data, validated.bound_indices, out, call.threads, progress, paged
+        ):
+            raise operands.changed_error(inference)
 
 
 def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
@@ -99,52 +101,52 @@ def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
 
 def _gather_items(
     validated: Validated,
-    runs: Runs,
+    slices: Runs,
     byte_range: ByteRange,
     data: Operand,
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
     """Gather in work items, each written when complete."""
-    inference, indices = validated.call.inference, validated.bound
+    inference, indices = validated.call.inference, validated.bound_indices
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else team(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    prefetches = _advise_access(byte_range, runs, nbytes)  # prefetch for each work item
+    prefetches = _advise_access(byte_range, slices, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
     if limit is not None and releases:  # a page for each tuple may be in memory at a time
-        tuples = max(1, limit // 4 // workers // (PAGE + runs.width))
-        item_bytes = min(item_bytes, tuples * runs.width)
+        tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
+        item_bytes = min(item_bytes, tuples * slices.width)
 
     def gather_item(item: WorkItem) -> None:
         if prefetches:
-            gathers.will_need(runs, data, indices, item)
+            gathers.will_need(slices, data, indices, item)
         buffer = buffers.take()
         rows = buffer[: item.tuples * item.width]
-        if not gathers.gather_item(runs, data, indices, item, rows, team_size):
-            raise operands.changed(inference)
+        if not gathers.gather_item(slices, data, indices, item, rows, team_size):
+            raise operands.changed_error(inference)
         if releases:
             byte_range.advise("dontneed")
-        written = item.byte_range(runs.width)
+        written = item.byte_range(slices.width)
         sink.write(written.start, rows)
         buffers.give(buffer)
         progress(written.stop / nbytes)
 
-    buffers = BufferPool(min(nbytes, max(item_bytes, runs.itemsize)))
-    run_all(gather_item, gathers.work_items(runs, item_bytes), workers)
+    buffers = BufferPool(min(nbytes, max(item_bytes, slices.itemsize)))
+    run_all(gather_item, gathers.work_items(slices, item_bytes), workers)
 
 
-def _advise_access(data: ByteRange, runs: Runs, gathered: int) -> bool:
+def _advise_access(data: ByteRange, slices: Runs, output_bytes: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
-    if is_cold and gathers.needs_all(runs, size):
+    if is_cold and gathers.needs_all(slices, size):
         if not memory.holds(size):  # such a plan is direct only if its tuples are in order
             return False
         _prefetch_all(data)
         is_cold = False
-    if gathered < size // 2:
+    if output_bytes < size // 2:
         data.advise("random")  # no readahead around each slice
     return is_cold
 
@@ -175,8 +177,8 @@ def scatter(
         if isinstance(origin, Constant):
             origin.fill(out)
         work = Scatter(
-            inference.plan, dtype, None, validated.bound, updates, combining, out,
+            inference.plan, dtype, None, validated.bound_indices, updates, combining, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):
-            raise operands.changed(inference)
+            raise operands.changed_error(inference)

@@ -20,12 +20,12 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 
-def opened(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
+def open_lowered(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call of a lowered operator as the call that computes it."""
     call = OpenCall(request, open_sources)
     try:
         lowering = rules.infer(
-            {role: one.shape for role, one in call.inference.inputs.items()},
+            {role: info.shape for role, info in call.inference.inputs.items()},
             request.attributes.axis,
         )[1]
         indices = _indices(call, lowering)

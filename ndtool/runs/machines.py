@@ -18,15 +18,15 @@ class Machine(NamedTuple):
     latency: float
     at_once: int
     bandwidth: float
-    gets: float = 0.0
-    puts: float = 0.0
-    every: float = 0.0
-    sorted: float = 20e6
-    moved: float = 4e9
-    scheduled: float = 0.0
-    writing: float = 1.0
+    get_rate: float = 0.0
+    put_rate: float = 0.0
+    total_bandwidth: float = 0.0
+    sort_rate: float = 20e6
+    copy_rate: float = 4e9
+    scheduler_seconds: float = 0.0
+    write_factor: float = 1.0
 
 
 # S3's limits are for one prefix.
-STORE = Machine(0.03, 16, 100e6, 5500.0, 3500.0, scheduled=0.01)
-DISK = Machine(1e-4, 16, 1e9, writing=2.0)
+STORE = Machine(0.03, 16, 100e6, 5500.0, 3500.0, scheduler_seconds=0.01)
+DISK = Machine(1e-4, 16, 1e9, write_factor=2.0)

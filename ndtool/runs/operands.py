@@ -77,9 +77,9 @@ class Validated(NamedTuple):
     outside: BoundsError | None
 
     @property
-    def bound(self) -> Indices:
+    def bound_indices(self) -> Indices:
         """The indices, bound for kernels."""
-        return bound(self.call.inference, self.indices, self.handling)
+        return bind_indices(self.call.inference, self.indices, self.handling)
 
     @property
     def handling(self) -> Handling:
@@ -129,7 +129,7 @@ def validate(call: OpenCall) -> Validated:
     """
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
-    inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
+    inputs = bind_indices(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
         inference.name_inputs(error, call.inference.inputs)
@@ -138,19 +138,19 @@ def validate(call: OpenCall) -> Validated:
     validated = Validated(call, indices, error)
     if call.inference.requires_distinct:
         try:
-            distinct.check(plan, validated.bound, call.inference.row.negatives)
+            distinct.check(plan, validated.bound_indices, call.inference.row.negatives)
         except DuplicatesError as duplicates:
             inference.name_inputs(duplicates, call.inference.inputs)
             raise
     return validated
 
 
-def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
+def bind_indices(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices and their handling for kernels."""
     filling = bind.filling_for(inferred.plan, inferred.filling) if handling.skips else None
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 
-def changed(inferred: Inference) -> OutputError:
+def changed_error(inferred: Inference) -> OutputError:
     """Return the error that an index that was valid has become invalid."""
     return OutputError(f"{argument_name(inferred.inputs['indices'].name)} changed during the run")

@@ -65,7 +65,7 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
         _partition_chunked(call, limit, out, at_once) if chunked else _partition_flat(call, limit)
     )
     if partitioning is not None:
-        return planned("sweep", call, partitioning, reason, output)
+        return external_plan("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
@@ -105,13 +105,15 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
     """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
     data, gathers = call.sources["data"], not call.inference.scatters
-    nbytes = call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _counts(call)
+    nbytes = (
+        call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _count_bytes(call)
+    )
     if at_once is not None:
         from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        nbytes += max(call.threads, _at_once(call, at_once)) * chunk_bytes
+        nbytes += max(call.threads, _concurrent_chunks(call, at_once)) * chunk_bytes
     if gathers and (not isinstance(data, Flat) or data.local_range is None):
         from ndtool.runs import touched
 
@@ -119,7 +121,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> in
     return nbytes
 
 
-def _counts(call: OpenCall) -> int:
+def _count_bytes(call: OpenCall) -> int:
     """Return the bytes of the counts of updates, and of the bits of a check for duplicates."""
     from ndtool.runs.external.rows import rows_of
 
@@ -128,7 +130,7 @@ def _counts(call: OpenCall) -> int:
     return rows.height * rows.count_bytes + bits
 
 
-def planned(
+def external_plan(
     way: str,
     call: OpenCall,
     partitioning: Partitioning,
@@ -165,9 +167,9 @@ def _partition_chunked(
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, Flat) and not _is_readable_in_parts(data):
+    if isinstance(data, Flat) and not _is_partitionable(data):
         if limit is not None:
-            _require_parts(call, data, allowed)
+            _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
     if not rows.tuples or not rows.width or rows.height < 2:
         return None, "nothing is accessed at random"
@@ -181,13 +183,16 @@ def _partition_chunked(
         assembled = min(assembled, rows.tuples * chunk_bytes)
     working_set = (
         assembled
-        + _counts(call)
+        + _count_bytes(call)
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
-    fits, budget = memory.holds(working_set, allowed), min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
+    fits_in_memory, budget = (
+        memory.holds(working_set, allowed),
+        min(allowed // 2, tuning.MAX_SWEEP_MEMORY),
+    )
     reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
-    if fits:
+    if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
         is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
@@ -199,19 +204,21 @@ def _partition_chunked(
     for output in (out, out._replace(grid=out.shape, layout=None)):  # or assemble its chunks
         written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, at_once, allowed))
-        if partitioning := choice.chosen(partition, budget, allowed):
+        if partitioning := choice.choose(partition, budget, allowed):
             break
-        minimums.append(choice.least(partition))
+        minimums.append(choice.min_memory(partition))
     else:
-        if fits:
+        if fits_in_memory:
             return None, reason
         if limit is not None and any(minimums):
             raise choice.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
-    if fits:
-        swept = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
-        reason = f"assembling chunks takes as long as writing {assembled} bytes, a sweep {swept}"
-        return (partitioning if swept < assembled else None), reason
+    if fits_in_memory:
+        sweep_cost = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
+        reason = (
+            f"assembling chunks takes as long as writing {assembled} bytes, a sweep {sweep_cost}"
+        )
+        return (partitioning if sweep_cost < assembled else None), reason
     return partitioning, reason
 
 
@@ -244,7 +251,7 @@ def partition_chunks(
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, out)
-    units = units_of(call.inference, metadata, out, _at_once(call, at_once))
+    units = units_of(call.inference, metadata, out, _concurrent_chunks(call, at_once))
     if not metadata["data"].in_chunks and (not call.inference.scatters or not out.in_chunks):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
@@ -252,7 +259,7 @@ def partition_chunks(
     return partitioning if prod(partitioning.partition_shape) <= MAX_ROWS else None
 
 
-def _at_once(call: OpenCall, written: int) -> int:
+def _concurrent_chunks(call: OpenCall, written: int) -> int:
     """Return how many chunks to read or write concurrently, independent of processors."""
     return max(written, *(item.at_once for item in call.sources.values()))
 
@@ -263,19 +270,19 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, Flat), "no array has chunks"
     local_range = data.local_range
-    if local_range is None or not _is_readable_in_parts(data):
+    if local_range is None or not _is_partitionable(data):
         if limit is not None:
-            _require_parts(call, data, allowed)
+            _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
-    constant = isinstance(data, Constant)
-    if constant and not call.inference.scatters:
+    is_constant = isinstance(data, Constant)
+    if is_constant and not call.inference.scatters:
         return None, "data are one value"
-    if limit is None and not local_range.mapped and not constant:
+    if limit is None and not local_range.mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
-    size += _counts(call)
+    size += _count_bytes(call)
     if memory.holds(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
     from ndtool.runs.external import choice
@@ -290,31 +297,34 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
         return partitioning.within(allowed)
 
-    partitioning = choice.chosen(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
+    partitioning = choice.choose(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        minimum = choice.least(partition)
+        minimum = choice.min_memory(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
             raise choice.memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
     local_fraction, span = access.sample_locality(call, rows)
-    scattered = rows.tuples * (1 - local_fraction)
-    random_reads = scattered * max(1 - allowed / size, 0.25)
+    nonlocal_tuples = rows.tuples * (1 - local_fraction)
+    random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.holds(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep = tuning.RANDOM_READ_COST, choice.cost(partitioning)
-    if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, choice.cost(partitioning)
+    if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
-        touched = min(int(scattered * (PAGE + rows.width)), span)
-        if memory.holds(int(touched * uncached), allowed):
+        touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
+        if memory.holds(int(touched_bytes * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)
             read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
-    direct = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
-    reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
+    direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
+    reason = (
+        f"access at random takes as long as reading {direct_cost} bytes in order, a sweep"
+        f" {sweep_cost}"
+    )
     if limit is not None and not (is_sparse or is_bounded(call) or memory.holds(span, allowed)):
         return partitioning, f"direct access would take more memory than {allowed}"
-    return (partitioning if sweep < direct else None), reason
+    return (partitioning if sweep_cost < direct_cost else None), reason
 
 
 def is_bounded(call: OpenCall) -> bool:
@@ -322,13 +332,13 @@ def is_bounded(call: OpenCall) -> bool:
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
-def _is_readable_in_parts(data: Flat) -> bool:
+def _is_partitionable(data: Flat) -> bool:
     """Whether partitions of flat data are byte ranges of a local file."""
-    is_turned = data.metadata.order == "F" and len(data.metadata.shape) > 1
-    return data.local_range is not None and not is_turned
+    is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
+    return data.local_range is not None and not is_transposed
 
 
-def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
+def _require_partitionable(call: OpenCall, data: Flat, allowed: int) -> None:
     """Raise ResourceError if data that cannot be read in parts do not fit in memory.
 
     A few tuples touch only some pages of a file.
@@ -341,9 +351,9 @@ def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
         not call.inference.scatters and memory.holds(pages * PAGE, allowed)
     ):
         return
-    what = "is in Fortran order" if metadata.order == "F" else "is remote"
+    obstacle = "is in Fortran order" if metadata.order == "F" else "is remote"
     raise ResourceError(
-        f"{argument_name(data.name)} {what} and larger than --memory {format_size(allowed)}, so"
+        f"{argument_name(data.name)} {obstacle} and larger than --memory {format_size(allowed)}, so"
         " it cannot be read in parts: expected a local file or a store, in C order",
         hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )

@@ -41,8 +41,8 @@ def parse(fields: Any, name: str = "prices") -> Prices:
             raise UsageError(
                 f"{name}: {format_value(key)} is not a price: expected {_format_keys()}"
             )
-        number = type(price) in (int, float) and 0 <= price <= _MAX_PRICE
-        if not number:
+        is_price = type(price) in (int, float) and 0 <= price <= _MAX_PRICE
+        if not is_price:
             raise UsageError(
                 f"{name}: {key} is {format_value(price)}: expected a number of dollars, at least 0"
             )

@@ -91,8 +91,8 @@ class Request(NamedTuple):
                     " expected a directory"
                 )
         elif not os.path.isdir(location):
-            what = "is not a directory" if os.path.lexists(location) else "does not exist"
+            problem = "is not a directory" if os.path.lexists(location) else "does not exist"
             raise UsageError(
-                f"--spill {argument_name(location)} {what}: expected an existing directory"
+                f"--spill {argument_name(location)} {problem}: expected an existing directory"
             )
         return location

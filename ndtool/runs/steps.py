@@ -82,7 +82,7 @@ def open_call(request: Request, open_sources: dict[str, Source] | None = None) -
         return OpenCall(request, open_sources)
     from ndtool.runs import lowering
 
-    return lowering.opened(request, open_sources)
+    return lowering.open_lowered(request, open_sources)
 
 
 def resolve_output(call: OpenCall) -> Output | None:

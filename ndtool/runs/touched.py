@@ -57,30 +57,30 @@ class TouchedByGather:
         if isinstance(plan, ElementsPlan):
             self._row_shape: Shape = plan.data
             self._slice_shape: Shape = ()
-            self._axes: tuple[int, ...] = (plan.axis,)
+            self._indexed_axes: tuple[int, ...] = (plan.axis,)
             self._positions = plan.indices
         else:
             b = len(plan.batch)
             self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
-            self._axes = tuple(range(b, b + plan.k))
+            self._indexed_axes = tuple(range(b, b + plan.k))
             self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
-        self._step: Shape | None = None
-        self._marks: IndexSet | None = None
+        self._block_step: Shape | None = None
+        self._touched_blocks: IndexSet | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
         coordinates = grid.blocks_along(self._plan.data, step)
-        row_count = len(self._row_shape)
-        if self._marks is None or self._step != step:
-            strides = layouts.contiguous(coordinates[:row_count], 1)
-            self._marks = self._touched_indices(
-                step[:row_count], strides, 1, prod(coordinates[:row_count])
+        row_axes = len(self._row_shape)
+        if self._touched_blocks is None or self._block_step != step:
+            strides = layouts.contiguous(coordinates[:row_axes], 1)
+            self._touched_blocks = self._touched_indices(
+                step[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
-            self._step = step
-        each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
-        for numbers in self._marks.sorted_batches():
-            for number in numbers:
-                yield from range(number * each, (number + 1) * each)
+            self._block_step = step
+        blocks_per_row = prod(coordinates[row_axes:])  # a slice is in all blocks along its axes
+        for row_indices in self._touched_blocks.sorted_batches():
+            for row_index in row_indices:
+                yield from range(row_index * blocks_per_row, (row_index + 1) * blocks_per_row)
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield the disjoint byte ranges (start, stop) that the gather reads, ascending.
@@ -95,57 +95,59 @@ class TouchedByGather:
         row_count = prod(self._row_shape)
         granule = max(1, GRANULE // unit)
         strides = layouts.contiguous(self._row_shape, 1, fortran)
-        ones = (1,) * len(self._row_shape)
-        marks = self._touched_indices(ones, strides, granule, -(-row_count // granule))
+        unit_steps = (1,) * len(self._row_shape)
+        granule_set = self._touched_indices(unit_steps, strides, granule, -(-row_count // granule))
         first = stop = 0
-        for lane in range(width if fortran else 1):
-            for numbers in marks.sorted_batches():
-                for number in numbers:
-                    offset = (lane * row_count + number * granule) * unit
+        for element in range(width if fortran else 1):
+            for granules in granule_set.sorted_batches():
+                for granule_index in granules:
+                    offset = (element * row_count + granule_index * granule) * unit
                     if offset != stop:
                         if stop > first:
                             yield first, stop
                         first = offset
-                    stop = (lane * row_count + min(row_count, (number + 1) * granule)) * unit
+                    stop = (
+                        element * row_count + min(row_count, (granule_index + 1) * granule)
+                    ) * unit
         if stop > first:
             yield first, stop
 
-    def _stored_rows(self, numbers: IndexArray) -> IndexArray:
+    def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
         """Return the rows of the stored indices that have tuples; batches may share them."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
-            return numbers
+            return tuple_indices
         per_batch = plan.per_batch
-        return numbers // (plan.repeats * per_batch) * per_batch + numbers % per_batch
+        return tuple_indices // (plan.repeats * per_batch) * per_batch + tuple_indices % per_batch
 
     def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
         """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
-        marks = IndexSet(count)
+        touched = IndexSet(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
-            return marks
+            return touched
         import numpy as np
 
         from ndtool.runs import bounds
 
-        k, tuples = len(self._axes), prod(self._positions)
+        k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
-        pitches = layouts.contiguous(self._positions, 1)
+        position_strides = layouts.contiguous(self._positions, 1)
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
-            numbers = np.arange(first, min(first + step, tuples))
-            slab = values[self._stored_rows(numbers)]
+            tuple_indices = np.arange(first, min(first + step, tuples))
+            slab = values[self._stored_rows(tuple_indices)]
             rows = np.zeros(len(slab), np.int64)
-            for component, axis in enumerate(self._axes):
+            for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
-                coordinates = bounds.normalized_indices(slab[:, component], size, self._handling)
+                coordinates = bounds.normalize_indices(slab[:, component], size, self._handling)
                 # clip dropped indices: any block will do
                 rows += coordinates.clip(0, size - 1) // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
-                if axis not in self._axes and steps[axis] < size:
-                    coordinates = numbers // pitches[axis] % self._positions[axis]
+                if axis not in self._indexed_axes and steps[axis] < size:
+                    coordinates = tuple_indices // position_strides[axis] % self._positions[axis]
                     rows += coordinates // steps[axis] * strides[axis]
-            marks.add(rows // granule)
-        return marks
+            touched.add(rows // granule)
+        return touched
 
 
 class IndexSet:
@@ -157,16 +159,16 @@ class IndexSet:
         self._batches: list[Any] = []
         self._merged_count = self._unmerged_count = 0
 
-    def add(self, numbers: IndexArray) -> None:
+    def add(self, indices: IndexArray) -> None:
         """Add numbers to the set."""
         import numpy as np
 
         if self._count <= MAX_FLAGS:
             if self._flags is None:
                 self._flags = np.zeros(self._count, np.bool_)
-            self._flags[numbers] = True
+            self._flags[indices] = True
             return
-        self._batches.append(np.unique(numbers))
+        self._batches.append(np.unique(indices))
         self._unmerged_count += len(self._batches[-1])
         if self._unmerged_count > max(self._merged_count, SLAB):
             self._merge()
@@ -181,9 +183,9 @@ class IndexSet:
                 yield (np.flatnonzero(flags) + first).tolist()
         elif self._batches:
             self._merge()
-            (sorted_numbers,) = self._batches
-            for first in range(0, len(sorted_numbers), SLAB):
-                yield sorted_numbers[first : first + SLAB].tolist()
+            (sorted_indices,) = self._batches
+            for first in range(0, len(sorted_indices), SLAB):
+                yield sorted_indices[first : first + SLAB].tolist()
 
     def _merge(self) -> None:
         import numpy as np

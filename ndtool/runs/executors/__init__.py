@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 class Task(NamedTuple):
     """An idempotent call, do(phase, number), that any process can make."""
 
-    do: Callable[[str, int], Any]
+    call: Callable[[str, int], Any]
     phase: str
     number: int
 
     def outcome(self) -> Any:
         """Make the call in this thread; return its result, or the exception that it raises."""
         try:
-            return self.do(self.phase, self.number)
+            return self.call(self.phase, self.number)
         except BaseException as error:
             return error
 
@@ -32,7 +32,7 @@ class Lost(NamedTuple):
     times: the number of losses before the executor reported one.
     """
 
-    times: int = 1
+    losses: int = 1
 
 
 class Executor(Protocol):
@@ -75,7 +75,7 @@ class Cluster(Executor, Protocol):
     def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         """Make a call in each process; return the outcomes by process name."""
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         """Stop the tasks that still run after a failure.
 
         Kills processes that belong to this run alone; others make the call, with a timeout in

@@ -81,8 +81,8 @@ class Cluster:
         if not keys:
             return {}
         running = self._request(self._client.processing)
-        others = [name for name, tasks in running.items() if not keys.intersection(tasks)]
-        return {"workers": others, "allow_other_workers": True} if others else {}
+        idle_workers = [name for name, tasks in running.items() if not keys.intersection(tasks)]
+        return {"workers": idle_workers, "allow_other_workers": True} if idle_workers else {}
 
     def cancel(self, *tasks: Task) -> None:
         dropped = set(tasks)
@@ -121,17 +121,19 @@ class Cluster:
 
     def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Make a call to the scheduler; ResourceError if the connection is lost."""
-        lost: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
+        connection_errors: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
         try:
             return call(*arguments, **options)
-        except lost:
+        except connection_errors:
             raise _connection_lost() from None
 
     def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        ended: dict[str, Any] = self._request(self._client.run, call, *arguments, on_error="return")
-        return ended
+        outcomes: dict[str, Any] = self._request(
+            self._client.run, call, *arguments, on_error="return"
+        )
+        return outcomes
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         if self._kill is not None:
             self._kill()
             return
@@ -140,9 +142,9 @@ class Cluster:
             with suppress(*_connection_errors(), OSError):
                 self._client.run(call, *arguments, on_error="ignore")
 
-        asking = Thread(target=request, daemon=True)
-        asking.start()
-        asking.join(seconds)
+        thread = Thread(target=request, daemon=True)
+        thread.start()
+        thread.join(seconds)
 
 
 def _connection_lost() -> ResourceError:
@@ -178,12 +180,14 @@ def connect(
             assert workers is not None, "a scheduler or workers are given"
             from ndtool.runs.executors import localcluster
 
-            own, kill = stack.enter_context(localcluster.cluster(workers, threads, JOIN_TIMEOUT))
-            client = stack.enter_context(distributed.Client(own, set_as_default=False))
+            local_cluster, kill = stack.enter_context(
+                localcluster.cluster(workers, threads, JOIN_TIMEOUT)
+            )
+            client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
         elif isinstance(scheduler, str):
             for name in _LOGGERS:  # their errors reach us as exceptions
-                silent = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
-                stack.enter_context(silent)
+                silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
+                stack.enter_context(silenced)
             client = stack.enter_context(_client(distributed, scheduler))
         else:
             client = scheduler
@@ -209,18 +213,22 @@ def library() -> Any:
 
 def _client(distributed: Any, scheduler: str) -> Any:
     is_file = "://" not in scheduler and (os.path.exists(scheduler) or scheduler.endswith(".json"))
-    shown = printable(scheduler if is_file or "://" in scheduler else scheduler.rpartition("@")[2])
+    display_name = printable(
+        scheduler if is_file or "://" in scheduler else scheduler.rpartition("@")[2]
+    )
     address = _address(scheduler) if is_file else scheduler
     register(address)
     try:
         return distributed.Client(address, timeout=ANSWER_TIMEOUT, set_as_default=False)
     except ValueError as exc:
         error: NdtoolError = UsageError(
-            f"--scheduler {shown} is not an address: {library_message(exc)}:"
+            f"--scheduler {display_name} is not an address: {library_message(exc)}:"
             " expected tcp://host:port, or a scheduler file"
         )
     except Exception as exc:  # the package documents no exception type
-        error = ResourceError(f"{shown}: cannot connect to a scheduler: {library_message(exc)}")
+        error = ResourceError(
+            f"{display_name}: cannot connect to a scheduler: {library_message(exc)}"
+        )
     gc.collect()  # closes the failed client; closed while another one starts, it would deadlock
     raise error
 

@@ -39,25 +39,27 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
         stack.callback(scratch.drop)
         # A restarted worker that is lost again at this timeout would be dropped for good.
-        patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
-        stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **patient}))
-        made: Any = distributed.LocalCluster  # untyped
-        started = made(
+        settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
+        stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **settings}))
+        create: Any = distributed.LocalCluster  # untyped
+        local_cluster = create(
             n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
             memory_limit=0, local_directory=scratch.inside, silence_logs=logging.CRITICAL + 1,
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
-        kill = partial(_kill_workers, started, other_processes)
+        kill = partial(_kill_workers, local_cluster, other_processes)
         endings.add_cleanup(kill)
         stack.callback(endings.remove_cleanup, kill)
-        stack.enter_context(started)
+        stack.enter_context(local_cluster)
         try:
             # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.
             _start_tracker()  # which would unblock it in that thread
-            started.loop.add_callback(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT})
-            started.scale(workers)  # after the cleanup is registered
-            _wait_for_workers(started, workers, seconds)
-            yield started, kill
+            local_cluster.loop.add_callback(
+                signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT}
+            )
+            local_cluster.scale(workers)  # after the cleanup is registered
+            _wait_for_workers(local_cluster, workers, seconds)
+            yield local_cluster, kill
         except BaseException:
             kill()
             raise
@@ -72,36 +74,38 @@ def _start_tracker() -> None:
         sys.warnoptions.remove("ignore:resource_tracker")
 
 
-def _wait_for_workers(started: Any, workers: int, seconds: float) -> None:
+def _wait_for_workers(local_cluster: Any, workers: int, seconds: float) -> None:
     """Wait until the workers have started."""
     hint = "each worker is a Python process in the current directory"
-    last = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            started.wait_for_workers(workers, timeout=CHECK_INTERVAL)
+            local_cluster.wait_for_workers(workers, timeout=CHECK_INTERVAL)
             return
         except TimeoutError:
-            if any(worker.status.name == "failed" for worker in started.workers.values()):
+            if any(worker.status.name == "failed" for worker in local_cluster.workers.values()):
                 raise ResourceError("the workers could not be started", hint=hint) from None
-            if time.monotonic() > last:
+            if time.monotonic() > deadline:
                 message = f"{workers} workers have not started in {seconds} seconds"
                 raise ResourceError(message, hint=hint) from None
 
 
-def _kill_workers(started: Any, other_processes: set[Any]) -> None:
+def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:
     """Kill the processes and wait until they have ended, since their folder is removed next."""
     with suppress(RuntimeError, TimeoutError):  # its loop is closed, or waits for the main thread
-        started.sync(_kill_processes, started, other_processes, callback_timeout=KILL_TIMEOUT)
+        local_cluster.sync(
+            _kill_processes, local_cluster, other_processes, callback_timeout=KILL_TIMEOUT
+        )
     for process in set(active_children()) - other_processes:
         process.kill()
         process.join(KILL_TIMEOUT)
 
 
-async def _kill_processes(started: Any, other_processes: set[Any]) -> None:
+async def _kill_processes(local_cluster: Any, other_processes: set[Any]) -> None:
     """Kill all worker processes, starting ones too, and prevent their restart."""
-    started.worker_spec.clear()  # no further starts, no restarts
+    local_cluster.worker_spec.clear()  # no further starts, no restarts
     logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
     for process in set(active_children()) - other_processes:
         process.kill()
-    closing = [worker.close(timeout=CLOSE_TIMEOUT) for worker in started.workers.values()]
+    closing = [worker.close(timeout=CLOSE_TIMEOUT) for worker in local_cluster.workers.values()]
     await asyncio.gather(*closing, return_exceptions=True)

@@ -40,9 +40,9 @@ class Faults(NamedTuple):
 
     lost: float = 0.0
     late: float = 0.0
-    times: float = 10.0
-    refused: float = 0.0
-    pause: float = 1.0
+    slowdown: float = 10.0
+    throttled: float = 0.0
+    retry_delay: float = 1.0
 
 
 class Meter:
@@ -65,7 +65,7 @@ class Meter:
         else:
             self._steps.append(step)
 
-    def take(self) -> list[Step]:
+    def pop_steps(self) -> list[Step]:
         """Return the steps since the last call."""
         steps, self._steps = self._steps, []
         return steps
@@ -87,7 +87,7 @@ class Simulator:
         faults: Faults = Faults(),  # noqa: B008
         seed: int = 0,
         memory: int = 4 << 30,
-        tick: float | None = None,
+        interval: float | None = None,
     ) -> None:
         self.slots, self.memory, self.meter = slots, memory, meter
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -95,10 +95,10 @@ class Simulator:
         self._waiting: deque[Task] = deque()
         self._running: list[tuple[float, int, Task, Any]] = []  # a heap, by end
         self._cancelled: set[int] = set()
-        self._free: defaultdict[str, float] = defaultdict(
+        self._busy_until: defaultdict[str, float] = defaultdict(
             float
         )  # until when a limited resource is busy
-        self._clock, self._begun, self._tick = 0.0, 0, tick
+        self._clock, self._started_count, self._interval = 0.0, 0, interval
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
@@ -107,10 +107,10 @@ class Simulator:
         # Attempts that do not count any more keep their slots, and are not waited for.
         while self._waiting or len(self._running) > len(self._cancelled):
             while self._waiting and len(self._running) < self.slots:
-                self._begin(self._waiting.popleft())
+                self._start(self._waiting.popleft())
             end, number, task, outcome = self._running[0]
-            if self._tick and end > self._clock + self._tick:
-                self._clock += self._tick
+            if self._interval and end > self._clock + self._interval:
+                self._clock += self._interval
                 yield None
                 continue
             heapq.heappop(self._running)
@@ -135,52 +135,52 @@ class Simulator:
     def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"simulated": call(*arguments)}
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         call(*arguments)
 
-    def _begin(self, task: Task) -> None:
+    def _start(self, task: Task) -> None:
         """Run a task, and compute when it ends."""
         draw, faults = self._random.random(), self._faults
-        begin = self._served("scheduler", self._clock, self._machine.scheduled)
-        self.spent["scheduler"] += begin - self._clock
-        lost, works = draw < faults.lost, draw >= faults.lost / 2
-        self.meter.take()
-        outcome = task.outcome() if works else None
-        end = begin
-        for step in self.meter.take():
-            end = self._ended(end, step)
+        start = self._completion_time("scheduler", self._clock, self._machine.scheduler_seconds)
+        self.spent["scheduler"] += start - self._clock
+        lost, executes = draw < faults.lost, draw >= faults.lost / 2
+        self.meter.pop_steps()
+        outcome = task.outcome() if executes else None
+        end = start
+        for step in self.meter.pop_steps():
+            end = self._end_of_step(end, step)
         if faults.lost <= draw < faults.lost + faults.late:
-            end = begin + (end - begin) * faults.times
-        self._begun += 1
+            end = start + (end - start) * faults.slowdown
+        self._started_count += 1
         result = Lost() if lost else outcome
-        heapq.heappush(self._running, (end, self._begun, task, result))
+        heapq.heappush(self._running, (end, self._started_count, task, result))
 
-    def _ended(self, start: float, step: Step) -> float:
+    def _end_of_step(self, start: float, step: Step) -> float:
         """Return when a step ends that begins at `start`."""
         machine, requests = self._machine, step.gets + step.puts
-        begin, at = start + step.seconds, machine.latency * ceil(requests / machine.at_once)
+        computed, latency = start + step.seconds, machine.latency * ceil(requests / machine.at_once)
         self.spent["computing"] += step.seconds
-        self.spent["latency"] += at
+        self.spent["latency"] += latency
         self.spent["bandwidth"] += step.nbytes / machine.bandwidth
-        end = begin + at + step.nbytes / machine.bandwidth
+        end = computed + latency + step.nbytes / machine.bandwidth
         for name, amount, rate in (
-            ("requests to read", step.gets, machine.gets),
-            ("requests to write", step.puts, machine.puts),
-            ("bandwidth of all", step.nbytes, machine.every),
+            ("requests to read", step.gets, machine.get_rate),
+            ("requests to write", step.puts, machine.put_rate),
+            ("bandwidth of all", step.nbytes, machine.total_bandwidth),
         ):
             if amount and rate:
-                served = self._served(name, begin, amount / rate)
-                self.spent[name] += max(0.0, served - end)
-                end = max(end, served)
-        if self._faults.refused and requests:
-            refused = sum(
-                self._random.random() < self._faults.refused for _ in range(min(requests, 1000))
+                available = self._completion_time(name, computed, amount / rate)
+                self.spent[name] += max(0.0, available - end)
+                end = max(end, available)
+        if self._faults.throttled and requests:
+            throttled = sum(
+                self._random.random() < self._faults.throttled for _ in range(min(requests, 1000))
             )
-            self.meter.totals["refused"] += refused
-            end += self._faults.pause if refused else 0.0
+            self.meter.totals["throttled"] += throttled
+            end += self._faults.retry_delay if throttled else 0.0
         return end
 
-    def _served(self, name: str, start: float, seconds: float) -> float:
+    def _completion_time(self, name: str, start: float, seconds: float) -> float:
         """Return when a resource that all share has served a request that takes it so long."""
-        self._free[name] = max(self._free[name], start) + seconds
-        return self._free[name]
+        self._busy_until[name] = max(self._busy_until[name], start) + seconds
+        return self._busy_until[name]

@@ -32,17 +32,17 @@ class Threads:
 
     def completed(self) -> Iterator[tuple[Task, Any]]:
         with self._changed:
-            missing = min(self.slots, len(self._waiting)) - 1 - self._active_count
-        pool.start(self._run_tasks, missing)
+            thread_count = min(self.slots, len(self._waiting)) - 1 - self._active_count
+        pool.start(self._run_tasks, thread_count)
         while True:
             with self._changed:
                 while self._running and not (self._waiting or self._outcomes):
                     self._changed.wait()
-                ended = self._outcomes.popleft() if self._outcomes else None
-                if ended is None and not self._waiting:
+                result = self._outcomes.popleft() if self._outcomes else None
+                if result is None and not self._waiting:
                     return
-            if ended is not None:
-                yield ended
+            if result is not None:
+                yield result
             else:
                 self._run_next()
 
@@ -63,8 +63,8 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._waiting.clear()
-        for helper in self._threads:
-            helper.join()
+        for thread in self._threads:
+            thread.join()
 
     def _run_tasks(self) -> None:
         with self._changed:

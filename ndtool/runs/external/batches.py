@@ -21,30 +21,30 @@ class Batch(NamedTuple):
     tuples: int
 
 
-def batches(tuples: Tuples, first: int, stop: int, most: int) -> Iterator[Batch]:
+def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch]:
     """Yield tuples first..stop of a group, at most `most` of MOST_SEGMENTS blocks at a time."""
     slices: list[Slice] = []
-    total = 0
+    tuple_count = 0
     for block_slice in _slices(tuples, first, stop):
         count = block_slice[2] - block_slice[1]
-        if total + count > most or len(slices) == MAX_SEGMENTS:
-            yield Batch(slices, total)
-            slices, total = [], 0
+        if tuple_count + count > limit or len(slices) == MAX_SEGMENTS:
+            yield Batch(slices, tuple_count)
+            slices, tuple_count = [], 0
         slices.append(block_slice)
-        total += count
+        tuple_count += count
     if slices:
-        yield Batch(slices, total)
+        yield Batch(slices, tuple_count)
 
 
 def _slices(tuples: Tuples, first: int, stop: int) -> Iterator[Slice]:
     """Yield the blocks that have tuples first..stop of a group, and where in each."""
-    at = 0
-    for block, (begin, end) in enumerate(zip(tuples.begins, tuples.ends, strict=True)):
-        count = end - begin
-        if count and at + count > first:
-            yield block, begin + max(0, first - at), min(end, begin + stop - at)
-        at += count
-        if at >= stop:
+    position = 0
+    for block, (start, end) in enumerate(zip(tuples.begins, tuples.ends, strict=True)):
+        count = end - start
+        if count and position + count > first:
+            yield block, start + max(0, first - position), min(end, start + stop - position)
+        position += count
+        if position >= stop:
             return
 
 
@@ -69,12 +69,12 @@ class SpilledTuples:
         """Read the updates of a batch."""
         self._read(batch, self._partitioning.rows.width, True, buffer)
 
-    def _read(self, batch: Batch, size: int, is_second: bool, buffer: memoryview) -> None:
+    def _read(self, batch: Batch, size: int, is_row: bool, buffer: memoryview) -> None:
         ranges = []
         for block, first, stop in batch.slices:
-            before = self.local_bytes * self._tuples.parent.tuples_of(block) if is_second else 0
+            offset = self.local_bytes * self._tuples.parent.tuples_of(block) if is_row else 0
             segment = self.segment(block)
-            ranges.append((segment, before + first * size, (stop - first) * size))
+            ranges.append((segment, offset + first * size, (stop - first) * size))
         spill.read_all(self._store, ranges, buffer)
 
     def prefetch(self) -> None:

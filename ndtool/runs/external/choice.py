@@ -22,7 +22,7 @@ Memory = Callable[[Partitioning], int]
 MIN_POWER, MAX_POWER = 10, 34  # powers of two of the budgets that are tried if memory is short
 
 
-def chosen(
+def choose(
     partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT_COST,
     memory: Memory = lambda partitioning: partitioning.memory,
 ) -> Partitioning | None:  # fmt: skip
@@ -35,7 +35,9 @@ def chosen(
     return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
 
 
-def least(partition: Partition, memory: Memory = lambda partitioning: partitioning.memory) -> int:
+def min_memory(
+    partition: Partition, memory: Memory = lambda partitioning: partitioning.memory
+) -> int:
     """Return the bytes of memory of the partitioning that takes least; 0 if there is none."""
     return min(map(memory, _minimal_partitionings(partition)), default=0)
 
@@ -57,13 +59,18 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST
     segment_cost: that of a random read of spilled data, for each segment, twice in a gather.
     """
     rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
-    seeking = 2 * _segment_count(partitioning) * segment_cost * partitioning.spilled
+    seek_cost = 2 * _segment_count(partitioning) * segment_cost * partitioning.spilled
     offsets = sum(
         partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
-    sorting = (rows.tuples * partitioning.levels + offsets) * tuning.SORT_COST
+    sort_cost = (rows.tuples * partitioning.levels + offsets) * tuning.SORT_COST
     read = rows.height * rows.width * partitioning.gathers
-    return read + 2 * partitioning.spilled + sorting + seeking // max(1, partitioning.spilled_total)
+    return (
+        read
+        + 2 * partitioning.spilled
+        + sort_cost
+        + seek_cost // max(1, partitioning.spilled_total)
+    )
 
 
 def _segment_count(partitioning: Partitioning) -> int:
@@ -73,11 +80,11 @@ def _segment_count(partitioning: Partitioning) -> int:
 
 def _partitionings_by_levels(partition: Partition, budget: int) -> Iterator[Partitioning]:
     """Yield the partitionings for a budget, each with more levels than the one before."""
-    before = 0
+    previous = 0
     for levels in range(1, MAX_LEVELS + 1):
         partitioning = partition(budget, levels)
-        if partitioning is not None and partitioning.levels > before:
-            before = partitioning.levels
+        if partitioning is not None and partitioning.levels > previous:
+            previous = partitioning.levels
             yield partitioning
 
 
@@ -86,9 +93,9 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
 
     Larger blocks make smaller tables.
     """
-    for power, times in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
+    for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in _partitionings_by_levels(partition, 1 << power):
-            block = partitioning.block * times
+            block = partitioning.block * multiplier
             yield partitioning._replace(block=block, in_memory=0, indices=0).within(0)
 
 
@@ -126,8 +133,8 @@ def reread_bytes(
     for role, metadata in sources.items():
         if role == "data" or (role == "indices" and partitioning.indices):
             continue
-        over = inference.plan.positions if role == "indices" else tuple_shape(inference.plan)
-        unit = slab(file_shape(metadata), over)
+        positions = inference.plan.positions if role == "indices" else tuple_shape(inference.plan)
+        unit = slab(file_shape(metadata), positions)
         if role == "indices" and rows.repeats > 1:
             read = rows.tuples
             if (
@@ -140,6 +147,6 @@ def reread_bytes(
                 read + 2 * partitioning.blocks * (unit - 1)
             ) * rows.tuple_bytes - metadata.nbytes
         else:
-            within = ends - ends * partitioning.block // lcm(partitioning.block, unit)
-            reread += within * unit * (metadata.nbytes // rows.tuples)
+            divided = ends - ends * partitioning.block // lcm(partitioning.block, unit)
+            reread += divided * unit * (metadata.nbytes // rows.tuples)
     return reread

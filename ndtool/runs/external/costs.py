@@ -49,7 +49,7 @@ class StoredArray(NamedTuple):
         """The number of objects of a chunked array."""
         return grid.blocks(self.metadata.shape, self.metadata.unit)
 
-    def reads(self, partitioning: Partitioning) -> Counter[str]:
+    def read_requests(self, partitioning: Partitioning) -> Counter[str]:
         """Return the requests that read it: each chunk once, or once for each block in it."""
         metadata = self.metadata
         if not self.is_remote or not metadata.nbytes:
@@ -79,18 +79,18 @@ class StoredArray(NamedTuple):
         if slab == 1:
             return 0
         ends = partitioning.blocks - 1
-        inside = ends - ends * partitioning.block // lcm(partitioning.block, slab)
+        divided = ends - ends * partitioning.block // lcm(partitioning.block, slab)
         boxes = 2 * len(self.shape) - 1  # of a range that begins and ends anywhere
-        return inside * -(-chunks * slab // max(1, prod(self.shape))) * boxes
+        return divided * -(-chunks * slab // max(1, prod(self.shape))) * boxes
 
-    def writes(self) -> Counter[str]:
+    def write_requests(self) -> Counter[str]:
         """Return the requests that write it."""
         if not self.is_remote:
             return Counter()
         if self.metadata.in_chunks:
             return Counter(put=self.files)
-        parts = -(-self.metadata.nbytes // upload.PART)
-        return Counter(put=parts + 2 if parts > 1 else 1)
+        upload_parts = -(-self.metadata.nbytes // upload.PART)
+        return Counter(put=upload_parts + 2 if upload_parts > 1 else 1)
 
 
 class Costs(NamedTuple):
@@ -121,12 +121,12 @@ class CostModel(NamedTuple):
     partitioning: Partitioning
     spill: str
     inputs: dict[str, StoredArray]
-    again: int
+    reread: int
     output: StoredArray
     directories: int = 1
 
     @property
-    def is_shared(self) -> bool:
+    def has_shared_spill(self) -> bool:
         """Whether workers share the spilled data, which then have tables and trailers."""
         return self.spill != "memory"
 
@@ -153,19 +153,23 @@ class CostModel(NamedTuple):
 
     def _setup_requests(self) -> Counter[str]:
         """Return the requests at most to open and close a run."""
-        processes = 1 + self.partitioning.workers * self.is_shared
+        processes = 1 + self.partitioning.workers * self.has_shared_spill
         requests = Counter[str]()
         for role, array in self.inputs.items():
             if array.is_remote:
                 requests += Counter({kind: n * processes for kind, n in INPUT_REQUESTS.items()})
-            if array.is_remote and self.is_shared and (role != "data" or self.partitioning.gathers):
+            if (
+                array.is_remote
+                and self.has_shared_spill
+                and (role != "data" or self.partitioning.gathers)
+            ):
                 requests["list"] += -(-array.files // LIST_PAGE)  # to fingerprint it
         if self.output.is_remote:
             requests += OUTPUT_REQUESTS + Counter(
                 {kind: n * processes for kind, n in WRITER_REQUESTS.items()}
             )
         if self.spill == "objects":
-            objects = sum(spilled.puts for spilled in self._spilled_by_phase().values())
+            objects = sum(spilled.object_count for spilled in self._spilled_by_phase().values())
             requests += SPILL_REQUESTS + Counter(
                 list=1 + -(-objects // LIST_PAGE), delete=-(-objects // LIST_PAGE)
             )
@@ -176,7 +180,7 @@ class CostModel(NamedTuple):
         partitioning, rows = self.partitioning, self.partitioning.rows
         spilled = dict[str, SpilledPhase]()
         for depth in range(partitioning.levels):
-            trailer = (8 * (partitioning.fan_out(depth) + 1) + REPORT_BYTES) * self.is_shared
+            trailer = (8 * (partitioning.fan_out(depth) + 1) + REPORT_BYTES) * self.has_shared_spill
             per_tuple = partitioning.spilled_per_tuple(depth)
             spilled[phase("split", depth)] = SpilledPhase(
                 self._block_count(depth), partitioning.block, rows.tuples, per_tuple, trailer
@@ -199,14 +203,17 @@ class CostModel(NamedTuple):
             )
         else:
             arrays = [array for role, array in self.inputs.items() if role != "data"]
-            requests = sum((array.reads(partitioning) for array in arrays), Counter[str]())
+            requests = sum((array.read_requests(partitioning) for array in arrays), Counter[str]())
             # Each worker holds repeated indices.
-            reread = self.again + (partitioning.workers - 1) * partitioning.indices * self.is_shared
+            reread = (
+                self.reread
+                + (partitioning.workers - 1) * partitioning.indices * self.has_shared_spill
+            )
             read = sum(array.nbytes for array in arrays) + reread
         groups, blocks = self._group_count(depth), self._block_count(depth)
         fan_out = partitioning.fan_out(depth)
         nbytes = self._file_bytes(name) + self._spilled_by_phase()[name].trailer * blocks
-        if self.is_shared:
+        if self.has_shared_spill:
             nbytes += 16 * (groups * fan_out + 1) + 8 * (2 + fan_out) * blocks
             requests += self._table_requests("put", 1 + groups)
         return Costs(
@@ -222,7 +229,7 @@ class CostModel(NamedTuple):
     def _sweep(self) -> Costs:
         partitioning, data = self.partitioning, self.inputs["data"]
         requests, read = self._read_tuple_requests(partitioning.levels, 0)
-        requests += data.reads(partitioning)
+        requests += data.read_requests(partitioning)
         written = self.output.metadata.nbytes
         if partitioning.gathers:
             segments = self._segment_count(partitioning.levels)
@@ -232,7 +239,7 @@ class CostModel(NamedTuple):
             requests += self._write_requests("sweep", batches)
             written = self._file_bytes("sweep")
         else:
-            requests += self.output.writes()
+            requests += self.output.write_requests()
         return Costs(
             "sweep",
             partitioning.partitions,
@@ -248,9 +255,9 @@ class CostModel(NamedTuple):
         n, per_tuple = partitioning.rows.tuples, partitioning.spilled_per_tuple(depth)
         groups, blocks = self._group_count(depth), self._block_count(depth)
         fan_out = partitioning.fan_out(depth)
-        split, inner = phase("split", depth), depth + 1 < partitioning.levels
-        rows = phase("replay", depth + 1) if inner else "sweep"
-        ends = self._block_count(depth + 1) - self._group_count(depth + 1) if inner else 0
+        split, is_inner = phase("split", depth), depth + 1 < partitioning.levels
+        rows = phase("replay", depth + 1) if is_inner else "sweep"
+        ends = self._block_count(depth + 1) - self._group_count(depth + 1) if is_inner else 0
         size = partitioning.local_bytes(depth + 1)
         requests = self._read_requests(split, blocks, size, per_tuple)
         requests += self._read_requests(
@@ -260,9 +267,9 @@ class CostModel(NamedTuple):
             depth
         ) // per_tuple + self._file_bytes(rows)
         written = self._file_bytes(name) if depth else self.output.metadata.nbytes
-        requests += self._write_requests(name, 1) if depth else self.output.writes()
-        if self.is_shared:
-            segments = self._block_count(depth + 1) if inner else partitioning.partitions
+        requests += self._write_requests(name, 1) if depth else self.output.write_requests()
+        if self.has_shared_spill:
+            segments = self._block_count(depth + 1) if is_inner else partitioning.partitions
             read += blocks * (16 * (fan_out + 3) + 16 * (fan_out + 1) + 32 * (depth > 0))
             read += blocks * 8 * segments // groups
             written += 8 * (segments + (fan_out + 1) * (blocks + groups))
@@ -272,8 +279,8 @@ class CostModel(NamedTuple):
 
     def _group_count(self, depth: int) -> int:
         """Return the number of groups at a depth."""
-        over, shapes = self.partitioning.rows.over, self.partitioning.group_shapes
-        return grid.blocks(over, shapes[depth - 1]) if depth else 1
+        shape, shapes = self.partitioning.rows.over, self.partitioning.group_shapes
+        return grid.blocks(shape, shapes[depth - 1]) if depth else 1
 
     def _block_count(self, depth: int) -> int:
         """Return the number of blocks of all groups at a depth, at most."""
@@ -283,8 +290,8 @@ class CostModel(NamedTuple):
 
     def _segment_count(self, depth: int) -> int:
         """Return the number of segments that groups at a depth read from their parents."""
-        most = self._block_count(depth - 1) * self.partitioning.fan_out(depth - 1)
-        return min(most, self.partitioning.rows.tuples)
+        maximum = self._block_count(depth - 1) * self.partitioning.fan_out(depth - 1)
+        return min(maximum, self.partitioning.rows.tuples)
 
     def _read_tuple_requests(self, depth: int, ends: int) -> tuple[Counter[str], int]:
         """Return the requests and bytes that read the spilled tuples of groups at a depth.
@@ -303,7 +310,7 @@ class CostModel(NamedTuple):
         tasks = (
             partitioning.partitions if depth == partitioning.levels else self._block_count(depth)
         )
-        if self.is_shared:
+        if self.has_shared_spill:
             parent_blocks = -(-self._block_count(depth - 1) // self._group_count(depth - 1))
             nbytes += tasks * (32 * (1 + (depth > 1)) + 24 * parent_blocks)
             requests += self._table_requests("get", tasks * (3 + (depth > 1)))
@@ -312,7 +319,7 @@ class CostModel(NamedTuple):
     def _file_bytes(self, name: str) -> int:
         """Return how many bytes of the segments of a phase are not in memory."""
         spilled = self._spilled_by_phase()[name]
-        in_memory = 0 if self.is_shared else self.partitioning.in_memory
+        in_memory = 0 if self.has_shared_spill else self.partitioning.in_memory
         end = self.partitioning.layout[name] + spilled.nbytes
         return max(0, min(spilled.nbytes, end - in_memory))
 
@@ -320,7 +327,7 @@ class CostModel(NamedTuple):
         """Return the requests that write the segments of a phase, each by several calls."""
         spilled = self._spilled_by_phase()[name]
         if self.spill == "objects":
-            return Counter(put=spilled.puts)
+            return Counter(put=spilled.object_count)
         return Counter(write=self._file_segments(name) * (calls + (spilled.trailer > 0)))
 
     def _file_segments(self, name: str) -> int:
@@ -336,7 +343,7 @@ class CostModel(NamedTuple):
         """
         spilled = self._spilled_by_phase()[name]
         if self.spill == "objects":
-            return Counter(get=slices + spilled.ends(first, stop))
+            return Counter(get=slices + spilled.object_boundaries(first, stop))
         return Counter(read=-(-slices * self._file_segments(name) // max(1, spilled.segments)))
 
     def _table_requests(self, kind: str, count: int) -> Counter[str]:
@@ -353,7 +360,7 @@ class SpilledPhase(NamedTuple):
     """
 
     segments: int
-    each: int
+    segment_tuples: int
     tuples: int
     per_tuple: int
     trailer: int = 0
@@ -364,20 +371,23 @@ class SpilledPhase(NamedTuple):
         return self.tuples * self.per_tuple
 
     @property
-    def puts(self) -> int:
+    def object_count(self) -> int:
         """The number of their objects, at most."""
-        size, last = spillfiles.OBJECT_BYTES, self.tuples - (self.segments - 1) * self.each
+        size, last = (
+            spillfiles.OBJECT_BYTES,
+            self.tuples - (self.segments - 1) * self.segment_tuples,
+        )
         if not self.trailer or last <= 0:  # segments of any sizes
             return (self.nbytes + self.segments * self.trailer) // size + self.segments
         objects, last_objects = (
-            -(-(n * self.per_tuple + self.trailer) // size) for n in (self.each, last)
+            -(-(n * self.per_tuple + self.trailer) // size) for n in (self.segment_tuples, last)
         )
         return (self.segments - 1) * objects + last_objects
 
-    def ends(self, first: int, stop: int) -> int:
+    def object_boundaries(self, first: int, stop: int) -> int:
         """Return how many ends of objects are between two bytes of each tuple of a segment."""
         size = spillfiles.OBJECT_BYTES
         if not self.trailer:
             return self.nbytes // size
-        n = min(self.each, self.tuples)
+        n = min(self.segment_tuples, self.tuples)
         return self.segments * max(0, max(0, n * stop - 1) // size - n * first // size)

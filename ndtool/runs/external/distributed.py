@@ -43,13 +43,13 @@ TASKS_PER_SLOT = 3  # tasks of a phase for each thread, if chunks are small enou
 
 
 def arguments(
-    named: dict[str, str], sources: dict[str, Source], output: str | None, reduction: str
+    inputs: dict[str, str], sources: dict[str, Source], output: str | None, reduction: str
 ) -> dict[str, str]:
     """Return the inputs' locations on workers; UsageError for one that they cannot read."""
     if output in (None, "-"):
         raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
-    names = {}
-    for role, argument in named.items():
+    locations_by_role = {}
+    for role, argument in inputs.items():
         source = sources[role]
         literal = argument.lstrip()[:1] == "[" and role == "indices"
         literal = literal or isinstance(source, Constant)
@@ -65,16 +65,16 @@ def arguments(
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
-        names[role] = argument if literal else locators.absolute(argument)
+        locations_by_role[role] = argument if literal else locators.absolute(argument)
     assert output is not None, "validated before"
     if not REDUCTIONS[reduction].idempotent and _is_same_array(
-        names["data"], locators.absolute(output)
+        locations_by_role["data"], locators.absolute(output)
     ):
         raise UsageError(
             f"{argument_name(output)} is also data: on a cluster, {reduction} cannot update in"
             " place"
         )
-    return names
+    return locations_by_role
 
 
 def _is_same_array(first: str, second: str) -> bool:
@@ -128,7 +128,7 @@ def choose(
             return None
         return partitioning._replace(in_memory=0, workers=cluster.slots).with_ranges()
 
-    partitioning = choice.chosen(
+    partitioning = choice.choose(
         partition, budget, cluster.memory, tuning.REQUEST_COST, _task_memory
     )
     partitioning = partitioning or partition(budget, 1)
@@ -153,7 +153,7 @@ def choose(
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
-    return plan.planned("cluster", call, partitioning, "a cluster was given", output, spill)
+    return plan.external_plan("cluster", call, partitioning, "a cluster was given", output, spill)
 
 
 def _task_memory(partitioning: Partitioning) -> int:
@@ -198,8 +198,8 @@ def run(
     token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
     is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
     seconds = REMOTE_CLOSE_TIMEOUT if is_sent else CLOSE_TIMEOUT
-    abandon = partial(cluster.abandon, worker.close_run, token, seconds=seconds)
-    endings.add_cleanup(abandon)
+    abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
+    endings.add_cleanup(abort)
     sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
     try:
         if inference.requires_distinct and not dry:
@@ -223,7 +223,7 @@ def run(
         if resumed and (change := resume.difference(fingerprint, new_fingerprint())):
             raise OutputError(f"{change} during the run")
     except BaseException as error:
-        abandon()
+        abort()
         if is_resumable and isinstance(error, ResourceError):
             folder.leave()
             error.hint = error.hint or "--resume continues this run"
@@ -231,7 +231,7 @@ def run(
             folder.leave()
         raise
     finally:
-        endings.remove_cleanup(abandon)
+        endings.remove_cleanup(abort)
         folder.drop()
 
 

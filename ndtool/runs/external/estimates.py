@@ -50,7 +50,7 @@ def cost_model_for(
     reread = reread_bytes(call.inference, metadata, partitioning)
     to = call.metadata if output is None else output.metadata
     to_url = output is not None and locations.is_url(locators.parse(output.name).path)
-    spills = max(1, len(call.spills)) if kind == "memory" else 1
+    spills = max(1, len(call.spill_directories)) if kind == "memory" else 1
     return CostModel(partitioning, kind, inputs, reread, StoredArray(to, to_url), spills)
 
 
@@ -77,7 +77,7 @@ def run_seconds(run: CostModel, phases: list[Costs], machine: Machine, workers: 
 
     One of them waits for the disk.
     """
-    at_once = 1 if run.is_shared else max(1, run.partitioning.workers - 1)
+    at_once = 1 if run.has_shared_spill else max(1, run.partitioning.workers - 1)
     return sum(seconds(phase, machine, workers, at_once) for phase in phases)
 
 
@@ -89,15 +89,15 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = billed_requests(phase.requests)
     calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
-    transferred = (phase.read + phase.written * machine.writing) / machine.bandwidth
-    computed = nbytes / machine.moved + phase.tuples / machine.sorted
+    transferred = (phase.read + phase.written * machine.write_factor) / machine.bandwidth
+    computed = nbytes / machine.copy_rate + phase.tuples / machine.sort_rate
     task_seconds = machine.latency * calls + (transferred + computed) / tasks
     limits = (
-        phase.tasks * machine.scheduled,
+        phase.tasks * machine.scheduler_seconds,
         transferred / workers,
-        nbytes / machine.every if machine.every else 0.0,
-        gets / machine.gets if machine.gets else 0.0,
-        puts / machine.puts if machine.puts else 0.0,
+        nbytes / machine.total_bandwidth if machine.total_bandwidth else 0.0,
+        gets / machine.get_rate if machine.get_rate else 0.0,
+        puts / machine.put_rate if machine.put_rate else 0.0,
     )
     return max(-(-phase.tasks // (workers * at_once)) * task_seconds, *limits)
 

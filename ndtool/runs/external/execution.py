@@ -58,7 +58,7 @@ def run(
         output = _output(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
         layout = partitioning.layout
-        store = Store(layout[""], partitioning.in_memory, call.spills, layout)
+        store = Store(layout[""], partitioning.in_memory, call.spill_directories, layout)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
         threads = stack.enter_context(Threads(partitioning.workers))

@@ -155,7 +155,7 @@ class _PhaseRun:
         if task not in self.unfinished:  # another attempt counted
             return
         if isinstance(outcome, Lost):
-            self._losses[task] += outcome.times
+            self._losses[task] += outcome.losses
             if self._losses[task] > MAX_LOSSES:
                 raise ResourceError(
                     f"workers were lost repeatedly in a {task.phase} task",

@@ -58,7 +58,7 @@ def run(
             done = tasks.do(work, phase, number)
             # The tuples of the task, from the bytes that it spills for each or reads.
             tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
-            meter.add(Step("computing", seconds=tuples / machine.sorted))
+            meter.add(Step("computing", seconds=tuples / machine.sort_rate))
             return done
 
         for _ in phases.run(call.inference, partitioning, store, executor, do, silent, report):
