@@ -331,9 +331,11 @@ def _run(
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(ready, progress, sink=sink)
-            if outcome.outside is not None:
-                name_exactly(outcome.outside, inputs["indices"], argument_name(arguments["data"]))
-            run_warnings = steps.warnings(ready, outcome.outside)  # with that name
+            if outcome.bounds_report is not None:
+                name_exactly(
+                    outcome.bounds_report, inputs["indices"], argument_name(arguments["data"])
+                )
+            run_warnings = steps.warnings(ready, outcome.bounds_report)  # with that name
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
@@ -346,5 +348,5 @@ def _run(
         result, output, inference.dtype.name, inference.plan.output,
         inference.nbytes, outcome.preserved or (), warnings, ready.call.threads,
         time.perf_counter() - started,
-        outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
+        outcome.bounds_report.count if outcome.bounds_report else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

@@ -43,7 +43,7 @@ def test_each_row_is_in_one_partition_of_one_group(
     cut = partitioning_for(Rows(10, 8, over, 1), True, 8 * rows, 1, units, levels)
     assert cut.levels <= levels
     seen = np.zeros(over, int)
-    for part in cut.used(cut.levels):
+    for part in cut.group_numbers(cut.levels):
         number, box = part, cut.box(part)
         seen[tuple(slice(*ends) for ends in box)] += 1
         for depth in reversed(range(cut.levels)):
@@ -52,7 +52,7 @@ def test_each_row_is_in_one_partition_of_one_group(
             assert child < cut.children(number, depth) <= cut.fan_out(depth)
             assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
     assert (seen == 1).all()
-    assert len(list(cut.used(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
+    assert len(list(cut.group_numbers(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
 
 
 def test_partitions_have_no_greatest_number() -> None:

@@ -160,13 +160,13 @@ def test_files(
             if not swept:
                 with steps.prepared(call, None) as ready:
                     steps.execute(ready, sink=sink)
-            elif rows.tuples and rows.width and rows.height > 1:
+            elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
                 cut = partitioning_for(rows, gathers, budget, threads, None, levels)
                 cut = cut._replace(in_memory=held, range_tuples=reach)
                 counted: list[BoundsError] = []
                 assert list(execution.run(call, cut, sink, silent, counted.append))
-                before = validated.outside
+                before = validated.bounds_report
                 assert [described(one) for one in counted] == (
                     [] if before is None else [described(before)]
                 )

@@ -74,31 +74,31 @@ def done(phase: str, number: int) -> int:
 
 def run(
     executor: Clocked, count: int, do: Callable[[str, int], Any] = done,
-    troubles: RetryLog | None = None,
+    retry_log: RetryLog | None = None,
 ) -> list[int]:  # fmt: skip
     """Run tasks; return their numbers in the order of their ends."""
     ended: list[int] = []
     tasks = (Task(do, "sweep", number) for number in range(count))
-    policy.complete(executor, tasks, lambda number, _: ended.append(number), troubles=troubles)
+    policy.complete(executor, tasks, lambda number, _: ended.append(number), retry_log=retry_log)
     assert sorted(ended) == list(range(count))
     return ended
 
 
 def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
     stuck = Clocked(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
-    troubles = RetryLog()
-    assert run(stuck, 20, troubles=troubles)[-1] == 5
+    retry_log = RetryLog()
+    assert run(stuck, 20, retry_log=retry_log)[-1] == 5
     assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
     # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
     assert stuck.now() <= 10 + 51 + 10 + 1
-    assert troubles.warnings() == [
+    assert retry_log.warnings() == [
         "1 sweep task took 5 times as long as others, and was started again elsewhere"
     ]
 
 
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     slow = Clocked(2, lambda number, attempt: 60 if number == 7 else 10)
-    assert run(slow, 8, troubles=RetryLog())[-1] == 7
+    assert run(slow, 8, retry_log=RetryLog())[-1] == 7
     assert slow.begun[7] == 2
     assert slow.now() == 30 + 60
 
@@ -114,10 +114,10 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     ids=["one slot", "not late", "short", "the first ones"],
 )
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
-    executor, troubles = Clocked(slots, seconds), RetryLog()
-    run(executor, 10, troubles=troubles)
+    executor, retry_log = Clocked(slots, seconds), RetryLog()
+    run(executor, 10, retry_log=retry_log)
     assert set(executor.begun.values()) == {1}
-    assert troubles.warnings() == []
+    assert retry_log.warnings() == []
 
 
 def full(times: int) -> Callable[[str, int], int]:
@@ -135,12 +135,12 @@ def full(times: int) -> Callable[[str, int], int]:
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
-    executor, troubles = Clocked(8, lambda *_: 1), RetryLog()
-    run(executor, 40, full(3), troubles)
+    executor, retry_log = Clocked(8, lambda *_: 1), RetryLog()
+    run(executor, 40, full(3), retry_log)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
     message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
-    assert troubles.warnings() == [f"{message} at once"]
+    assert retry_log.warnings() == [f"{message} at once"]
 
 
 def test_a_disk_that_stays_full_ends_the_run() -> None:

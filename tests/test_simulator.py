@@ -97,7 +97,7 @@ def test_faults_take_time_and_lose_nothing() -> None:
 
 def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
     steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, slowdown=100.0)
-    meter, troubles, found = Meter(), policy.RetryLog(), list[int]()
+    meter, retry_log, found = Meter(), policy.RetryLog(), list[int]()
     simulator = Simulator(8, PLAIN, meter, faults, seed=3, interval=1.0)
 
     def do(phase: str, number: int) -> int:
@@ -105,8 +105,8 @@ def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
         return number
 
     tasks = (Task(do, "sweep", number) for number in range(100))
-    policy.complete(simulator, tasks, lambda number, end: found.append(end), troubles=troubles)
-    assert (sorted(found), len(troubles.warnings())) == (list(range(100)), 1)
+    policy.complete(simulator, tasks, lambda number, end: found.append(end), retry_log=retry_log)
+    assert (sorted(found), len(retry_log.warnings())) == (list(range(100)), 1)
     alone = simulated(100, steps, 8, faults=faults, seed=3).now()
     assert 130.0 <= simulator.now() < alone / 2
 

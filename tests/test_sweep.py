@@ -67,7 +67,7 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
     request = Request(case.operator, *roles, attributes=attributes)
     with OpenCall(request, sources) as call:
         rows = rows_of(call.inference)
-        if not rows.tuples or not rows.width or rows.height < 2:
+        if not rows.tuples or not rows.width or rows.row_count < 2:
             return None
         cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
         cut = cut._replace(in_memory=held, range_tuples=reach)

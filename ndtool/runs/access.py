@@ -51,7 +51,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     A tuple is local if its row is near that of the preceding tuple. Both are from a sample.
     """
     addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
-    boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
+    boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
     is_strict = call.inference.handling == Handling()
     handling = Handling("error" if is_strict else "clip")
     indices = operands.bind_indices(call.inference, operands.load_indices(call), handling)
@@ -61,7 +61,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     )
     local_indices = buffer.cast("I")
     local_count = total = highest = 0
-    lowest = rows.height
+    lowest = rows.row_count
     source = call.sources["indices"]
     mapped = source.local_range if isinstance(source, Flat) else None
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):

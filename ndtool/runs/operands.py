@@ -74,7 +74,7 @@ class Validated(NamedTuple):
 
     call: OpenCall
     indices: memoryview
-    outside: BoundsError | None
+    bounds_report: BoundsError | None
 
     @property
     def bound_indices(self) -> Indices:
@@ -85,7 +85,7 @@ class Validated(NamedTuple):
     def handling(self) -> Handling:
         """How indices are handled; mode "error" if all are valid, to detect that one changes."""
         handling = self.call.inference.handling
-        return handling if self.outside else handling._replace(mode="error")
+        return handling if self.bounds_report else handling._replace(mode="error")
 
 
 def load(

@@ -127,7 +127,7 @@ def _count_bytes(call: OpenCall) -> int:
 
     rows = rows_of(call.inference)
     bits = distinct.bits_for(call.inference.plan) if call.inference.requires_distinct else 0
-    return rows.height * rows.count_bytes + bits
+    return rows.row_count * rows.count_bytes + bits
 
 
 def external_plan(
@@ -171,7 +171,7 @@ def _partition_chunked(
         if limit is not None:
             _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
-    if not rows.tuples or not rows.width or rows.height < 2:
+    if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
@@ -214,7 +214,7 @@ def _partition_chunked(
             raise choice.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
-        sweep_cost = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
+        sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width  # both read the chunks
         reason = (
             f"assembling chunks takes as long as writing {assembled} bytes, a sweep {sweep_cost}"
         )
@@ -230,7 +230,7 @@ def _for_chunks(
     partitioning = partition_chunks(call, out, at_once, budget, levels)
     if partitioning is None:
         return None
-    return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
+    return partitioning._replace(chunk=max(partitioning.chunk, written)).fit_to(allowed)
 
 
 def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
@@ -290,12 +290,12 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     from ndtool.runs.external.rows import rows_of
 
     rows, gathers = rows_of(call.inference), not call.inference.scatters
-    if not rows.tuples or not rows.width or rows.height < 2:
+    if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
 
     def partition(budget: int, levels: int) -> Partitioning:
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
-        return partitioning.within(allowed)
+        return partitioning.fit_to(allowed)
 
     partitioning = choice.choose(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.holds(rows.tuples * (PAGE + rows.width), allowed)

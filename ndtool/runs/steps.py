@@ -58,7 +58,7 @@ class Prepared(NamedTuple):
     validated: Validated | None
     execution: Execution
     resumed: AbandonedRun | None = None
-    troubles: RetryLog | None = None
+    retry_log: RetryLog | None = None
 
 
 class Outcome(NamedTuple):
@@ -71,7 +71,7 @@ class Outcome(NamedTuple):
 
     plan: Plan
     preserved: tuple[str, ...] | None
-    outside: BoundsError | None
+    bounds_report: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
 
@@ -131,11 +131,11 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
     from ndtool.runs.external.policy import RetryLog
 
     request, abandoned = call.request, None
-    names = distributed.arguments(
+    names = distributed.worker_locations(
         request.arguments, call.sources, request.output, request.attributes.reduction
     )
     assert output is not None, "a cluster requires an output"
-    spill = distributed.folder(call.spill, output.name)
+    spill = distributed.spill_location(call.spill, output.name)
     if request.resume:  # before a local cluster starts and creates folders of its own
         abandoned = distributed.find_abandoned(call, output, spill, names)
         stack.callback(abandoned.close)
@@ -144,11 +144,11 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
     )
     planned = distributed.choose(call, cluster, output, spill, abandoned)
     assert planned.partitioning is not None, "a cluster executes partitions"
-    troubles = RetryLog()
+    retry_log = RetryLog()
     execution = partial(
-        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, troubles
+        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, retry_log
     )
-    return Prepared(call, output, planned, None, execution, abandoned, troubles)
+    return Prepared(call, output, planned, None, execution, abandoned, retry_log)
 
 
 def dry_run(run: Prepared) -> Outcome:
@@ -224,18 +224,18 @@ def _outcome(
 ) -> Outcome:
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
-    outside = reports[0] if reports else run.validated and run.validated.outside
-    resumed = run.resumed.taken if run.resumed else {}
-    return Outcome(run.plan, preserved, outside, resumed, warnings(run, outside))
+    bounds_report = reports[0] if reports else run.validated and run.validated.bounds_report
+    resumed = run.resumed.resumed_tasks if run.resumed else {}
+    return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
-def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
+def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
     outside: the bounds report; by default that of the validation.
     """
     call, validated, messages = run.call, run.validated, list[str]()
-    report = outside or (validated and validated.outside)
+    report = bounds_report or (validated and validated.bounds_report)
     if report is not None:
         messages.append(_bounds_warning(call.inference, report))
     indices = validated.indices if validated is not None else _stored_indices(call)
@@ -246,7 +246,7 @@ def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
         )
     if run.resumed is not None and run.resumed.reason:
         messages.append(f"nothing is resumed: {run.resumed.reason}")
-    return messages + (run.troubles.warnings() if run.troubles else [])
+    return messages + (run.retry_log.warnings() if run.retry_log else [])
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:
@@ -257,14 +257,14 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     return source.local_range.buffer
 
 
-def _bounds_warning(inferred: Inference, outside: BoundsError) -> str:
+def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     """Return the warning how many indices are out of bounds, and what the mode did with them."""
-    done, first = inferred.mode.done, ", ".join(outside.places)
+    done, first = inferred.mode.done, ", ".join(bounds_report.places)
     if inferred.attributes.out_of_bounds == "fill":
         done += f" with {inferred.attributes.fill or 0}"
     literal = is_literal(inferred.inputs["indices"].name)
-    cause = f"; {outside.hint}" if outside.hint and not literal else ""
-    return f"{outside.counted} are out of bounds, and {done}; the first: {first}{cause}"
+    cause = f"; {bounds_report.hint}" if bounds_report.hint and not literal else ""
+    return f"{bounds_report.counted} are out of bounds, and {done}; the first: {first}{cause}"
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST
         partitioning.blocks_at(depth - 1) * partitioning.fan_out(depth - 1) for depth in depths
     )
     sort_cost = (rows.tuples * partitioning.levels + offsets) * tuning.SORT_COST
-    read = rows.height * rows.width * partitioning.gathers
+    read = rows.row_count * rows.width * partitioning.gathers
     return (
         read
         + 2 * partitioning.spilled
@@ -96,7 +96,7 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
     for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in _partitionings_by_levels(partition, 1 << power):
             block = partitioning.block * multiplier
-            yield partitioning._replace(block=block, in_memory=0, indices=0).within(0)
+            yield partitioning._replace(block=block, in_memory=0, indices=0).fit_to(0)
 
 
 def _cheapest(

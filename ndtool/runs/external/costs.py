@@ -279,7 +279,7 @@ class CostModel(NamedTuple):
 
     def _group_count(self, depth: int) -> int:
         """Return the number of groups at a depth."""
-        shape, shapes = self.partitioning.rows.over, self.partitioning.group_shapes
+        shape, shapes = self.partitioning.rows.shape, self.partitioning.group_shapes
         return grid.blocks(shape, shapes[depth - 1]) if depth else 1
 
     def _block_count(self, depth: int) -> int:

@@ -42,7 +42,7 @@ REMOTE_CLOSE_TIMEOUT = 10  # the same for writes to a store: a late one would su
 TASKS_PER_SLOT = 3  # tasks of a phase for each thread, if chunks are small enough
 
 
-def arguments(
+def worker_locations(
     inputs: dict[str, str], sources: dict[str, Source], output: str | None, reduction: str
 ) -> dict[str, str]:
     """Return the inputs' locations on workers; UsageError for one that they cannot read."""
@@ -51,9 +51,9 @@ def arguments(
     locations_by_role = {}
     for role, argument in inputs.items():
         source = sources[role]
-        literal = argument.lstrip()[:1] == "[" and role == "indices"
-        literal = literal or isinstance(source, Constant)
-        if isinstance(source, Flat) and not literal:
+        is_literal = argument.lstrip()[:1] == "[" and role == "indices"
+        is_literal = is_literal or isinstance(source, Constant)
+        if isinstance(source, Flat) and not is_literal:
             if (
                 not source.is_reopenable
                 or source.local_range is None
@@ -65,7 +65,7 @@ def arguments(
                 )
             if source.metadata.order == "F" and len(source.metadata.shape) > 1:
                 raise UsageError(f"{argument_name(argument)} is in Fortran order: expected C order")
-        locations_by_role[role] = argument if literal else locators.absolute(argument)
+        locations_by_role[role] = argument if is_literal else locators.absolute(argument)
     assert output is not None, "validated before"
     if not REDUCTIONS[reduction].idempotent and _is_same_array(
         locations_by_role["data"], locators.absolute(output)
@@ -82,7 +82,7 @@ def _is_same_array(first: str, second: str) -> bool:
     return os.path.realpath(a.path) == os.path.realpath(b.path) and a.member == b.member
 
 
-def folder(spill: str | None, output: str) -> str:
+def spill_location(spill: str | None, output: str) -> str:
     """Return the directory or URL for spilled data, by default that of the output."""
     if spill is not None:
         return spill
@@ -91,11 +91,13 @@ def folder(spill: str | None, output: str) -> str:
 
 
 def find_abandoned(
-    call: OpenCall, output: Output, location: str, named: dict[str, str]
+    call: OpenCall, output: Output, location: str, input_locations: dict[str, str]
 ) -> AbandonedRun:
     """Find a killed run that this one can resume."""
     rows = plan.rows_in(call, output.metadata)
-    return AbandonedRun(location, resume.fingerprint_of(call.inference, rows, named, call.sources))
+    return AbandonedRun(
+        location, resume.fingerprint_of(call.inference, rows, input_locations, call.sources)
+    )
 
 
 def choose(
@@ -111,7 +113,7 @@ def choose(
     execute its partitioning.
     """
     worker.require_one_version(cluster)
-    to, rows = output.metadata, plan.rows_in(call, output.metadata)
+    target, rows = output.metadata, plan.rows_in(call, output.metadata)
     tasks = cluster.slots * TASKS_PER_SLOT
     budget = max(
         1 << 20,
@@ -123,7 +125,7 @@ def choose(
     )
 
     def partition(budget: int, levels: int) -> Partitioning | None:
-        partitioning = plan.partition_chunks(call, to, output.at_once, budget, levels)
+        partitioning = plan.partition_chunks(call, target, output.at_once, budget, levels)
         if partitioning is None:
             return None
         return partitioning._replace(in_memory=0, workers=cluster.slots).with_ranges()
@@ -133,14 +135,14 @@ def choose(
     )
     partitioning = partitioning or partition(budget, 1)
     if partitioning is not None and abandoned is not None and abandoned.folder is not None:
-        killed = abandoned.partitioning(partitioning)
-        if _task_memory(killed) <= cluster.memory and execution.writes_complete_chunks(
-            call, to, killed
+        previous = abandoned.partitioning(partitioning)
+        if _task_memory(previous) <= cluster.memory and execution.writes_complete_chunks(
+            call, target, previous
         ):
-            partitioning = killed
+            partitioning = previous
             abandoned.find_segments(partitioning)
         else:
-            abandoned.refuse(
+            abandoned.reject(
                 "the killed run's tasks need more memory, or other chunks of the output"
             )
     if partitioning is not None and _task_memory(partitioning) > cluster.memory:
@@ -149,7 +151,7 @@ def choose(
             f" a worker has {cluster.memory} per thread",
             hint="--memory sets the memory of a worker, --chunks the size of the output's chunks",
         )
-    if partitioning is None or not execution.writes_complete_chunks(call, to, partitioning):
+    if partitioning is None or not execution.writes_complete_chunks(call, target, partitioning):
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
@@ -158,16 +160,16 @@ def choose(
 
 def _task_memory(partitioning: Partitioning) -> int:
     """Return the bytes of memory of a task, with repeated indices."""
-    return partitioning.indices + partitioning.task
+    return partitioning.indices + partitioning.task_memory
 
 
 def run(
     call: OpenCall,
     partitioning: Partitioning,
-    locations_of: tuple[str, dict[str, str]],
+    run_locations: tuple[str, dict[str, str]],
     cluster: Cluster,
     abandoned: AbandonedRun | None,
-    troubles: RetryLog,
+    retry_log: RetryLog,
     sink: Any,
     progress: ProgressCallback,
     report: phases.ReportCallback,
@@ -180,59 +182,67 @@ def run(
     resume; None also means that this run cannot be resumed if it fails. troubles: counts what the
     run survives.
     """
-    location, named = locations_of
-    shared: Shared | None = sink.shared() if hasattr(sink, "shared") else None
-    objects = isinstance(sink, DrySink) and not sink.streamed
-    if shared is None and not objects:
+    location, input_locations = run_locations
+    shared_output: Shared | None = sink.shared() if hasattr(sink, "shared") else None
+    is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
+    if shared_output is None and not is_remote_dry_run:
         raise UsageError(
             f"{printable(sink.name)}: workers cannot write to it: expected a Zarr store, or a file"
             " in a directory that all of them see"
         )
-    if dry and (shared is None or locations.is_url(location)):
+    if dry and (shared_output is None or locations.is_url(location)):
         _check_spill_location(location, partitioning)  # workers cannot check before objects exist
         yield "split"
         return
-    assert shared is not None, "validated before"
+    assert shared_output is not None, "validated before"
     resumed = abandoned.folder if abandoned else None
-    folder = resumed or _create_spill_folder(location, partitioning, sweeps=not dry)
+    spill_folder = resumed or _create_spill_folder(location, partitioning, sweeps=not dry)
     token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
-    is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
-    seconds = REMOTE_CLOSE_TIMEOUT if is_sent else CLOSE_TIMEOUT
+    is_remote = any(map(locations.is_url, (shared_output.path, spill_folder.inside)))
+    seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
     abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
     endings.add_cleanup(abort)
-    sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
+    worker_call = worker.Call(
+        token,
+        __version__,
+        input_locations,
+        inference,
+        partitioning,
+        shared_output,
+        spill_folder.inside,
+    )
     try:
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
-        _raise_first(cluster.run_on_workers(worker.check_access, sent), BaseException)
-        store = spillfiles.open_store(folder.inside)
+        _raise_first(cluster.run_on_workers(worker.check_access, worker_call), BaseException)
+        store = spillfiles.open_store(spill_folder.inside)
         new_fingerprint = partial(
-            resume.fingerprint_of, inference, partitioning.rows, named, call.sources
+            resume.fingerprint_of, inference, partitioning.rows, input_locations, call.sources
         )
         fingerprint = abandoned.fingerprint if abandoned else new_fingerprint()
         if not dry:
             is_resumable = (
                 resume.write_manifest(store, fingerprint, partitioning) and abandoned is not None
             )
-        do = partial(worker.perform, sent)
+        do = partial(worker.perform, worker_call)
         yield from phases.run(
             inference, partitioning, store, cluster, do, progress, report, abandoned,
-            troubles=troubles,
+            retry_log=retry_log,
         )  # fmt: skip
         _raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
-        if resumed and (change := resume.difference(fingerprint, new_fingerprint())):
-            raise OutputError(f"{change} during the run")
+        if resumed and (difference := resume.difference(fingerprint, new_fingerprint())):
+            raise OutputError(f"{difference} during the run")
     except BaseException as error:
         abort()
         if is_resumable and isinstance(error, ResourceError):
-            folder.leave()
+            spill_folder.leave()
             error.hint = error.hint or "--resume continues this run"
         if resumed and dry:
-            folder.leave()
+            spill_folder.leave()
         raise
     finally:
         endings.remove_cleanup(abort)
-        folder.drop()
+        spill_folder.drop()
 
 
 def _raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
@@ -244,18 +254,18 @@ def _raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
 
 def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFolder:
     """Create a folder for spilled data; ResourceError if there is too little space."""
-    new = spillfiles.create_folder(location, sweeps)
+    spill_location = spillfiles.create_folder(location, sweeps)
     if not locations.is_url(location):
         try:
             *spilling, _ = partitioning.tasks.values()  # one file for each task but the last ones
             files = sum(spilling)
             descriptors.require_space(
-                new.inside, files, partitioning.spilled_total, 0, "temporary files"
+                spill_location.inside, files, partitioning.spilled_total, 0, "temporary files"
             )
         except BaseException:
-            new.drop()
+            spill_location.drop()
             raise
-    return new
+    return spill_location
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:

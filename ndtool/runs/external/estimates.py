@@ -48,10 +48,12 @@ def cost_model_for(
     }
     metadata: dict[str, ArrayMetadata] = {role: stored.metadata for role, stored in inputs.items()}
     reread = reread_bytes(call.inference, metadata, partitioning)
-    to = call.metadata if output is None else output.metadata
-    to_url = output is not None and locations.is_url(locators.parse(output.name).path)
-    spills = max(1, len(call.spill_directories)) if kind == "memory" else 1
-    return CostModel(partitioning, kind, inputs, reread, StoredArray(to, to_url), spills)
+    target = call.metadata if output is None else output.metadata
+    writes_to_url = output is not None and locations.is_url(locators.parse(output.name).path)
+    directories = max(1, len(call.spill_directories)) if kind == "memory" else 1
+    return CostModel(
+        partitioning, kind, inputs, reread, StoredArray(target, writes_to_url), directories
+    )
 
 
 def _is_remote(call: OpenCall, role: str) -> bool:
@@ -64,11 +66,11 @@ def _is_remote(call: OpenCall, role: str) -> bool:
 def estimates(run: CostModel, phases: list[Costs], prices: Prices) -> list[Estimate]:
     """Return the time and the money of a run for a few numbers of workers."""
     machine, results = STORE if run.is_remote else DISK, list[Estimate]()
-    bought = dollars(phases, prices) if run.is_remote else 0.0
+    requests_price = dollars(phases, prices) if run.is_remote else 0.0
     for workers in WORKERS:
-        took = run_seconds(run, phases, machine, workers)
-        money = bought + workers * took / 3600 * prices.machine_hour
-        results.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (took, money))))
+        duration = run_seconds(run, phases, machine, workers)
+        price = requests_price + workers * duration / 3600 * prices.machine_hour
+        results.append(Estimate(workers, *(float(f"{figure:.4g}") for figure in (duration, price))))
     return results
 
 
@@ -88,10 +90,10 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
     """
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = billed_requests(phase.requests)
-    calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
+    rounds = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
     transferred = (phase.read + phase.written * machine.write_factor) / machine.bandwidth
     computed = nbytes / machine.copy_rate + phase.tuples / machine.sort_rate
-    task_seconds = machine.latency * calls + (transferred + computed) / tasks
+    task_seconds = machine.latency * rounds + (transferred + computed) / tasks
     limits = (
         phase.tasks * machine.scheduler_seconds,
         transferred / workers,

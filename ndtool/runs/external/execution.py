@@ -55,7 +55,7 @@ def run(
     if call.inference.requires_distinct and not dry:
         check(call, partitioning, lambda _: None)
     with ExitStack() as stack:
-        output = _output(call, sink, partitioning, stack)
+        output = _output_writer(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
         layout = partitioning.layout
         store = Store(layout[""], partitioning.in_memory, call.spill_directories, layout)
@@ -81,15 +81,15 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
-    outside = phases.BoundsReports(call.inference)
+    bounds_reports = phases.BoundsReports(call.inference)
     blocks = [
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     ]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
         call_task = partial(do, work)
         checks = (Task(call_task, "check", block) for block in blocks)
-        policy.complete(threads, checks, outside.add)
-    outside.raise_or_report(report)
+        policy.complete(threads, checks, bounds_reports.add)
+    bounds_reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
         distinct.search(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
@@ -114,7 +114,7 @@ def arrays(
 
     unread: the inputs that will not be read: the space of a copy is reserved, not filled.
     """
-    plan, turn = call.inference.plan, Lock()
+    plan, lock = call.inference.plan, Lock()
 
     def reader(role: str, over: Shape) -> Reader:
         source = call.sources[role]
@@ -126,10 +126,10 @@ def arrays(
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
-        return FlatReader(byte_range, over, turn)
+        return FlatReader(byte_range, over, lock)
 
     return Arrays(
-        reader("data", partitioning.rows.over),
+        reader("data", partitioning.rows.shape),
         reader("indices", plan.positions),
         None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
         output,
@@ -140,23 +140,28 @@ def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
     """Return the writer of an output for tasks; buffer: a buffer to write to first."""
-    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.slice_shape
+    shape, slice_shape = (
+        partitioning.rows.shape,
+        () if isinstance(plan, ElementsPlan) else plan.slice_shape,
+    )
     if partitioning.gathers:
-        over = plan.output[: len(plan.output) - len(run)]
+        shape = plan.output[: len(plan.output) - len(slice_shape)]
     if buffer is None and sink.metadata.in_chunks:
-        return GridWriter(sink, len(over), partitioning.at_once)
-    return FlatWriter(sink, over, buffer)
+        return GridWriter(sink, len(shape), partitioning.at_once)
+    return FlatWriter(sink, shape, buffer)
 
 
-def _output(call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack) -> Writer:
+def _output_writer(
+    call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack
+) -> Writer:
     """Return the writer of an output, through a buffer if the sink cannot take partitions."""
     buffer = None
     if not writes_complete_chunks(call, sink.metadata, partitioning) or (
-        sink.streamed and len(partitioning.rows.over) > 1
+        sink.streamed and len(partitioning.rows.shape) > 1
     ):
         threads = min(call.threads, partitioning.workers)
-        whole = direct.output_buffer(sink, threads, directory=call.spill)
-        buffer, _ = stack.enter_context(whole)
+        complete = direct.output_buffer(sink, threads, directory=call.spill)
+        buffer, _ = stack.enter_context(complete)
     return writer(sink, partitioning, call.inference.plan, buffer)
 
 
@@ -173,6 +178,6 @@ def writes_complete_chunks(
     return len(units.box) == len(partitioning.partition_shape) and all(
         step in (size, step // unit * unit)
         for size, step, unit in zip(
-            partitioning.rows.over, partitioning.partition_shape, units.box, strict=True
+            partitioning.rows.shape, partitioning.partition_shape, units.box, strict=True
         )
     )

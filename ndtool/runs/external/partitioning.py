@@ -78,7 +78,7 @@ class Partitioning(NamedTuple):
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return grid.blocks(self.rows.over, self.partition_shape)
+        return grid.blocks(self.rows.shape, self.partition_shape)
 
     @property
     def partition_bytes(self) -> int:
@@ -86,7 +86,7 @@ class Partitioning(NamedTuple):
         return prod(self.partition_shape) * self.rows.width
 
     @property
-    def counts(self) -> int:
+    def counts_bytes(self) -> int:
         """The bytes of the counts of a partition's updates."""
         return prod(self.partition_shape) * self.rows.count_bytes
 
@@ -98,7 +98,7 @@ class Partitioning(NamedTuple):
     def fan_out(self, depth: int) -> int:
         """Return the number of children that a group at a depth has, at most."""
         return grid.blocks(
-            self.group_shapes[depth - 1] if depth else self.rows.over, self.group_shapes[depth]
+            self.group_shapes[depth - 1] if depth else self.rows.shape, self.group_shapes[depth]
         )
 
     def groups(self, depth: int) -> int:
@@ -176,7 +176,7 @@ class Partitioning(NamedTuple):
         return max(0, self.spilled_total - self.in_memory)
 
     @property
-    def scratch(self) -> int:
+    def scratch_bytes(self) -> int:
         """The bytes of a task's scratch buffer."""
         entry = self.rows.tuple_bytes * (
             1 if self.rows.repeats == 1 else 3
@@ -189,38 +189,42 @@ class Partitioning(NamedTuple):
         return min(self.block, self.rows.tuples) * per_tuple + 1024
 
     @property
-    def tables(self) -> int:
+    def tables_bytes(self) -> int:
         """The bytes of the tables that the phases pass on, see tables.py."""
         depths, total = range(self.levels), 0
-        starts = [8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths]
+        starts_bytes = [8 * (self.fan_out(depth) + 2) * self.blocks_at(depth) for depth in depths]
         for depth in depths:
             children = self.groups(depth + 1)
             segments = self.blocks if depth + 1 < self.levels else 2 * self.ranges
             total += 16 * (children + 1) + 8 * (children + segments)
         if not self.gathers:
-            return total + max(map(add, [0, *starts], starts), default=0)
+            return total + max(map(add, [0, *starts_bytes], starts_bytes), default=0)
         fan_out = max(map(self.fan_out, depths))  # places replace starts, a group at a time
-        places = 8 * (fan_out + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
-        return int(total + sum(starts) + places)
+        positions_bytes = 8 * (fan_out + 1) * (self.blocks + sum(map(self.groups, depths)) + 1)
+        return int(total + sum(starts_bytes) + positions_bytes)
 
     @property
     def memory(self) -> int:
         """The maximum bytes of memory of the run."""
         in_memory = min(self.in_memory, self.spilled_total)
-        return self.tables + self.indices + in_memory + self.workers * self.task
+        return self.tables_bytes + self.indices + in_memory + self.workers * self.task_memory
 
     @property
-    def task(self) -> int:
+    def task_memory(self) -> int:
         """The maximum bytes of memory of a task."""
         fan_out, segments = max(map(self.fan_out, range(self.levels))), 0
         for depth in range(self.levels):
             segments = max(segments, min(MAX_SEGMENTS, max(self.fan_out(depth), self.blocks)))
         entries = CHILD_BYTES * fan_out + BLOCK_BYTES * self.blocks + SEGMENT_BYTES * segments
         return (
-            entries + self.partition_bytes + self.counts + self.scratch + self.chunk * self.at_once
+            entries
+            + self.partition_bytes
+            + self.counts_bytes
+            + self.scratch_bytes
+            + self.chunk * self.at_once
         )
 
-    def within(self, allowed: int) -> Partitioning:
+    def fit_to(self, allowed: int) -> Partitioning:
         """Return the partitioning with less concurrency, to fit `allowed` bytes if possible."""
         partitioning = self
         while partitioning.memory > allowed and partitioning.at_once > 1:
@@ -255,14 +259,16 @@ class Partitioning(NamedTuple):
         """Return the start and stop of a group along every axis; depth: None for a partition."""
         depth = self.levels if depth is None else depth
         if not depth:
-            return tuple((0, size) for size in self.rows.over)
+            return tuple((0, size) for size in self.rows.shape)
         group, child = divmod(number, self.fan_out(depth - 1))
         outer = self.box(group, depth - 1)
         sizes = grid.sizes(outer)
         inner = grid.box(sizes, tuple(map(min, self.group_shapes[depth - 1], sizes)), child)
-        return tuple((at + a, at + b) for (at, _), (a, b) in zip(outer, inner, strict=True))
+        return tuple(
+            (start + a, start + b) for (start, _), (a, b) in zip(outer, inner, strict=True)
+        )
 
-    def height(self, number: int, depth: int | None = None) -> int:
+    def row_count(self, number: int, depth: int | None = None) -> int:
         """Return the number of rows of a group; depth: None for a partition."""
         return prod(grid.sizes(self.box(number, depth)))
 
@@ -274,12 +280,12 @@ class Partitioning(NamedTuple):
         """Return the number of children of a group at a depth."""
         return grid.blocks(grid.sizes(self.box(number, depth)), self.group_shapes[depth])
 
-    def used(self, depth: int) -> Iterator[int]:
+    def group_numbers(self, depth: int) -> Iterator[int]:
         """Yield the numbers of all groups at a depth."""
         if not depth:
             yield 0
             return
-        for group in self.used(depth - 1):
+        for group in self.group_numbers(depth - 1):
             first = group * self.fan_out(depth - 1)
             yield from range(first, first + self.children(group, depth - 1))
 
@@ -303,48 +309,54 @@ def partitioning_for(
     scratch. Repeated indices are held if they take no more than an eighth. levels: fewer if there
     are few partitions, more if IDs require it.
     """
-    most = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
-    doubles, box = units is None, (1,) if units is None else units.box
-    shapes = _group_shapes(rows.over, _shape_of(rows.over, most, box, doubles), doubles, levels)
+    max_rows = max(1, budget // 8 // max(1, rows.width + rows.count_bytes))
+    powers_of_two, box = units is None, (1,) if units is None else units.box
+    shapes = _group_shapes(
+        rows.shape, _shape_of(rows.shape, max_rows, box, powers_of_two), powers_of_two, levels
+    )
     block = max(1, budget // 16 // (2 * (rows.width + 4) + 2))
     if units is not None:
         common = lcm(units.read, units.written)
         unit = common if common <= block else units.written
         block = max(1, block // unit) * unit
     workers = min(threads + (threads > 1), MAX_WORKERS)
-    chunk = 0 if units is None else units.held
+    chunk = 0 if units is None else units.buffer_bytes
     repeated = rows.tuples // rows.repeats * rows.tuple_bytes
     indices = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
     at_once = 1 if units is None else units.at_once
     return Partitioning(rows, gathers, block, shapes, budget // 4, chunk, workers, indices, at_once)
 
 
-def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
+def _group_shapes(
+    rows_shape: Shape, partition: Shape, powers_of_two: bool, levels: int
+) -> tuple[Shape, ...]:
     """Return the shape of a group at each depth, from that of a partition."""
-    count = grid.blocks(over, partition)
+    count = grid.blocks(rows_shape, partition)
     while True:
         fan_out = max(2, round(count ** (1 / levels)))
         shapes = [partition]
-        while len(shapes) < levels and shapes[0] != over:
-            shapes.insert(0, _shape_of(over, fan_out * prod(shapes[0]), shapes[0], doubles))
+        while len(shapes) < levels and shapes[0] != rows_shape:
+            shapes.insert(
+                0, _shape_of(rows_shape, fan_out * prod(shapes[0]), shapes[0], powers_of_two)
+            )
             if shapes[0] == shapes[1]:
                 del shapes[0]
                 break
-        if len(shapes) > 1 and shapes[0] == over:
+        if len(shapes) > 1 and shapes[0] == rows_shape:
             del shapes[0]
-        if max(map(grid.blocks, [over, *shapes], shapes)) <= MAX_CHILDREN:
+        if max(map(grid.blocks, [rows_shape, *shapes], shapes)) <= MAX_CHILDREN:
             return tuple(shapes)
         levels += 1
 
 
-def _shape_of(over: Shape, most: int, unit: Shape, doubles: bool) -> Shape:
+def _shape_of(rows_shape: Shape, max_rows: int, unit: Shape, powers_of_two: bool) -> Shape:
     """Return the shape of about `most` rows, a multiple of a unit; doubles: by a power of two."""
     shape = list(unit)
     for d in reversed(range(len(shape))):
-        times = most // prod(shape)
+        times = max_rows // prod(shape)
         if times > 1:
-            times = 1 << (times.bit_length() - 1) if doubles else times
-            shape[d] = min(over[d], shape[d] * times)
-        if shape[d] < over[d]:
+            times = 1 << (times.bit_length() - 1) if powers_of_two else times
+            shape[d] = min(rows_shape[d], shape[d] * times)
+        if shape[d] < rows_shape[d]:
             break
     return tuple(shape)

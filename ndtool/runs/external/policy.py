@@ -32,32 +32,32 @@ class RetryLog:
     """What a run has survived, for its warnings."""
 
     def __init__(self) -> None:
-        self._late, self._waits = Counter[str](), Counter[str]()
+        self._restarts, self._retries = Counter[str](), Counter[str]()
         self._examples: dict[str, str] = {}  # the first message of each reason
 
-    def late(self, task: Task) -> None:
+    def add_restart(self, task: Task) -> None:
         """Count a task that was started again."""
-        self._late[task.phase] += 1
+        self._restarts[task.phase] += 1
 
-    def waited(self, error: NdtoolError) -> None:
+    def add_delay(self, error: NdtoolError) -> None:
         """Count an error after which a task was delayed."""
         reason = error.message.rpartition(": ")[2]  # without the file or object
         self._examples.setdefault(reason, error.message)
-        self._waits[reason] += 1
+        self._retries[reason] += 1
 
     def warnings(self) -> list[str]:
         """Return a sentence for each kind of trouble."""
-        late = [
+        restarts = [
             f"{format_count(count, f'{phase} task')} took {LATE_FACTOR} times as long as others,"
             f" and {'was' if count == 1 else 'were'} started again elsewhere"
-            for phase, count in self._late.items()
+            for phase, count in self._restarts.items()
         ]
-        waits = [
+        delays = [
             f"{self._examples[reason]}: {format_count(count, 'task')} waited and ran again, with"
             " fewer at once"
-            for reason, count in self._waits.items()
+            for reason, count in self._retries.items()
         ]
-        return late + waits
+        return restarts + delays
 
 
 def complete(
@@ -65,7 +65,7 @@ def complete(
     tasks: Iterable[Task],
     add_result: ResultCallback,
     in_order: bool = False,
-    troubles: RetryLog | None = None,
+    retry_log: RetryLog | None = None,
 ) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
@@ -77,14 +77,14 @@ def complete(
         iter(tasks),
         add_result,
         1 if in_order else TASKS_PER_SLOT * executor.slots,
-        troubles,
+        retry_log,
     )
     try:
         run.submit_next()
         while run.wait():
             for event in executor.completed():
                 if event is not None:
-                    run.ended(*event)
+                    run.add_outcome(*event)
                 run.submit_next()
     finally:
         executor.cancel(*run.unfinished)
@@ -92,20 +92,20 @@ def complete(
 
 def with_retries(action: Callable[[], object]) -> None:
     """Run an action of the client, and again later after errors whose cause may pass."""
-    for waits in range(MAX_RETRIES):
+    for retries in range(MAX_RETRIES):
         try:
             action()
             return
         except NdtoolError as error:
             if not error.passing:
                 raise
-        time.sleep(_backoff(waits))
+        time.sleep(_backoff(retries))
     action()
 
 
-def _backoff(waits: int) -> float:
+def _backoff(retries: int) -> float:
     """Return the seconds to wait after an error that may pass, and `waits` before it."""
-    return BACKOFF * 2.0**waits
+    return BACKOFF * 2.0**retries
 
 
 class _PhaseRun:
@@ -115,13 +115,17 @@ class _PhaseRun:
     """
 
     def __init__(
-        self, executor: Executor, waiting: Iterator[Task], add_result: ResultCallback, most: int,
-        troubles: RetryLog | None,
+        self, executor: Executor, tasks: Iterator[Task], add_result: ResultCallback, max_unfinished: int,
+        retry_log: RetryLog | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
-        self._executor, self._waiting, self._add_result = executor, waiting, add_result
-        self._most, self._limit, self._troubles = most, most, troubles
-        self._losses, self._waits = Counter[Task](), Counter[Task]()
+        self._executor, self._tasks, self._add_result = executor, tasks, add_result
+        self._max_unfinished, self._limit, self._troubles = (
+            max_unfinished,
+            max_unfinished,
+            retry_log,
+        )
+        self._losses, self._retries = Counter[Task](), Counter[Task]()
         self._failures = Counter[Task]()
         self._running: dict[Task, float] = {}  # when they began
         self._queued: dict[Task, None] = {}
@@ -132,25 +136,25 @@ class _PhaseRun:
         """Submit tasks that are due, as many as may be unfinished, and late ones again."""
         now = self._executor.now()
         for _ in range(len(self._delayed)):
-            due, task = self._delayed.popleft()
-            if due <= now and len(self.unfinished) < self._limit:
+            start, task = self._delayed.popleft()
+            if start <= now and len(self.unfinished) < self._limit:
                 self._submit(task)
             else:
-                self._delayed.append((due, task))
-        for task in islice(self._waiting, max(0, self._limit - len(self.unfinished))):
+                self._delayed.append((start, task))
+        for task in islice(self._tasks, max(0, self._limit - len(self.unfinished))):
             self._submit(task)
         if self._troubles is not None and not self._queued:
-            self._submit_late(now, self._troubles)
+            self._restart_late_tasks(now, self._troubles)
 
     def wait(self) -> bool:
         """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
         if not self.unfinished and self._delayed:
-            due = min(due for due, _ in self._delayed)
-            self._executor.wait(max(0.0, due - self._executor.now()))
+            start = min(start for start, _ in self._delayed)
+            self._executor.wait(max(0.0, start - self._executor.now()))
             self.submit_next()
         return bool(self.unfinished or self._delayed)
 
-    def ended(self, task: Task, outcome: Any) -> None:
+    def add_outcome(self, task: Task, outcome: Any) -> None:
         """Take the outcome of an attempt."""
         if task not in self.unfinished:  # another attempt counted
             return
@@ -170,19 +174,19 @@ class _PhaseRun:
                 return
             self._delay(task, outcome)
             return
-        began = self._remove(task)
-        if began is not None:
-            self._durations.append(self._executor.now() - began)
-        self._limit = min(self._most, self._limit + 1)
+        started = self._remove(task)
+        if started is not None:
+            self._durations.append(self._executor.now() - started)
+        self._limit = min(self._max_unfinished, self._limit + 1)
         self._add_result(task.number, outcome)
 
     def _submit(self, task: Task) -> None:
         self.unfinished[task] = 1
         self._queued[task] = None
-        self._start()
+        self._record_started()
         self._executor.submit(task)
 
-    def _start(self) -> None:
+    def _record_started(self) -> None:
         """Record the tasks that begin when others have ended."""
         while self._queued and len(self._running) < self._executor.slots:
             task = next(iter(self._queued))
@@ -194,35 +198,35 @@ class _PhaseRun:
         if self.unfinished.pop(task) > 1:
             self._executor.cancel(task)
         self._queued.pop(task, None)
-        began = self._running.pop(task, None)
-        self._start()
-        return began
+        started = self._running.pop(task, None)
+        self._record_started()
+        return started
 
     def _delay(self, task: Task, error: BaseException) -> None:
         """Submit a task again later, if the cause of its error may pass; else raise the error."""
-        passing = isinstance(error, NdtoolError) and error.passing
-        self._waits[task] += 1
-        if self._troubles is None or not passing or self._waits[task] > MAX_RETRIES:
+        is_transient = isinstance(error, NdtoolError) and error.passing
+        self._retries[task] += 1
+        if self._troubles is None or not is_transient or self._retries[task] > MAX_RETRIES:
             raise error
         assert isinstance(error, NdtoolError)
-        self._troubles.waited(error)
+        self._troubles.add_delay(error)
         self._remove(task)
         self._limit = max(1, min(self._limit, self._executor.slots) // 2)
-        due = self._executor.now() + _backoff(self._waits[task] - 1)
-        self._delayed.append((due, task))
+        start = self._executor.now() + _backoff(self._retries[task] - 1)
+        self._delayed.append((start, task))
 
-    def _submit_late(self, now: float, troubles: RetryLog) -> None:
+    def _restart_late_tasks(self, now: float, retry_log: RetryLog) -> None:
         """Submit late tasks again, if no other task waits for a slot.
 
         An executor may have given several tasks to the slot of a stuck one, so that fewer slots are
         taken than tasks are unfinished.
         """
-        waits = self._delayed or len(self.unfinished) >= self._limit
-        if waits or self._executor.slots < 2 or len(self._durations) < MIN_DURATIONS:
+        are_waiting = self._delayed or len(self.unfinished) >= self._limit
+        if are_waiting or self._executor.slots < 2 or len(self._durations) < MIN_DURATIONS:
             return
-        most = max(LATE_FACTOR * median(self._durations), MIN_LATE_SECONDS)
-        late = [task for task, began in self._running.items() if now - began > most]
+        limit = max(LATE_FACTOR * median(self._durations), MIN_LATE_SECONDS)
+        late = [task for task, started in self._running.items() if now - started > limit]
         for task in [task for task in late if self.unfinished[task] == 1]:
             self.unfinished[task] += 1
-            troubles.late(task)
+            retry_log.add_restart(task)
             self._executor.submit(task)

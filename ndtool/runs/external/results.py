@@ -15,22 +15,22 @@ class TaskResult(NamedTuple):
     """
 
     attempt: int
-    starts: bytes = b""
-    outside: OutOfBounds | None = None
+    offsets: bytes = b""
+    out_of_bounds: OutOfBounds | None = None
 
     @property
-    def end(self) -> bytes:
+    def trailer(self) -> bytes:
         """The trailer of a segment of split: all that another run needs to resume it."""
-        return self.starts + json.dumps(self.outside).encode().ljust(REPORT_BYTES)
+        return self.offsets + json.dumps(self.out_of_bounds).encode().ljust(REPORT_BYTES)
 
     @classmethod
-    def of(cls, attempt: int, end: bytes) -> TaskResult:
+    def parse(cls, attempt: int, end: bytes) -> TaskResult:
         """Parse the trailer of a segment into its result; ValueError if it is malformed."""
-        outside = json.loads(end[-REPORT_BYTES:])
+        out_of_bounds = json.loads(end[-REPORT_BYTES:])
         return cls(
             attempt,
             end[:-REPORT_BYTES],
-            None if outside is None else OutOfBounds(*map(int, outside)),
+            None if out_of_bounds is None else OutOfBounds(*map(int, out_of_bounds)),
         )
 
 

@@ -36,23 +36,23 @@ _DIFFERENCES = {
 
 
 def fingerprint_of(
-    inference: Inference, rows: Rows, named: dict[str, str], sources: dict[str, Source]
+    inference: Inference, rows: Rows, locations: dict[str, str], sources: dict[str, Source]
 ) -> RunFingerprint:
     """Return the fingerprint of a run: the call, and name and fingerprint of each input.
 
     named: the inputs' locations on workers. A scatter's segments do not depend on data.
     """
-    types = [(given.dtype, given.shape) for given in inference.inputs.values()]
+    types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     fingerprint: RunFingerprint = {
         "version": __version__,
         "call": repr((inference.operator, inference.spec, inference.attributes, types)),
-        "rows": (rows.over, rows.width, sources["data"].metadata.unit),
+        "rows": (rows.shape, rows.width, sources["data"].metadata.unit),
     }
-    for role, name in named.items():
+    for role, name in locations.items():
         if role != "data" or not inference.scatters:
             fingerprint[role] = (redacted(name), _input_fingerprint(role, name, sources[role]))
-    again: RunFingerprint = json.loads(json.dumps(fingerprint))
-    return again
+    as_json: RunFingerprint = json.loads(json.dumps(fingerprint))
+    return as_json
 
 
 def difference(fingerprint: RunFingerprint, expected: RunFingerprint) -> str:
@@ -107,25 +107,25 @@ class AbandonedRun:
     def __init__(self, location: str, fingerprint: RunFingerprint) -> None:
         self.fingerprint, self.reason = fingerprint, ""
         self.folder: SpillFolder | None = None
-        self.taken = {"split": 0}
-        self._first: dict[int, TaskResult] = {}  # of the first level
+        self.resumed_tasks = {"split": 0}
+        self._first_splits: dict[int, TaskResult] = {}  # of the first level
         self._sizes: dict[Segment, int] = {}
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {argument_name(name)} cannot be detected"
             return
-        insides, in_use = spillfiles.find_abandoned(location)
+        folders, in_use = spillfiles.find_abandoned(location)
         if in_use:
             self.reason = (
                 f"{argument_name(in_use[0])} is from another machine, or from before this"
                 " machine's last start"
             )
-        for inside in insides:
-            store = spillfiles.open_store(inside)
-            manifest = _read(store)
+        for path in folders:
+            store = spillfiles.open_store(path)
+            manifest = _read_manifest(store)
             if manifest is None:
                 continue
             self.reason = difference(manifest["fingerprint"], fingerprint)
-            if not self.reason and (folder := spillfiles.reopen(inside)):
+            if not self.reason and (folder := spillfiles.reopen(path)):
                 self.folder, self._store, self._manifest = folder, store, manifest
                 return
 
@@ -137,7 +137,7 @@ class AbandonedRun:
             range_tuples=self._manifest["range_tuples"],
         )
 
-    def refuse(self, reason: str) -> None:
+    def reject(self, reason: str) -> None:
         """Resume nothing, for a reason."""
         self.reason = reason
         self.close()
@@ -146,24 +146,26 @@ class AbandonedRun:
     def find_segments(self, partitioning: Partitioning) -> None:
         """Find the segments that are complete."""
         self._sizes, self._partitioning = self._store.segments(), partitioning
-        self._first = self._results(0, TableBuilder(partitioning, self._store))
-        self.taken["split"] = len(self._first)
+        self._first_splits = self._results(0, TableBuilder(partitioning, self._store))
+        self.resumed_tasks["split"] = len(self._first_splits)
 
     def splits(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
-        results = self._results(depth, tables) if depth else self._first
-        self.taken[phase("split", depth)] = len(results)
+        results = self._results(depth, tables) if depth else self._first_splits
+        self.resumed_tasks[phase("split", depth)] = len(results)
         return results
 
     def rows(self, name: str, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed tasks of a phase that spills rows, by task."""
-        is_known = name == "combine" or self.fingerprint["data"][1] is not None
+        is_fingerprinted = name == "combine" or self.fingerprint["data"][1] is not None
         results = {
             segment.number: TaskResult(segment.attempt)
             for segment, nbytes in self._sizes.items()
-            if segment.phase == name and nbytes == self._row_bytes(segment, tables) and is_known
+            if segment.phase == name
+            and nbytes == self._expected_bytes(segment, tables)
+            and is_fingerprinted
         }
-        self.taken[name] = len(results)
+        self.resumed_tasks[name] = len(results)
         return results
 
     def close(self) -> None:
@@ -178,8 +180,8 @@ class AbandonedRun:
             return results
 
         def read(segment: Segment) -> None:
-            if end := self._result(segment, depth, tables):
-                results[segment.number] = end
+            if result := self._result(segment, depth, tables):
+                results[segment.number] = result
 
         segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
         pool.run_all(read, segments, self._store.at_once)
@@ -194,31 +196,31 @@ class AbandonedRun:
             return None
         nbytes = group.tuples_of(block) * partitioning.spilled_per_tuple(depth)
         children = partitioning.children(number, depth)
-        end = memoryview(bytearray(8 * (children + 1) + REPORT_BYTES))
-        if self._sizes[segment] != nbytes + len(end):
+        trailer = memoryview(bytearray(8 * (children + 1) + REPORT_BYTES))
+        if self._sizes[segment] != nbytes + len(trailer):
             return None
         try:
-            self._store.read(segment, nbytes, end)
-            return TaskResult.of(segment.attempt, bytes(end))
+            self._store.read(segment, nbytes, trailer)
+            return TaskResult.parse(segment.attempt, bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
 
-    def _row_bytes(self, segment: Segment, tables: TableBuilder) -> int | None:
+    def _expected_bytes(self, segment: Segment, tables: TableBuilder) -> int | None:
         """Return the bytes of a complete segment of rows; None if no task has its number."""
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
         segments = partitioning.blocks if kind == "replay" else partitioning.ranges
-        number, at = divmod(segment.number, segments)
-        group, span = tables.group(depth, number), partitioning.segment_tuples(depth)
-        if at * span >= group.tuples:
+        number, index = divmod(segment.number, segments)
+        group, segment_tuples = tables.group(depth, number), partitioning.segment_tuples(depth)
+        if index * segment_tuples >= group.tuples:
             return None
         if kind == "combine":
-            return partitioning.height(number) * partitioning.rows.width
-        return min(span, group.tuples - at * span) * partitioning.rows.width
+            return partitioning.row_count(number) * partitioning.rows.width
+        return min(segment_tuples, group.tuples - index * segment_tuples) * partitioning.rows.width
 
 
-def _read(store: SharedStore) -> dict[str, Any] | None:
+def _read_manifest(store: SharedStore) -> dict[str, Any] | None:
     """Return the manifest of a folder, None if it is missing or malformed."""
     try:
         content = json.loads(store.read_file(_MANIFEST) or b"")

@@ -23,7 +23,7 @@ class Rows(NamedTuple):
 
     tuples: int
     tuple_bytes: int
-    over: Shape
+    shape: Shape
     width: int
     drops: bool = False
     period: int = 1
@@ -32,22 +32,22 @@ class Rows(NamedTuple):
     combines: bool = False
 
     @property
-    def height(self) -> int:
+    def row_count(self) -> int:
         """The number of rows of data."""
-        return prod(self.over)
+        return prod(self.shape)
 
-    def stored(self, number: int) -> int:
+    def stored_index(self, tuple_index: int) -> int:
         """Return the number of a tuple among those stored."""
         if self.repeats == 1:
-            return number
-        return number // (self.repeats * self.period) * self.period + number % self.period
+            return tuple_index
+        return tuple_index // (self.repeats * self.period) * self.period + tuple_index % self.period
 
-    def count_stored(self, number: int) -> int:
+    def count_stored(self, tuple_index: int) -> int:
         """Return how many stored tuples occur before a tuple."""
         if self.repeats == 1:
-            return number
-        group, rest = divmod(number, self.repeats * self.period)
-        return group * self.period + min(rest, self.period)
+            return tuple_index
+        group, offset = divmod(tuple_index, self.repeats * self.period)
+        return group * self.period + min(offset, self.period)
 
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
@@ -58,13 +58,13 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
-        over = plan.batch + plan.sizes
+        shape = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(plan.tuples, entry, over, width, drops, plan.per_batch, plan.repeats)
+        rows = Rows(plan.tuples, entry, shape, width, drops, plan.per_batch, plan.repeats)
     combining, dtype = Combining.of(inference.attributes), inference.dtype
-    neutral = identity(dtype, combining.reduction) if inference.scatters else b""
+    identity_element = identity(dtype, combining.reduction) if inference.scatters else b""
     return rows._replace(
-        over=(rows.height,) if flat else rows.over,
+        shape=(rows.row_count,) if flat else rows.shape,
         count_bytes=combining.bytes_each(rows.tuples, rows.width),
-        combines=bool(neutral) and dtype.kind in "iu" and not combining.is_counted,
+        combines=bool(identity_element) and dtype.kind in "iu" and not combining.is_counted,
     )

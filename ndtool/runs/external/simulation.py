@@ -45,21 +45,21 @@ def run(
     sources = {role: _metered(source, meter) for role, source in call.sources.items()}
     inputs = OpenInputs(call.inference, sources, call.threads, call.spill)
     writer = execution.writer(_metered(sink, meter), partitioning, call.inference.plan)
-    arrays = execution.arrays(inputs, partitioning, _Flat.of(writer, meter))
+    arrays = execution.arrays(inputs, partitioning, _MeteredFlat.wrap(writer, meter))
     arrays = arrays._replace(
-        data=_Flat.of(arrays.data, meter), indices=_Flat.of(arrays.indices, meter),
-        updates=arrays.updates and _Flat.of(arrays.updates, meter),
+        data=_MeteredFlat.wrap(arrays.data, meter), indices=_MeteredFlat.wrap(arrays.indices, meter),
+        updates=arrays.updates and _MeteredFlat.wrap(arrays.updates, meter),
     )  # fmt: skip
     with closing(store):
         work = Work(call.inference, partitioning, arrays, store)
 
         def do(phase: str, number: int) -> Any:
             before = store.nbytes
-            done = tasks.do(work, phase, number)
+            result = tasks.do(work, phase, number)
             # The tuples of the task, from the bytes that it spills for each or reads.
             tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
             meter.add(Step("computing", seconds=tuples / machine.sort_rate))
-            return done
+            return result
 
         for _ in phases.run(call.inference, partitioning, store, executor, do, silent, report):
             pass
@@ -78,26 +78,26 @@ class _MeteredStore:
     def create(self, segment: Segment) -> Segment:
         return self._store.create(segment)
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        self._store.write(segment, at, view)
-        self._put(segment, len(view))
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        self._store.write(segment, offset, view)
+        self._add_puts(segment, len(view))
         self.nbytes += len(view)
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
-        self._put(segment, len(end))
+        self._add_puts(segment, len(end))
         if self._unsent.pop(segment, 0):
             self._meter.add(Step("put", puts=1))
         self._store.finish(segment, end)
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects have no prefetch
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
         size = spillfiles.OBJECT_BYTES
-        objects = (at + len(buffer) - 1) // size - at // size + 1 if len(buffer) else 0
+        objects = (offset + len(buffer) - 1) // size - offset // size + 1 if len(buffer) else 0
         self._meter.add(Step("get", gets=objects, nbytes=len(buffer)))
         self.nbytes += len(buffer)
-        self._store.read(segment, at, buffer)
+        self._store.read(segment, offset, buffer)
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
         self._meter.add(Step("table", puts=1, nbytes=numbers.nbytes))
@@ -114,25 +114,25 @@ class _MeteredStore:
     def close(self) -> None:
         self._store.close()
 
-    def _put(self, segment: Segment, nbytes: int) -> None:
+    def _add_puts(self, segment: Segment, nbytes: int) -> None:
         objects, self._unsent[segment] = divmod(
             self._unsent[segment] + nbytes, spillfiles.OBJECT_BYTES
         )
         self._meter.add(Step("put", puts=objects, nbytes=nbytes))
 
 
-class _Metered:
+class _MeteredChunks:
     """A chunked source or sink that reports its requests, an object for each chunk."""
 
-    def __init__(self, of: Any, meter: Meter) -> None:
-        self._of, self._meter = of, meter
+    def __init__(self, array: Any, meter: Meter) -> None:
+        self._array, self._meter = array, meter
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
+        return getattr(self._array, name)
 
     def block(self, number: int) -> memoryview:
         """Read a chunk."""
-        chunk: memoryview = self._of.block(number)
+        chunk: memoryview = self._array.block(number)
         gets = -(-len(chunk) // http.LARGEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
         return chunk
@@ -140,23 +140,23 @@ class _Metered:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a chunk."""
         self._meter.add(Step("written", puts=1, nbytes=len(view)))
-        self._of.write(start, view, block)
+        self._array.write(start, view, block)
 
 
 def _metered(array: Any, meter: Meter) -> Any:
     """Return a source or sink, metered if it has chunks."""
-    return _Metered(array, meter) if array.metadata.in_chunks else array
+    return _MeteredChunks(array, meter) if array.metadata.in_chunks else array
 
 
-class _Flat:
+class _MeteredFlat:
     """A reader or writer of a flat array that reports its range requests."""
 
     def __init__(self, of: Any, meter: Meter) -> None:
         self.over, self.width, self.chunk = of.over, of.width, None
-        self._of, self._meter = of, meter
+        self._array, self._meter = of, meter
 
     @classmethod
-    def of(cls, array: Reader | Writer | None, meter: Meter) -> Any:
+    def wrap(cls, array: Reader | Writer | None, meter: Meter) -> Any:
         """Return a reader or writer, metered if its array is flat."""
         return (
             array if array is None or type(array).__name__.startswith("Grid") else cls(array, meter)
@@ -166,9 +166,9 @@ class _Flat:
         """Read a box."""
         gets = -(-len(buffer) // http.LARGEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(buffer)))
-        self._of.read(box, buffer, chosen)
+        self._array.read(box, buffer, chosen)
 
     def write(self, box: Any, buffer: memoryview) -> None:
         """Write a box."""
         self._meter.add(Step("written", puts=1, nbytes=len(buffer)))
-        self._of.write(box, buffer)
+        self._array.write(box, buffer)

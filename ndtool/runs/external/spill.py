@@ -53,16 +53,16 @@ class SpillStore(Protocol):
     def create(self, segment: Segment) -> Segment:
         """Begin a segment; return it with the ID of its attempt."""
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
         """Write the next bytes of a segment, at offset `at`."""
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         """Complete a segment; end: a trailer for a run that resumes."""
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
         """Prefetch bytes of a segment."""
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
         """Fill a buffer with bytes of a segment."""
 
     def tabulate(self, table: Table, numbers: memoryview) -> None:
@@ -84,8 +84,8 @@ def read_all(store: SpillStore, ranges: list[tuple[Segment, int, int]], buffer: 
         store.expect(segment, start, nbytes)
     offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
 
-    def fetch(number: int) -> None:
-        segment, start, nbytes = ranges[number]
-        store.read(segment, start, buffer[offsets[number] : offsets[number] + nbytes])
+    def fetch(i: int) -> None:
+        segment, start, nbytes = ranges[i]
+        store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
     pool.run_all(fetch, iter(range(len(ranges))), store.at_once)

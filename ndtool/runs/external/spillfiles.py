@@ -52,9 +52,9 @@ class FolderStore:
             raise convert_error(exc) from None
         return segment
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
         try:
-            descriptors.write_at(self._files[segment], at, view)
+            descriptors.write_at(self._files[segment], offset, view)
         except OSError as exc:
             self._remove(segment)
             raise convert_error(exc) from None
@@ -75,11 +75,11 @@ class FolderStore:
         with suppress(OSError):
             os.unlink(self._segment_path(segment) + _PART)
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        self._read_into(self._segment_path(segment), at, buffer)
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
+        self._read_into(self._segment_path(segment), offset, buffer)
 
     def require_writable(self) -> None:
         """Raise the error of a task if the folder is not writable."""
@@ -164,33 +164,33 @@ class ObjectStore:
         self._unsent[segment], self._object_counts[segment] = bytearray(), 0
         return segment
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        rest = self._unsent[segment]
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        unsent = self._unsent[segment]
         for start in range(0, len(view), OBJECT_BYTES):
-            rest += view[start : start + OBJECT_BYTES]
-            if len(rest) >= OBJECT_BYTES:
-                self._upload(segment, bytes(rest[:OBJECT_BYTES]))
-                del rest[:OBJECT_BYTES]
+            unsent += view[start : start + OBJECT_BYTES]
+            if len(unsent) >= OBJECT_BYTES:
+                self._upload(segment, bytes(unsent[:OBJECT_BYTES]))
+                del unsent[:OBJECT_BYTES]
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         self.write(segment, 0, memoryview(end))
-        rest = self._unsent.pop(segment)
-        if rest:
-            self._upload(segment, bytes(rest))
+        unsent = self._unsent.pop(segment)
+        if unsent:
+            self._upload(segment, bytes(unsent))
         del self._object_counts[segment]
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        done = 0
-        while done < len(buffer):
-            number, start = divmod(at + done, OBJECT_BYTES)
-            stop = min(OBJECT_BYTES, start + len(buffer) - done)
-            buffer[done : done + stop - start] = self._read_range(
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            number, start = divmod(offset + filled, OBJECT_BYTES)
+            stop = min(OBJECT_BYTES, start + len(buffer) - filled)
+            buffer[filled : filled + stop - start] = self._read_range(
                 f"{_name(segment)}-{number}", start, stop
             )
-            done += stop - start
+            filled += stop - start
 
     def require_writable(self) -> None:
         """Do nothing: the claim of the folder proved that it is writable."""
@@ -236,16 +236,16 @@ class ObjectStore:
             raise
 
     def _put(self, key: str, body: bytes) -> None:
-        going: futures.Future[None] = futures.Future()
+        request: futures.Future[None] = futures.Future()
         with self._lock:
             if self._closed:
                 raise OutputError(f"{printable(self._folder.path)}: the run has ended")
-            self._in_flight.add(going)
+            self._in_flight.add(request)
         try:
             self._folder.write(key, body)
         finally:
-            self._in_flight.discard(going)
-            going.set_result(None)
+            self._in_flight.discard(request)
+            request.set_result(None)
 
     def _read_range(self, key: str, start: int, stop: int) -> bytes:
         try:
@@ -257,9 +257,9 @@ class ObjectStore:
 SharedStore = FolderStore | ObjectStore
 
 
-def open_store(inside: str) -> SharedStore:
+def open_store(path: str) -> SharedStore:
     """Return the spill store at a path or URL."""
-    return ObjectStore(inside) if locations.is_url(inside) else FolderStore(inside)
+    return ObjectStore(path) if locations.is_url(path) else FolderStore(path)
 
 
 def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
@@ -305,16 +305,16 @@ def find_abandoned(location: str) -> tuple[list[str], list[str]]:
     return [os.path.join(path, leftovers.INSIDE) for path in folders], in_use
 
 
-def reopen(inside: str) -> SpillFolder | None:
+def reopen(path: str) -> SpillFolder | None:
     """Reopen a spill folder of a killed run; None if another run has claimed it."""
     try:
-        if not locations.is_url(inside):
-            hidden = os.path.dirname(inside)
-            path = os.path.join(os.path.dirname(hidden), _SPILL)
-            return NewFolder(path, False, False, False, hidden)
+        if not locations.is_url(path):
+            temporary = os.path.dirname(path)
+            target = os.path.join(os.path.dirname(temporary), _SPILL)
+            return NewFolder(target, False, False, False, temporary)
         from ndtool.publish import claims
 
-        return claims.Claim(inside, resumes=True)
+        return claims.Claim(path, resumes=True)
     except (OSError, OutputError):
         return None
 
@@ -339,17 +339,17 @@ def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
     """Return the segments that files or objects belong to, with their bytes."""
     sizes: Counter[Segment] = Counter()
     for name, nbytes in sizes_by_name:
-        if parts := _SEGMENT_NAME.fullmatch(name):
-            segment = Segment(parts[1], int(parts[2]), 0, int(parts[3], 16))
+        if match := _SEGMENT_NAME.fullmatch(name):
+            segment = Segment(match[1], int(match[2]), 0, int(match[3], 16))
             sizes[segment] += nbytes
     return sizes
 
 
 def _as_output_error(error: InputError) -> OutputError:
     """Return the error about spilled data that cannot be read."""
-    same = OutputError(error.message)
-    same.passing = error.passing
-    return same
+    output_error = OutputError(error.message)
+    output_error.passing = error.passing
+    return output_error
 
 
 def convert_error(exc: BaseException, name: str = "temporary file") -> Any:

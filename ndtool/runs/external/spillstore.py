@@ -35,14 +35,14 @@ class Store:
         self._in_memory = min(nbytes, in_memory)
         self._buffer = _allocate(self._in_memory)
         if nbytes > self._in_memory:
-            shares = _file_sizes(nbytes - self._in_memory, max(1, len(directories)))
+            file_sizes = _file_sizes(nbytes - self._in_memory, max(1, len(directories)))
             try:
-                for directory, share in zip(directories or (None,), shares, strict=True):
-                    several = len(directories) > 1
-                    name = f"{_FILE} in {printable(directory or '')}" if several else _FILE
+                for directory, file_size in zip(directories or (None,), file_sizes, strict=True):
+                    is_striped = len(directories) > 1
+                    name = f"{_FILE} in {printable(directory or '')}" if is_striped else _FILE
                     fd = tempfiles.unnamed_file(directory)
                     self._files.append((fd, name))
-                    descriptors.reserve(fd, share, name)
+                    descriptors.reserve(fd, file_size, name)
                     descriptors.advise(fd, "RANDOM")
             except BaseException as exc:
                 self.close()
@@ -51,32 +51,36 @@ class Store:
     def create(self, segment: Segment) -> Segment:
         return segment
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        start = self._phases[segment.phase] + segment.start + at
-        head = max(0, min(len(view), self._in_memory - start))
-        self._buffer[start : start + head] = view[:head]
-        for (fd, name), position, first, stop in self._stripes(start + head, len(view) - head):
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        start = self._phases[segment.phase] + segment.start + offset
+        in_memory = max(0, min(len(view), self._in_memory - start))
+        self._buffer[start : start + in_memory] = view[:in_memory]
+        for (fd, name), position, first, stop in self._stripes(
+            start + in_memory, len(view) - in_memory
+        ):
             try:
-                descriptors.write_at(fd, position, view[head + first : head + stop])
+                descriptors.write_at(fd, position, view[in_memory + first : in_memory + stop])
             except OSError as exc:
                 raise convert_error(exc, name) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         pass  # no other run can resume it
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
-        first = self._phases[segment.phase] + segment.start + at
+    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+        first = self._phases[segment.phase] + segment.start + offset
         start = max(self._in_memory, first)
         for (fd, _), position, begin, stop in self._stripes(start, first + nbytes - start):
             descriptors.advise(fd, "WILLNEED", position, stop - begin)
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        start = self._phases[segment.phase] + segment.start + at
-        head = max(0, min(len(buffer), self._in_memory - start))
-        buffer[:head] = self._buffer[start : start + head]
-        for (fd, name), position, first, stop in self._stripes(start + head, len(buffer) - head):
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
+        start = self._phases[segment.phase] + segment.start + offset
+        in_memory = max(0, min(len(buffer), self._in_memory - start))
+        buffer[:in_memory] = self._buffer[start : start + in_memory]
+        for (fd, name), position, first, stop in self._stripes(
+            start + in_memory, len(buffer) - in_memory
+        ):
             try:
-                descriptors.read_into(fd, position, buffer[head + first : head + stop])
+                descriptors.read_into(fd, position, buffer[in_memory + first : in_memory + stop])
             except OSError as exc:
                 raise convert_error(exc, name) from None
 
@@ -99,23 +103,23 @@ class Store:
 
         start: their offset in the store, not in memory.
         """
-        at, done, count = start - self._in_memory, 0, len(self._files)
-        while done < nbytes:
-            stripe, inside = divmod(at + done, STRIPE) if count > 1 else (0, at)
-            size = min(STRIPE - inside, nbytes - done) if count > 1 else nbytes
+        offset, position, count = start - self._in_memory, 0, len(self._files)
+        while position < nbytes:
+            stripe, stripe_offset = divmod(offset + position, STRIPE) if count > 1 else (0, offset)
+            size = min(STRIPE - stripe_offset, nbytes - position) if count > 1 else nbytes
             file = self._files[stripe % count]
-            yield file, stripe // count * STRIPE + inside, done, done + size
-            done += size
+            yield file, stripe // count * STRIPE + stripe_offset, position, position + size
+            position += size
 
 
 def _file_sizes(nbytes: int, count: int) -> list[int]:
     """Return the bytes of each file: the end of its last stripe."""
     if count == 1:
         return [nbytes]
-    stripes, rest = divmod(nbytes, STRIPE)
-    whole = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
-    whole[stripes % count] += rest
-    return whole
+    stripes, remainder = divmod(nbytes, STRIPE)
+    sizes = [(stripes + count - 1 - number) // count * STRIPE for number in range(count)]
+    sizes[stripes % count] += remainder
+    return sizes
 
 
 def _allocate(nbytes: int) -> memoryview:

@@ -44,15 +44,15 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     partitioning, dtype = work.partitioning, work.inference.dtype
     partition, at = divmod(number, partitioning.ranges)
     group = work.tables.group(partitioning.levels, partition)
-    height = partitioning.height(partition)
+    row_count = partitioning.row_count(partition)
     first, stop = _range(work, group, at)
     segment = spill.Segment("combine", number, (group.segment + at) * partitioning.partition_bytes)
     with work.partition_buffer() as whole:
-        buffer = whole[: height * partitioning.rows.width]
-        neutral = identity(dtype, work.reduction)
+        buffer = whole[: row_count * partitioning.rows.width]
+        identity_element = identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
             chunk = buffer[start : start + (1 << 20)]
-            chunk[:] = neutral * (len(chunk) // len(neutral))
+            chunk[:] = identity_element * (len(chunk) // len(identity_element))
         _apply(work, group, first, stop, buffer, None)
         segment = work.spills.create(segment)
         work.spills.write(segment, 0, buffer)
@@ -95,13 +95,13 @@ def _prefetch(work: Work, group: Group) -> None:
 def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
     """Gather rows of a partition and spill them; only chunks that they are in are read."""
     partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
-    box, height = partitioning.box(group.number), partitioning.height(group.number)
+    box, row_count = partitioning.box(group.number), partitioning.row_count(group.number)
     first, stop = _range(work, group, at)
     is_read = bytearray(_chunk_count(work, box))
     segment = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
     done, tuples = 0, _spilled(work, group)
     with work.partition_buffer() as whole:
-        buffer = whole[: height * width]
+        buffer = whole[: row_count * width]
         for batch in tuples.batches(first, stop):
             n = batch.tuples
             with work.arena() as allocate:
@@ -110,7 +110,7 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
                 if new := _missing_chunks(work, box, local, n, allocate, is_read):
                     work.arrays.data.read(box, buffer, new)
                 gathered = allocate(n * width)
-                a, indices, items = bound(height, local, n, width)
+                a, indices, items = bound(row_count, local, n, width)
                 if _kernels.gather(a, buffer, 0, indices, items, gathered, KernelOptions(1)):
                     raise changed()
                 spills.write(segment, done, gathered)
@@ -153,17 +153,17 @@ def _missing_chunks(
 def _update(work: Work, group: Group) -> None:
     """Apply the updates of a partition, in order, and write it."""
     partitioning, dtype = work.partitioning, work.inference.dtype
-    width, height = partitioning.rows.width, partitioning.height(group.number)
+    width, row_count = partitioning.rows.width, partitioning.row_count(group.number)
     box = partitioning.box(group.number)
     with work.partition_buffer() as whole:
-        buffer = whole[: height * width]
+        buffer = whole[: row_count * width]
         work.arrays.data.read(box, buffer)
         swaps = bool(group.tuples) and work.swaps_data
         if swaps:
             copies.swap(buffer, dtype.unit)
         counts = None
         if group.tuples and work.combining.is_counted:
-            zeros = memoryview(bytearray(height * partitioning.rows.count_bytes))
+            zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
             counts = work.combining.counts(zeros, partitioning.rows.tuples, width)
         if partitioning.is_combined(group.tuples):
             _apply_combined(work, group, buffer)
@@ -219,10 +219,10 @@ def _scatter(
 
 
 def bound(
-    height: int, local: memoryview, n: int, width: int, size: int = 4
+    row_count: int, local: memoryview, n: int, width: int, size: int = 4
 ) -> tuple[Addressing, Indices, WorkItem]:
     """Bind rows of a group, and the numbers of n of them, of `size` bytes each."""
-    addressing = Addressing((height,), (width,), n, (), (), False)
+    addressing = Addressing((row_count,), (width,), n, (), (), False)
     return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
 
 

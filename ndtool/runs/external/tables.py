@@ -168,7 +168,7 @@ class TableBuilder:
         """Add the result of a split."""
         group, block = divmod(number, self._partitioning.blocks)
         starts = self._starts[-1][group]
-        offsets = memoryview(end.starts).cast("q")
+        offsets = memoryview(end.offsets).cast("q")
         blocks = len(starts) // (1 + len(offsets))
         starts[block] = end.attempt
         starts[blocks + block :: blocks] = offsets

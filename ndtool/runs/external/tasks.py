@@ -64,7 +64,7 @@ def _out_of_bounds(
     if not bad:
         return None
     value = indices.value(number * entries + component)
-    stored = work.partitioning.rows.stored(block * work.partitioning.block + number)
+    stored = work.partitioning.rows.stored_index(block * work.partitioning.block + number)
     return OutOfBounds(stored, component, value, 0)
 
 
@@ -120,7 +120,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
             _permute(ids, starts[:-1], updates, ordered, n, back=False)
             spills.write(segment, n * size, ordered)
         result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), outside)
-        spills.finish(segment, result.end)
+        spills.finish(segment, result.trailer)
     return result
 
 
@@ -152,8 +152,8 @@ def _partition_spilled_block(
             tuples.read_rows(batch, updates[at * width : (at + batch.tuples) * width])
         at += batch.tuples
     ids, local, starts = split
-    height = work.partitioning.height(group.number, group.depth)
-    a, indices, items = bound(height, parent_rows, n, 1, size)
+    row_count = work.partitioning.row_count(group.number, group.depth)
+    a, indices, items = bound(row_count, parent_rows, n, 1, size)
     if at < n or _kernels.partition_ids(a, indices, 0, items, boxes, ids, local, starts):
         raise changed()
 

@@ -28,7 +28,7 @@ class Units(NamedTuple):
     box: Shape
     written: int
     read: int
-    held: int
+    buffer_bytes: int
     at_once: int = 1
 
 
@@ -51,11 +51,15 @@ def units_of(
     if not isinstance(plan, ElementsPlan) and plan.repeats > 1:
         del slabs["indices"]
     read = [
-        slab(file_shape(sources[role]), over) for role, over in slabs.items() if role in sources
+        slab(file_shape(sources[role]), positions_shape)
+        for role, positions_shape in slabs.items()
+        if role in sources
     ]
     written = slab(file_shape(output), positions) if gathers else 1
-    held = max(chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values()))
-    return Units(box, written, lcm(*read), held, at_once)
+    buffer_bytes = max(
+        chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values())
+    )
+    return Units(box, written, lcm(*read), buffer_bytes, at_once)
 
 
 def tuple_shape(plan: Plan) -> Shape:

@@ -57,7 +57,7 @@ class Work:
         self.tables = Tables(partitioning, spills)
         self._partition_buffers, self._scratch = (
             pool.BufferPool(partitioning.partition_bytes),
-            pool.BufferPool(partitioning.scratch),
+            pool.BufferPool(partitioning.scratch_bytes),
         )
         self._indices = arrays.indices
         if partitioning.indices:
