@@ -624,8 +624,8 @@ def test_spilled_segments_have_trailers(stores: Path) -> None:
     save(numbers=np.arange(12))
     spills = ObjectStore("memory://spill")
     numbers = memoryview(np.arange(12))
-    spills.tabulate(Table("starts", 3), numbers)
-    assert spills.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
+    spills.write_table(Table("starts", 3), numbers)
+    assert spills.read_lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
         spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
     piece = spills.create(Segment("split", 0, 0))

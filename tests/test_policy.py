@@ -169,12 +169,12 @@ def test_tables_are_written_again_while_a_disk_is_full(
     monkeypatch.setattr(kind, "write_file", write_file)
     monkeypatch.setattr(policy.time, "sleep", delays.append)
     at = str(tmp_path) if store == "folder" else "memory://spill"
-    spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    spillfiles.open_store(at).write_table(Table("offsets0", 1), memoryview(bytes(8)))
     assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
     error.passing = False
     written.clear()
     with pytest.raises(ResourceError, match="full"):
-        spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+        spillfiles.open_store(at).write_table(Table("offsets0", 1), memoryview(bytes(8)))
     assert len(written) == 1
 
 

@@ -25,7 +25,7 @@ def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch
     """Yield tuples first..stop of a group, at most `most` of MOST_SEGMENTS blocks at a time."""
     slices: list[Slice] = []
     tuple_count = 0
-    for block_slice in _slices(tuples, first, stop):
+    for block_slice in _block_slices(tuples, first, stop):
         count = block_slice[2] - block_slice[1]
         if tuple_count + count > limit or len(slices) == MAX_SEGMENTS:
             yield Batch(slices, tuple_count)
@@ -36,10 +36,10 @@ def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch
         yield Batch(slices, tuple_count)
 
 
-def _slices(tuples: Tuples, first: int, stop: int) -> Iterator[Slice]:
+def _block_slices(tuples: Tuples, first: int, stop: int) -> Iterator[Slice]:
     """Yield the blocks that have tuples first..stop of a group, and where in each."""
     position = 0
-    for block, (start, end) in enumerate(zip(tuples.begins, tuples.ends, strict=True)):
+    for block, (start, end) in enumerate(zip(tuples.starts, tuples.stops, strict=True)):
         count = end - start
         if count and position + count > first:
             yield block, start + max(0, first - position), min(end, start + stop - position)
@@ -82,12 +82,15 @@ class SpilledTuples:
         parent = self._tuples.parent
         for block in range(parent.blocks):
             nbytes = parent.tuples_of(block) * self._per_tuple
-            self._store.expect(self.segment(block), 0, nbytes)
+            self._store.prefetch(self.segment(block), 0, nbytes)
 
     def segment(self, block: int) -> spill.Segment:
         """Return the segment of a block of the parent."""
         parent = self._tuples.parent
-        number, first = parent.task(block, self._partitioning), parent.first + block * parent.block
+        number, first = (
+            parent.task_number(block, self._partitioning),
+            parent.first + block * parent.block,
+        )
         return spill.Segment(
             self._phase, number, first * self._per_tuple, self._tuples.attempts[block]
         )

@@ -33,7 +33,7 @@ from ndtool.runs.external import phases, policy
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.phases import ReportCallback
 from ndtool.runs.external.spillstore import Store
-from ndtool.runs.external.tasks import do
+from ndtool.runs.external.tasks import run_task
 from ndtool.runs.external.units import tuple_shape, units_of
 from ndtool.runs.external.work import Arrays, Work
 from ndtool.storage.local import ByteRange
@@ -67,7 +67,7 @@ def run(
             partitioning,
             store,
             threads,
-            partial(do, work),
+            partial(run_task, work),
             progress,
             report,
             in_order=sink.streamed,
@@ -86,7 +86,7 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     ]
     with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
-        call_task = partial(do, work)
+        call_task = partial(run_task, work)
         checks = (Task(call_task, "check", block) for block in blocks)
         policy.complete(threads, checks, bounds_reports.add)
     bounds_reports.raise_or_report(report)

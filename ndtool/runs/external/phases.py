@@ -28,7 +28,7 @@ ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 def run(
     inference: Inference,
     partitioning: Partitioning,
-    spills: SpillStore,
+    store: SpillStore,
     executor: Executor,
     do: Callable[[str, int], Any],
     progress: ProgressCallback,
@@ -43,7 +43,7 @@ def run(
     phase run one at a time, in order. troubles: see `policy.complete`.
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
-    tables, bounds_reports = TableBuilder(partitioning, spills), BoundsReports(inference)
+    tables, bounds_reports = TableBuilder(partitioning, store), BoundsReports(inference)
     spilled = map(partitioning.spilled_per_tuple, range(levels - 1))
     bytes_read = [rows.tuple_bytes, *spilled]  # of a tuple, by split
     total_bytes = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
@@ -70,11 +70,11 @@ def run(
     def add_replay(number: int, result: TaskResult) -> None:
         if depth:
             group, block = divmod(number, partitioning.blocks)
-            tables.add_rows(tables.group(depth, group), block, result.attempt)
+            tables.add_segment(tables.group(depth, group), block, result.attempt)
 
     def add_split(number: int, result: TaskResult | OutOfBounds) -> None:
         if isinstance(result, TaskResult):
-            tables.add(number, result)
+            tables.add_split(number, result)
         if not depth:
             bounds_reports.add(
                 number, result.out_of_bounds if isinstance(result, TaskResult) else result
@@ -82,7 +82,7 @@ def run(
 
     for depth in range(levels):
         yield (name := phase("split", depth))
-        tables.begin(depth)
+        tables.begin_splits(depth)
         resumed = abandoned.splits(depth, tables) if abandoned else {}
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
         run_phase(
@@ -90,13 +90,13 @@ def run(
         )
         if not depth:
             bounds_reports.raise_or_report(report)
-        tables.split()
+        tables.write_splits()
 
     def add_rows(number: int, result: TaskResult) -> None:
         partition, range_number = divmod(number, partitioning.ranges)
         group = tables.group(levels, partition)
         if group.tuples:
-            tables.add_rows(group, range_number, result.attempt)
+            tables.add_segment(group, range_number, result.attempt)
 
     hot = list(_combined(partitioning, tables))
     if hot:
@@ -112,18 +112,20 @@ def run(
     run_phase("sweep", numbers, count, rows.row_count * width, add_result, resumed)
     for depth in reversed(range(levels if partitioning.gathers else 0)):
         tables.write_attempts(depth + 1)
-        tables.write_places(depth)
+        tables.write_block_offsets(depth)
         yield (name := phase("replay", depth))
         resumed = abandoned.rows(name, tables) if abandoned and depth else {}
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width
         run_phase(name, numbers, tables.blocks(depth), nbytes, add_replay, resumed)
-        tables.discard_places(depth)
+        tables.discard_block_offsets(depth)
 
 
 def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int]:
     """Yield the numbers of the tasks for all blocks of groups."""
-    return (group.task(block, partitioning) for group in groups for block in range(group.blocks))
+    return (
+        group.task_number(block, partitioning) for group in groups for block in range(group.blocks)
+    )
 
 
 def _sweeps(partitioning: Partitioning, tables: TableBuilder, hot_first: bool) -> Iterator[int]:

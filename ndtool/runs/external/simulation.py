@@ -55,7 +55,7 @@ def run(
 
         def do(phase: str, number: int) -> Any:
             before = store.nbytes
-            result = tasks.do(work, phase, number)
+            result = tasks.run_task(work, phase, number)
             # The tuples of the task, from the bytes that it spills for each or reads.
             tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
             meter.add(Step("computing", seconds=tuples / machine.sort_rate))
@@ -68,7 +68,7 @@ def run(
 class _MeteredStore:
     """A spill store that reports the requests of objects."""
 
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, store: Store, meter: Meter) -> None:
         self.at_once, self.nbytes = store.at_once, 0
@@ -89,7 +89,7 @@ class _MeteredStore:
             self._meter.add(Step("put", puts=1))
         self._store.finish(segment, end)
 
-    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects have no prefetch
 
     def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
@@ -99,15 +99,15 @@ class _MeteredStore:
         self.nbytes += len(buffer)
         self._store.read(segment, offset, buffer)
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         self._meter.add(Step("table", puts=1, nbytes=numbers.nbytes))
-        self._store.tabulate(table, numbers)
+        self._store.write_table(table, numbers)
 
-    def discard(self, table: Table) -> None:
-        self._store.discard(table)
+    def discard_table(self, table: Table) -> None:
+        self._store.discard_table(table)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
-        numbers = self._store.lines(table, first, stop)
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
+        numbers = self._store.read_lines(table, first, stop)
         self._meter.add(Step(f"line {table.name} {first}", gets=1, nbytes=numbers.nbytes))
         return numbers
 

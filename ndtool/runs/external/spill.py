@@ -48,7 +48,7 @@ class SpillStore(Protocol):
     """
 
     at_once: int
-    prefetches: bool
+    can_prefetch: bool
 
     def create(self, segment: Segment) -> Segment:
         """Begin a segment; return it with the ID of its attempt."""
@@ -59,19 +59,19 @@ class SpillStore(Protocol):
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         """Complete a segment; end: a trailer for a run that resumes."""
 
-    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         """Prefetch bytes of a segment."""
 
     def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
         """Fill a buffer with bytes of a segment."""
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         """Store a table."""
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         """Release the memory of a table that no task reads any more."""
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         """Return lines of a table, concatenated."""
 
 
@@ -81,7 +81,7 @@ def read_all(store: SpillStore, ranges: list[tuple[Segment, int, int]], buffer: 
     Prefetches all of them before it reads the first, so that a disk can reorder the requests.
     """
     for segment, start, nbytes in ranges:
-        store.expect(segment, start, nbytes)
+        store.prefetch(segment, start, nbytes)
     offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
 
     def fetch(i: int) -> None:

@@ -37,7 +37,7 @@ class FolderStore:
     """
 
     at_once = 1
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class FolderStore:
         with suppress(OSError):
             os.unlink(self._segment_path(segment) + _PART)
 
-    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
 
     def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
@@ -87,10 +87,10 @@ class FolderStore:
         os.close(self._files.pop(segment))
         os.unlink(self._segment_path(segment) + _PART)
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         policy.with_retries(partial(self.write_file, table.name, numbers))
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
@@ -116,7 +116,7 @@ class FolderStore:
         with os.scandir(self._path) as entries:
             return _segments((entry.name, _size(entry)) for entry in entries)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         buffer = memoryview(bytearray(8 * table.columns * (stop - first)))
         self._read_into(os.path.join(self._path, table.name), 8 * table.columns * first, buffer)
         return buffer.cast("q")
@@ -147,7 +147,7 @@ class ObjectStore:
     """
 
     at_once = pool.MOST
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, url: str) -> None:
         from ndtool.storage.remotefolder import RemoteFolder
@@ -179,7 +179,7 @@ class ObjectStore:
             self._upload(segment, bytes(unsent))
         del self._object_counts[segment]
 
-    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
 
     def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
@@ -195,10 +195,10 @@ class ObjectStore:
     def require_writable(self) -> None:
         """Do nothing: the claim of the folder proved that it is writable."""
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         policy.with_retries(partial(self.write_file, table.name, numbers))
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
@@ -214,7 +214,7 @@ class ObjectStore:
         objects = self._folder.contents().items()
         return _segments((name, version.size or 0) for name, version in objects)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         line = 8 * table.columns
         return memoryview(self._read_range(table.name, line * first, line * stop)).cast("q")
 

@@ -24,7 +24,7 @@ class Store:
     """
 
     at_once = 1
-    prefetches = True
+    can_prefetch = True
 
     def __init__(
         self, nbytes: int, in_memory: int, directories: Sequence[str], phases: dict[str, int]
@@ -66,7 +66,7 @@ class Store:
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         pass  # no other run can resume it
 
-    def expect(self, segment: Segment, offset: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         first = self._phases[segment.phase] + segment.start + offset
         start = max(self._in_memory, first)
         for (fd, _), position, begin, stop in self._stripes(start, first + nbytes - start):
@@ -84,13 +84,13 @@ class Store:
             except OSError as exc:
                 raise convert_error(exc, name) from None
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         self._tables[table.name] = numbers
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         self._tables.pop(table.name, None)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         return self._tables[table.name][first * table.columns : stop * table.columns]
 
     def close(self) -> None:

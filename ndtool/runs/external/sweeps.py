@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Read a partition of data, and gather a range of its rows, or update and write it."""
-    partition, at = divmod(number, work.partitioning.ranges)
+    partition, range_number = divmod(number, work.partitioning.ranges)
     group = work.tables.group(work.partitioning.levels, partition)
     if work.partitioning.gathers:
-        return _gather(work, group, number, at) if group.tuples else TaskResult(0)
+        return _gather(work, group, number, range_number) if group.tuples else TaskResult(0)
     _update(work, group)
     return TaskResult(0)
 
@@ -42,35 +42,37 @@ def sweep(work: Work, number: int, depth: int = 0) -> TaskResult:
 def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Combine a range of the updates of a hot partition, and spill the result."""
     partitioning, dtype = work.partitioning, work.inference.dtype
-    partition, at = divmod(number, partitioning.ranges)
+    partition, range_number = divmod(number, partitioning.ranges)
     group = work.tables.group(partitioning.levels, partition)
     row_count = partitioning.row_count(partition)
-    first, stop = _range(work, group, at)
-    segment = spill.Segment("combine", number, (group.segment + at) * partitioning.partition_bytes)
-    with work.partition_buffer() as whole:
-        buffer = whole[: row_count * partitioning.rows.width]
+    first, stop = _tuple_range(work, group, range_number)
+    segment = spill.Segment(
+        "combine", number, (group.segment + range_number) * partitioning.partition_bytes
+    )
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: row_count * partitioning.rows.width]
         identity_element = identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
             chunk = buffer[start : start + (1 << 20)]
             chunk[:] = identity_element * (len(chunk) // len(identity_element))
         _apply(work, group, first, stop, buffer, None)
-        segment = work.spills.create(segment)
-        work.spills.write(segment, 0, buffer)
-        work.spills.finish(segment)
+        segment = work.store.create(segment)
+        work.store.write(segment, 0, buffer)
+        work.store.finish(segment)
     return TaskResult(segment.attempt)
 
 
-def _range(work: Work, group: Group, at: int) -> tuple[int, int]:
+def _tuple_range(work: Work, group: Group, range_number: int) -> tuple[int, int]:
     """Return the tuples of a partition that a task sweeps."""
     range_tuples = work.partitioning.segment_tuples(group.depth)
-    return at * range_tuples, min(group.tuples, (at + 1) * range_tuples)
+    return range_number * range_tuples, min(group.tuples, (range_number + 1) * range_tuples)
 
 
 def _spilled(work: Work, group: Group) -> SpilledTuples:
     """Return the spilled tuples of a partition."""
     tuples = work.tables.tuples(group.depth, group.number)
     _prefetch(work, group)
-    return SpilledTuples(work.partitioning, work.spills, tuples)
+    return SpilledTuples(work.partitioning, work.store, tuples)
 
 
 def _prefetch(work: Work, group: Group) -> None:
@@ -79,43 +81,45 @@ def _prefetch(work: Work, group: Group) -> None:
     They are contiguous; read one partition at a time, each would take a random read, because reads
     of data evict them from the page cache.
     """
-    partitioning, fan = work.partitioning, work.partitioning.fan_out(group.depth - 1)
-    if group.number % fan or not work.spills.prefetches:
+    partitioning, fan_out = work.partitioning, work.partitioning.fan_out(group.depth - 1)
+    if group.number % fan_out or not work.store.can_prefetch:
         return
-    for number in (group.number, group.number + fan):
+    for number in (group.number, group.number + fan_out):
         if number < partitioning.groups(group.depth):
             tuples = work.tables.tuples(group.depth, number)
             if (
                 tuples.parent.tuples * partitioning.spilled_per_tuple(group.depth - 1)
                 <= partitioning.memory
             ):
-                SpilledTuples(partitioning, work.spills, tuples).prefetch()
+                SpilledTuples(partitioning, work.store, tuples).prefetch()
 
 
-def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
+def _gather(work: Work, group: Group, number: int, range_number: int) -> TaskResult:
     """Gather rows of a partition and spill them; only chunks that they are in are read."""
-    partitioning, spills, width = work.partitioning, work.spills, work.partitioning.rows.width
+    partitioning, store, width = work.partitioning, work.store, work.partitioning.rows.width
     box, row_count = partitioning.box(group.number), partitioning.row_count(group.number)
-    first, stop = _range(work, group, at)
+    first, stop = _tuple_range(work, group, range_number)
     is_read = bytearray(_chunk_count(work, box))
-    segment = spills.create(spill.Segment("sweep", number, (group.first + first) * width))
-    done, tuples = 0, _spilled(work, group)
-    with work.partition_buffer() as whole:
-        buffer = whole[: row_count * width]
+    segment = store.create(spill.Segment("sweep", number, (group.first + first) * width))
+    offset, tuples = 0, _spilled(work, group)
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: row_count * width]
         for batch in tuples.batches(first, stop):
             n = batch.tuples
             with work.arena() as allocate:
                 local = allocate(n * tuples.local_bytes)
                 tuples.read_local(batch, local)
-                if new := _missing_chunks(work, box, local, n, allocate, is_read):
-                    work.arrays.data.read(box, buffer, new)
+                if missing := _missing_chunks(work, box, local, n, allocate, is_read):
+                    work.arrays.data.read(box, buffer, missing)
                 gathered = allocate(n * width)
-                a, indices, items = bound(row_count, local, n, width)
-                if _kernels.gather(a, buffer, 0, indices, items, gathered, KernelOptions(1)):
-                    raise changed()
-                spills.write(segment, done, gathered)
-                done += len(gathered)
-    spills.finish(segment)
+                addressing, indices, items = bind_local_rows(row_count, local, n, width)
+                if _kernels.gather(
+                    addressing, buffer, 0, indices, items, gathered, KernelOptions(1)
+                ):
+                    raise changed_error()
+                store.write(segment, offset, gathered)
+                offset += len(gathered)
+    store.finish(segment)
     return TaskResult(segment.attempt)
 
 
@@ -140,14 +144,20 @@ def _missing_chunks(
         return range(grid.blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
     counts = memoryview(bytearray(8 * (len(is_read) + 1))).cast("q")
-    a, indices, tuples = bound(grid.blocks(sizes, (1,) * len(sizes)), local, n, 1)
+    addressing, indices, tuples = bind_local_rows(
+        grid.blocks(sizes, (1,) * len(sizes)), local, n, 1
+    )
     ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
-    if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
-        raise changed()
-    new = [chunk for chunk, (a, b) in enumerate(pairwise(counts)) if b > a and not is_read[chunk]]
-    for chunk in new:
+    if _kernels.partition_ids(addressing, indices, 0, tuples, boxes, ids, rows, counts):
+        raise changed_error()
+    missing = [
+        chunk
+        for chunk, (addressing, b) in enumerate(pairwise(counts))
+        if b > addressing and not is_read[chunk]
+    ]
+    for chunk in missing:
         is_read[chunk] = 1
-    return new
+    return missing
 
 
 def _update(work: Work, group: Group) -> None:
@@ -155,8 +165,8 @@ def _update(work: Work, group: Group) -> None:
     partitioning, dtype = work.partitioning, work.inference.dtype
     width, row_count = partitioning.rows.width, partitioning.row_count(group.number)
     box = partitioning.box(group.number)
-    with work.partition_buffer() as whole:
-        buffer = whole[: row_count * width]
+    with work.partition_buffer() as partition_buffer:
+        buffer = partition_buffer[: row_count * width]
         work.arrays.data.read(box, buffer)
         swaps = bool(group.tuples) and work.swaps_data
         if swaps:
@@ -193,32 +203,32 @@ def _apply(
 
 def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
     """Apply the combined updates of all ranges of a partition, as updates of one long row."""
-    partitioning, zero = work.partitioning, memoryview(bytes(8))
+    partitioning, first_row = work.partitioning, memoryview(bytes(8))
     count = -(-group.tuples // partitioning.range_tuples)
     slice_bytes = partitioning.block * partitioning.rows.width
-    for at, attempt in enumerate(work.tables.attempts(group, count)):
-        start = (group.segment + at) * partitioning.partition_bytes
-        number = group.number * partitioning.ranges + at
+    for range_number, attempt in enumerate(work.tables.attempts(group, count)):
+        start = (group.segment + range_number) * partitioning.partition_bytes
+        number = group.number * partitioning.ranges + range_number
         segment = spill.Segment("combine", number, start, attempt)
         for first in range(0, len(buffer), slice_bytes):
             rows = buffer[first : first + slice_bytes]
             with work.arena() as allocate:
                 updates = allocate(len(rows))
-                work.spills.read(segment, first, updates)
-                _scatter(work, zero, 1, updates, rows, len(rows), None)
+                work.store.read(segment, first, updates)
+                _scatter(work, first_row, 1, updates, rows, len(rows), None)
 
 
 def _scatter(
     work: Work, local: memoryview, n: int, updates: memoryview, buffer: memoryview, width: int,
     counts: UpdateCounts | None,
 ) -> None:  # fmt: skip
-    change = UpdateSpec(updates, width, work.reduction, work.inference.dtype.name, counts)
-    a, indices, tuples = bound(len(buffer) // width, local, n, width)
-    if _kernels.scatter(a, indices, tuples, change, buffer, False, KernelOptions(1)):
-        raise changed()
+    spec = UpdateSpec(updates, width, work.reduction, work.inference.dtype.name, counts)
+    addressing, indices, tuples = bind_local_rows(len(buffer) // width, local, n, width)
+    if _kernels.scatter(addressing, indices, tuples, spec, buffer, False, KernelOptions(1)):
+        raise changed_error()
 
 
-def bound(
+def bind_local_rows(
     row_count: int, local: memoryview, n: int, width: int, size: int = 4
 ) -> tuple[Addressing, Indices, WorkItem]:
     """Bind rows of a group, and the numbers of n of them, of `size` bytes each."""
@@ -226,6 +236,6 @@ def bound(
     return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
 
 
-def changed() -> OutputError:
+def changed_error() -> OutputError:
     """Return the error about spilled data that others have changed."""
     return OutputError("a temporary file changed during the run")

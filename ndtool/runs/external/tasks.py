@@ -30,12 +30,12 @@ from ndtool.runs.external import spill, sweeps
 from ndtool.runs.external.batches import Allocate, SpilledTuples
 from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.results import OutOfBounds, TaskResult
-from ndtool.runs.external.sweeps import bound, changed
+from ndtool.runs.external.sweeps import bind_local_rows, changed_error
 from ndtool.runs.external.tables import BlockOffsets, Group
 from ndtool.runs.external.work import Work
 
 
-def do(work: Work, name: str, number: int) -> Any:
+def run_task(work: Work, name: str, number: int) -> Any:
     """Run a task; return its result for the policy."""
     kind = name.rstrip("0123456789")
     return PHASES[kind](work, number, int(name[len(kind) :] or 1) - 1)
@@ -44,10 +44,10 @@ def do(work: Work, name: str, number: int) -> Any:
 def check(work: Work, block: int, depth: int = 0) -> OutOfBounds | None:
     """Validate the indices of a block; return those out of bounds, None if all are valid."""
     with work.arena() as allocate:
-        return _out_of_bounds(work, work.first_occurrences(block, allocate), block)
+        return _find_out_of_bounds(work, work.first_occurrences(block, allocate), block)
 
 
-def _out_of_bounds(
+def _find_out_of_bounds(
     work: Work, first_occurrences: Indices, block: int, indices: Indices | None = None
 ) -> OutOfBounds | None:
     """Return the indices of a block out of bounds, None if all are valid.
@@ -70,16 +70,16 @@ def _out_of_bounds(
 
 def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     """Sort the tuples of a block by partition and spill them; return the partition offsets."""
-    partitioning, spills = work.partitioning, work.spills
+    partitioning, store = work.partitioning, work.store
     group, block = _block(work, number, depth)
-    n, outside = group.tuples_of(block), None
+    n, out_of_bounds = group.tuples_of(block), None
     width, size = partitioning.rows.width, partitioning.local_bytes(depth + 1)
     box = partitioning.box(group.number, depth)
     sizes = grid.sizes(box)
     boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.group_shapes[depth], sizes)))
     starts = memoryview(bytearray(8 * (boxes.partitions + _drops(work, depth) + 1))).cast("q")
     with work.arena() as allocate:
-        ids, local, permuted = (
+        ids, local, local_by_partition = (
             allocate(n * partitioning.id_bytes(depth)),
             allocate(n * size),
             allocate(n * size),
@@ -94,14 +94,14 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
             indices, tuples = work.indices(block, allocate), WorkItem(first, n, 0, 0)
             if _kernels.partition_ids(work.rows, indices, first, tuples, boxes, ids, local, starts):
                 if (
-                    bad := _out_of_bounds(
+                    out_of_bounds_indices := _find_out_of_bounds(
                         work, work.first_occurrences(block, allocate, indices), block, indices
                     )
                 ) is None:
                     raise OutputError("indices changed during the run")
-                return bad
+                return out_of_bounds_indices
             if work.mode != "error":
-                outside = _out_of_bounds(
+                out_of_bounds = _find_out_of_bounds(
                     work, work.first_occurrences(block, allocate, indices), block
                 )
             if updates is not None:
@@ -110,17 +110,17 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 if work.swaps_updates:
                     copies.swap(updates, work.inference.dtype.unit)
         start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
-        segment = spills.create(spill.Segment(phase("split", depth), number, start))
-        _permute(ids, starts[:-1], local, permuted, n, back=False)
-        spills.write(segment, 0, permuted)
+        segment = store.create(spill.Segment(phase("split", depth), number, start))
+        _permute(ids, starts[:-1], local, local_by_partition, n, inverse=False)
+        store.write(segment, 0, local_by_partition)
         if updates is None:
-            spills.write(segment, n * size, ids)
+            store.write(segment, n * size, ids)
         else:
-            ordered = allocate(n * width)
-            _permute(ids, starts[:-1], updates, ordered, n, back=False)
-            spills.write(segment, n * size, ordered)
-        result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), outside)
-        spills.finish(segment, result.trailer)
+            updates_by_partition = allocate(n * width)
+            _permute(ids, starts[:-1], updates, updates_by_partition, n, inverse=False)
+            store.write(segment, n * size, updates_by_partition)
+        result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), out_of_bounds)
+        store.finish(segment, result.trailer)
     return result
 
 
@@ -141,85 +141,94 @@ def _partition_spilled_block(
 ) -> None:  # fmt: skip
     """Read a block of a group that its parent has spilled; write partition IDs, rows, offsets."""
     tuples = SpilledTuples(
-        work.partitioning, work.spills, work.tables.tuples(group.depth, group.number)
+        work.partitioning, work.store, work.tables.tuples(group.depth, group.number)
     )
-    n, at, width = group.tuples_of(block), 0, work.partitioning.rows.width
+    n, read_count, width = group.tuples_of(block), 0, work.partitioning.rows.width
     size, first = tuples.local_bytes, block * group.block
     parent_rows = allocate(n * size)
     for batch in tuples.batches(first, first + n):
-        tuples.read_local(batch, parent_rows[at * size : (at + batch.tuples) * size])
+        tuples.read_local(
+            batch, parent_rows[read_count * size : (read_count + batch.tuples) * size]
+        )
         if updates is not None:
-            tuples.read_rows(batch, updates[at * width : (at + batch.tuples) * width])
-        at += batch.tuples
+            tuples.read_rows(
+                batch, updates[read_count * width : (read_count + batch.tuples) * width]
+            )
+        read_count += batch.tuples
     ids, local, starts = split
     row_count = work.partitioning.row_count(group.number, group.depth)
-    a, indices, items = bound(row_count, parent_rows, n, 1, size)
-    if at < n or _kernels.partition_ids(a, indices, 0, items, boxes, ids, local, starts):
-        raise changed()
+    addressing, indices, items = bind_local_rows(row_count, parent_rows, n, 1, size)
+    if read_count < n or _kernels.partition_ids(
+        addressing, indices, 0, items, boxes, ids, local, starts
+    ):
+        raise changed_error()
 
 
 def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
     """Restore the rows of a block to the order of its tuples; write them, or spill them."""
-    partitioning, spills = work.partitioning, work.spills
+    partitioning, store = work.partitioning, work.store
     group, block = _block(work, number, depth)
     n, width = group.tuples_of(block), partitioning.rows.width
-    places = work.tables.places(group, block)
-    counts = list(map(sub, places.after, places.before))
+    offsets = work.tables.block_offsets(group, block)
+    counts = list(map(sub, offsets.stops, offsets.starts))
     first = group.first + block * group.block
     with work.arena() as allocate:
-        ids, rows, out = (
+        ids, rows, restored = (
             allocate(n * partitioning.id_bytes(depth)),
             allocate(n * width),
             allocate(n * width),
         )
         split_phase, per_tuple = phase("split", depth), partitioning.spilled_per_tuple(depth)
-        segment = spill.Segment(split_phase, number, first * per_tuple, places.attempt)
-        spills.read(segment, n * partitioning.local_bytes(depth + 1), ids)
-        _read_rows(work, places, rows)
+        segment = spill.Segment(split_phase, number, first * per_tuple, offsets.attempt)
+        store.read(segment, n * partitioning.local_bytes(depth + 1), ids)
+        _read_rows(work, offsets, rows)
         if _drops(work, depth):
             counts.append(n - sum(counts))
             rows[len(rows) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-        _permute(ids, starts, rows, out, n, back=True)
+        _permute(ids, starts, rows, restored, n, inverse=True)
         if not depth:
             assert work.arrays.output is not None
-            write_range(work.arrays.output, block * partitioning.block, out)
+            write_range(work.arrays.output, block * partitioning.block, restored)
             return TaskResult(0)
-        segment = spills.create(spill.Segment(phase("replay", depth), number, first * width))
-        spills.write(segment, 0, out)
-        spills.finish(segment)
+        segment = store.create(spill.Segment(phase("replay", depth), number, first * width))
+        store.write(segment, 0, restored)
+        store.finish(segment)
         return TaskResult(segment.attempt)
 
 
-def _read_rows(work: Work, places: BlockOffsets, buffer: memoryview) -> None:
+def _read_rows(work: Work, offsets: BlockOffsets, buffer: memoryview) -> None:
     """Read the rows of a block, in the order of the children that they are from."""
     ranges: list[tuple[spill.Segment, int, int]] = []
-    at = end = 0
-    for segment, start, nbytes in _segments(work.partitioning, places):
+    start_offset = end_offset = 0
+    for segment, start, nbytes in _segments(work.partitioning, offsets):
         ranges.append((segment, start, nbytes))
-        end += nbytes
+        end_offset += nbytes
         if len(ranges) == MAX_SEGMENTS:
-            spill.read_all(work.spills, ranges, buffer[at:end])
-            ranges, at = [], end
-    spill.read_all(work.spills, ranges, buffer[at:end])
+            spill.read_all(work.store, ranges, buffer[start_offset:end_offset])
+            ranges, start_offset = [], end_offset
+    spill.read_all(work.store, ranges, buffer[start_offset:end_offset])
 
 
 def _segments(
-    partitioning: Partitioning, places: BlockOffsets
+    partitioning: Partitioning, offsets: BlockOffsets
 ) -> Iterator[tuple[spill.Segment, int, int]]:
     """Yield the segments of rows that a block needs: (segment, offset, bytes) of each."""
-    width, base = partitioning.rows.width, places.children[0].segment
-    for child, first, stop in zip(places.children, places.before, places.after, strict=True):
+    width, first_segment = partitioning.rows.width, offsets.children[0].segment
+    for child, first, stop in zip(offsets.children, offsets.starts, offsets.stops, strict=True):
         is_leaf = child.depth == partitioning.levels
         segment_tuples = partitioning.segment_tuples(child.depth)
         kind = "sweep" if is_leaf else phase("replay", child.depth)
         segments = partitioning.ranges if is_leaf else partitioning.blocks
         while first < stop:
-            at = first // segment_tuples
-            end, start = min(stop, (at + 1) * segment_tuples), child.first + at * segment_tuples
-            attempt = places.attempts[child.segment - base + at]
-            segment = spill.Segment(kind, child.number * segments + at, start * width, attempt)
-            yield segment, (first - at * segment_tuples) * width, (end - first) * width
+            index = first // segment_tuples
+            end, start = (
+                min(stop, (index + 1) * segment_tuples),
+                child.first + index * segment_tuples,
+            )
+            attempt = offsets.attempts[child.segment - first_segment + index]
+            segment = spill.Segment(kind, child.number * segments + index, start * width, attempt)
+            yield segment, (first - index * segment_tuples) * width, (end - first) * width
             first = end
 
 
@@ -228,9 +237,9 @@ sweep = sweeps.sweep
 
 
 def _permute(
-    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, back: bool
+    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
 ) -> None:
     """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
-    if _kernels.permute(ids, table, rows, out, n, back):
-        raise changed()
+    if _kernels.permute(ids, table, rows, out, n, inverse):
+        raise changed_error()

@@ -20,7 +20,7 @@ from ndtool.runs.calls import OpenInputs
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import execution, spillfiles
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.tasks import do
+from ndtool.runs.external.tasks import run_task
 from ndtool.runs.external.work import Work
 
 IDLE_RUNS = 4  # idle runs whose arrays stay open
@@ -42,7 +42,7 @@ class Call(NamedTuple):
     folder: str
 
 
-_open: OrderedDict[str, _OpenRun] = OrderedDict()  # by token
+_open_runs: OrderedDict[str, _OpenRun] = OrderedDict()  # by token
 _ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
 _lock = Lock()
 
@@ -88,15 +88,15 @@ class _OpenRun:
                     raise OutputError(
                         f"{argument_name(argument)} has another type or shape on a worker"
                     )
-            output = _GatedSink(_output(call.output))
+            output = _GatedSink(_reopen_output(call.output))
             stack.callback(output.close)
-            spills = spillfiles.open_store(call.folder)
-            stack.callback(spills.close)
+            store = spillfiles.open_store(call.folder)
+            stack.callback(store.close)
             inputs = OpenInputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
-            self.work = Work(call.inference, call.partitioning, arrays, spills)
+            self.work = Work(call.inference, call.partitioning, arrays, store)
             self.close = stack.pop_all().close
 
 
@@ -127,8 +127,8 @@ def check_access(call: Call) -> NdtoolError | None:
 @_without_causes()
 def perform(call: Call, phase: str, number: int) -> Any:
     """Run a task on this worker; the first one of a run opens its arrays."""
-    with _open_run(call) as opened:
-        return do(opened.work, phase, number)
+    with _open_run(call) as open_run:
+        return run_task(open_run.work, phase, number)
 
 
 @contextmanager
@@ -137,36 +137,36 @@ def _open_run(call: Call) -> Iterator[_OpenRun]:
     with _lock:
         if call.token in _ended_tokens:
             raise _run_ended(call.output.name)
-        if call.token not in _open:
-            _open[call.token] = _OpenRun(call)
-        _open.move_to_end(call.token)
-        opened = _open[call.token]
-        opened.users += 1
-        idle = [token for token, opened in _open.items() if not opened.users]
-        for token in idle[: max(0, len(_open) - IDLE_RUNS)]:
-            _open.pop(token).close()
+        if call.token not in _open_runs:
+            _open_runs[call.token] = _OpenRun(call)
+        _open_runs.move_to_end(call.token)
+        open_run = _open_runs[call.token]
+        open_run.users += 1
+        idle = [token for token, open_run in _open_runs.items() if not open_run.users]
+        for token in idle[: max(0, len(_open_runs) - IDLE_RUNS)]:
+            _open_runs.pop(token).close()
     try:
-        yield opened
+        yield open_run
     finally:
         with _lock:
-            opened.users -= 1
+            open_run.users -= 1
 
 
 def close_run(token: str) -> NdtoolError | None:
     """Close a run on this worker; return the error if one of its inputs has changed, else None."""
     with _lock:
-        opened = _open.pop(token, None)
+        open_run = _open_runs.pop(token, None)
         _ended_tokens.append(token)
-    if opened is None:
+    if open_run is None:
         return None
     try:
         with _without_causes():
-            for source in opened.sources.values():
+            for source in open_run.sources.values():
                 source.recheck()
     except NdtoolError as error:
         return error
     finally:
-        opened.close()
+        open_run.close()
     return None
 
 
@@ -184,14 +184,14 @@ def require_one_version(cluster: Cluster) -> None:
 
 def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
-    what = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
+    problem = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
     return UsageError(
-        f"{worker_name} {what}: expected {expected}, as here",
+        f"{worker_name} {problem}: expected {expected}, as here",
         hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
     )
 
 
-def _output(target: Shared) -> Any:
+def _reopen_output(target: Shared) -> Any:
     """Reopen the output that the client created and will publish."""
     if target.metadata.in_chunks:
         from ndtool.formats.zarr.writer import Chunks
