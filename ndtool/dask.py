@@ -193,9 +193,9 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     """Give the arrays of a call chunks that fit together, and return its graph as an array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
     data = _in_chunks(data)
-    kinds = {role: array.dtype for role, array in arrays.items()}
+    dtypes = {role: array.dtype for role, array in arrays.items()}
     call = ChunkedCall(
-        inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
+        inference._replace(trace=Trace(inference.operator, (), Sizes())), dtypes, data.chunks
     )
     tuple_chunks = _chunks_of_tuples(call, indices, updates)
     lazy = {"data": data}
@@ -203,7 +203,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
         lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
     if updates is not None:
         lazy["updates"] = _in_chunks(
-            updates, call.axes.arranged(tuple_chunks, *call.axes.along(data.chunks))
+            updates, call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(data.chunks))
         )
     token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
@@ -212,7 +212,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     )
     chunks = data.chunks
     if not inference.scatters:
-        chunks = call.axes.arranged(tuple_chunks, *call.axes.along(chunks))
+        chunks = call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
@@ -237,7 +237,9 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
         lanes, front = len(call.axes.lanes), call.axes.front
         return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
     itemsize = call.inference.dtype.itemsize
-    width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
+    width = itemsize * prod(
+        max(*sizes, 1) for sizes in chain(*call.axes.lane_and_slice_values(call.chunks))
+    )
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
     return _default_chunks(call.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
 
@@ -248,12 +250,12 @@ def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
     width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
-    tuples_left = max(1, limit // max(width, 8))
+    remaining = max(1, limit // max(width, 8))
     steps = [1 for _ in positions]
     for d in reversed(range(len(positions))):
-        steps[d] = max(1, min(positions[d], tuples_left))
+        steps[d] = max(1, min(positions[d], remaining))
         if steps[d] < positions[d]:
             break
-        tuples_left = max(1, tuples_left // steps[d])
+        remaining = max(1, remaining // steps[d])
     chunks: Chunks = normalize_chunks(tuple(steps), positions)
     return chunks

@@ -80,10 +80,10 @@ def test_steps_of_one_kind_are_in_flight_together() -> None:
     meter = Meter()
     for kind in ("line a 0", "get", "get", "get", "put"):
         meter.add(Step(kind, gets=1, nbytes=3))
-    assert [(one.kind, one.gets, one.nbytes) for one in meter.take()] == [
+    assert [(one.kind, one.gets, one.nbytes) for one in meter.pop_steps()] == [
         ("line a 0", 1, 3), ("get", 3, 9), ("put", 1, 3),
     ]  # fmt: skip
-    assert meter.take() == []
+    assert meter.pop_steps() == []
     assert meter.totals == {"get": 5, "put": 0, "bytes": 15}
 
 

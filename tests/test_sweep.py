@@ -129,9 +129,9 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "data", "tuples", "limit", "way", "reason"),
     [
-        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
-        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
-        (GATHER, (1 << 25,), 500, "2MiB", "direct", "access at random takes as long as reading"),
+        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "random access takes as long as reading"),
+        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "random access takes as long as reading"),
+        (GATHER, (1 << 25,), 500, "2MiB", "direct", "random access takes as long as reading"),
         (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
     ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],

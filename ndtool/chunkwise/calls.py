@@ -40,11 +40,11 @@ class Axes(NamedTuple):
         """The order of data's axes as (lanes, rows, slice)."""
         return self.lanes + self.rows + self.slice_axes
 
-    def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def lane_and_slice_values(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Return data's values along the lanes and along a slice."""
         return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
 
-    def arranged(
+    def arrange(
         self, tuples: Sequence[Any], lanes: Sequence[Any], slice_axes: Sequence[Any]
     ) -> Any:
         """Return values for the axes of a gather's output, or of updates, in their order."""
@@ -54,14 +54,20 @@ class Axes(NamedTuple):
 def axes_of(plan: Plan) -> Axes:
     """Return the axes of a plan."""
     rank = len(plan.data)
-    every = tuple(range(rank))
+    all_axes = tuple(range(rank))
     if isinstance(plan, ElementsPlan):
-        sources = tuple(None if d == plan.axis else d for d in every)
-        return Axes((), every, (), sources, 0)
-    b, batch = len(plan.groups), len(plan.batch)
-    indexed = every[batch : batch + plan.k]
-    sources = (*every[:b], *(None for _ in indexed))
-    return Axes(every[b:batch], every[:b] + indexed, every[batch + plan.k :], sources, b)
+        sources = tuple(None if d == plan.axis else d for d in all_axes)
+        return Axes((), all_axes, (), sources, 0)
+    leading, batch = len(plan.groups), len(plan.batch)
+    indexed = all_axes[batch : batch + plan.k]
+    sources = (*all_axes[:leading], *(None for _ in indexed))
+    return Axes(
+        all_axes[leading:batch],
+        all_axes[:leading] + indexed,
+        all_axes[batch + plan.k :],
+        sources,
+        leading,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +112,10 @@ class ChunkedCall:
         largest = prod(max(self.chunks[d], default=0) for d in self.axes.rows)
         return np.dtype(np.uint32 if largest <= 1 << 32 else np.int64)
 
-    def row_count(self, row: int) -> int:
+    def rows_in_chunk(self, data_chunk: int) -> int:
         """Return the number of rows of a chunk of data, given by its number in the rows' grid."""
-        at = layouts.unravel(row, self.grid)
-        return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, at, strict=True))
+        position = layouts.unravel(data_chunk, self.grid)
+        return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, position, strict=True))
 
 
 def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) -> Array:

@@ -19,9 +19,9 @@ from ndtool.storage.local import ByteRange
 if TYPE_CHECKING:
     from ndtool.runs.external.rows import Rows
 
-SHIFT = 32  # a row number is a partition and a local number of so many bits
-SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
-TUPLES_PER_SAMPLE = 64  # tuples sampled at each position
+SHIFT = 32  # bits of a row index within a partition; the higher bits are the partition ID
+SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
+TUPLES_PER_SAMPLE = 64
 
 
 def page_cost(data: ByteRange, prefetches: bool) -> int:
@@ -48,7 +48,7 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
 def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
 
-    A tuple is local if its row is near that of the preceding tuple. Both are from a sample.
+    A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
     """
     addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
     boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
@@ -66,7 +66,7 @@ def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     mapped = source.local_range if isinstance(source, Flat) else None
     for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
         if mapped is not None:
-            mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
+            mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
         item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
         if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):

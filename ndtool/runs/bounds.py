@@ -1,4 +1,4 @@
-"""Normalization of indices with NumPy: negative and out-of-bounds ones to valid ones."""
+"""Normalization of indices with NumPy: negative and out-of-bounds indices become valid."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from ndtool.rules.modes import MODES, Handling
 
 
 def normalize_indices(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
-    """Return the indices of an axis from the front; a mode redirects those out of bounds.
+    """Return indices of an axis as nonnegative indices; the mode redirects those out of bounds.
 
-    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The caller
+    If the mode does not redirect, or `size` is 0, indices out of bounds become `size`. The caller
     handles padding.
     """
     values = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)

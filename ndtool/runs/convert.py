@@ -42,10 +42,11 @@ class Request(NamedTuple):
 
 
 class Conversion:
-    """A conversion with an open source, the caller's if given; a context manager that closes it.
+    """A conversion and its open source; a context manager that closes the source.
 
-    metadata: the metadata of the array as written. output: the resolved output. started: the start
-    time by time.perf_counter.
+    open_source: a source that the caller has open, None to open the request's. metadata: the
+    metadata of the array as written. output: the resolved output. started: the start time by
+    time.perf_counter.
     """
 
     def __init__(self, request: Request, open_source: Source | None = None) -> None:

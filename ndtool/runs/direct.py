@@ -1,4 +1,4 @@
-"""Direct execution: inputs as complete buffers; the output as one, or as work items."""
+"""Direct execution: each input is one buffer; the output is one buffer, or work items."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def output_buffer(
 ) -> Iterator[tuple[memoryview, Write | None]]:
     """Yield a writable buffer of the complete output, and a write function if that is faster.
 
-    The buffer is the sink's map if it has one, else a temporary that is written at the end.
-    directory: for a temporary that memory does not hold, None for TMPDIR.
+    The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
+    the end. directory: where a temporary buffer is stored that does not fit in memory; None for
+    TMPDIR.
     """
     out = sink.map()
     if out is not None:
@@ -54,7 +55,7 @@ def gather(
 ) -> Generator[str]:
     """Gather into a sink; yield once, when all memory and disk space is reserved.
 
-    dry: whether the caller stops there, so that no data are read.
+    dry: whether the caller stops at the yield, so that no data are read.
     """
     call, inference = validated.call, validated.call.inference
     loaded = operands.load_data(validated, dry)
@@ -91,7 +92,7 @@ def gather(
 
 
 def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
-    """Return data in row-major order."""
+    """Copy data to row-major order; return the buffer and its operand."""
     if not data.dry and data.byte_range.cached() < 0.5:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
@@ -107,7 +108,7 @@ def _gather_items(
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
-    """Gather in work items, each written when complete."""
+    """Gather in work items; write each when it is complete."""
     inference, indices = validated.call.inference, validated.bound_indices
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else team(threads, nbytes)
@@ -115,7 +116,7 @@ def _gather_items(
     prefetches = _advise_access(byte_range, slices, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
-    if limit is not None and releases:  # a page for each tuple may be in memory at a time
+    if limit is not None and releases:  # each tuple may fault in a page
         tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
         item_bytes = min(item_bytes, tuples * slices.width)
 
@@ -138,11 +139,11 @@ def _gather_items(
 
 
 def _advise_access(data: ByteRange, slices: Runs, output_bytes: int) -> bool:
-    """Advise the system how data will be read; return whether each work item is to prefetch."""
+    """Advise the system how data will be read; return whether each work item must prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
     if is_cold and gathers.needs_all(slices, size):
-        if not memory.holds(size):  # such a plan is direct only if its tuples are in order
+        if not memory.holds(size):  # then direct execution implies that its tuples are in order
             return False
         _prefetch_all(data)
         is_cold = False
@@ -171,7 +172,7 @@ def scatter(
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
-        data = operands.load_data(validated, dry).operand  # may take disk: a dry run reserves it
+        data = operands.load_data(validated, dry).operand  # a copy may need disk space: reserve it
     with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         if isinstance(origin, Constant):

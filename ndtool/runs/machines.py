@@ -1,4 +1,4 @@
-"""What workers and their storage can do, as estimates and the simulator take it."""
+"""The performance of workers and their storage, for estimates and the simulator."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class Machine(NamedTuple):
-    """A worker, which runs a task at a time, and its storage; rates per second.
+    """A worker, which runs one task at a time, and its storage; all rates are per second.
 
-    latency: seconds of a request. at_once: its concurrent requests. bandwidth: bytes to and from
-    its storage. gets, puts: requests of all workers, 0 for no limit. every: bytes of all workers, 0
-    for no limit. sorted: tuples that it partitions or restores to order. moved: bytes that it
-    copies. scheduled: seconds of the scheduler for a task. writing: the time to write a byte, as a
-    multiple of that to read one.
+    latency: seconds of a request. at_once: the concurrent requests of a task. bandwidth: bytes to
+    and from its storage. get_rate, put_rate: requests of all workers, 0 for no limit.
+    total_bandwidth: bytes of all workers, 0 for no limit. sort_rate: tuples that it partitions or
+    restores to order. copy_rate: bytes that it copies. scheduler_seconds: time of the scheduler for
+    a task. write_factor: the time to write a byte, as a multiple of the time to read one.
     """
 
     latency: float

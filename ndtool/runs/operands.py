@@ -21,8 +21,9 @@ from ndtool.storage.local import ByteRange
 class Loaded(NamedTuple):
     """The bytes of an input, in its stored layout.
 
-    info: its name, element type and shape. fortran: whether it is in Fortran order. dry: whether
-    space for copies is reserved, and nothing is copied.
+    info: its name, element type and shape. fortran: whether it is in Fortran order. spill: the
+    directory for copies that do not fit in memory. dry: whether to reserve the space for copies
+    without copying.
     """
 
     info: Input
@@ -31,7 +32,7 @@ class Loaded(NamedTuple):
     threads: int
     spill: str | None
     dry: bool
-    constant: Operand | None = None  # of a constant: all of its elements are one slice, or element
+    constant: Operand | None = None  # with strides of 0, if all elements are equal
 
     @property
     def operand(self) -> Operand:
@@ -43,9 +44,9 @@ class Loaded(NamedTuple):
         return Operand(self.byte_range.buffer, 0, strides)
 
     def normalized(self, order: str, aligned: bool) -> memoryview:
-        """Return the bytes in row-major order and a byte order: a copy only where one is needed.
+        """Return the bytes in row-major order and byte order `order`; copy only if necessary.
 
-        aligned: whether elements must be at multiples of their size.
+        aligned: whether addresses of elements must be multiples of their size.
         """
         name, dtype, shape = self.info
         data, size = self.operand, len(self.byte_range.buffer)
@@ -68,8 +69,8 @@ class Loaded(NamedTuple):
 class Validated(NamedTuple):
     """A call with validated indices, which direct execution requires.
 
-    indices: their bytes in row-major order. outside: the bounds report, where indices are out of
-    bounds and the out-of-bounds mode allows that, else None.
+    indices: their bytes in row-major order. bounds_report: describes indices out of bounds that the
+    out-of-bounds mode allows; None if all are valid.
     """
 
     call: OpenCall
@@ -83,7 +84,7 @@ class Validated(NamedTuple):
 
     @property
     def handling(self) -> Handling:
-        """How indices are handled; mode "error" if all are valid, to detect that one changes."""
+        """The handling of indices; mode "error" if all are valid, to detect a changed index."""
         handling = self.call.inference.handling
         return handling if self.bounds_report else handling._replace(mode="error")
 
@@ -93,7 +94,8 @@ def load(
 ) -> Loaded:
     """Load an input.
 
-    touched: the parts to read, None for all. dry: whether to reserve space and read nothing.
+    touched: the blocks or byte ranges to read, None for all. dry: whether to reserve the space
+    without reading.
     """
     byte_range = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
@@ -101,7 +103,7 @@ def load(
 
 
 def load_data(validated: Validated, dry: bool = False) -> Loaded:
-    """Load data: for a gather, only the parts that its indices select."""
+    """Load data; for a gather, only the blocks or byte ranges that its indices select."""
     call, touched = validated.call, None
     data = call.sources["data"]
     if isinstance(data, Constant):
@@ -125,7 +127,7 @@ def load_indices(call: OpenCall) -> memoryview:
 def validate(call: OpenCall) -> Validated:
     """Check every index; BoundsError if one is out of bounds and the mode does not allow that.
 
-    DuplicatesError if two tuples select the same, and duplicates are an error.
+    DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
@@ -152,5 +154,5 @@ def bind_indices(inferred: Inference, indices: memoryview, handling: Handling) -
 
 
 def changed_error(inferred: Inference) -> OutputError:
-    """Return the error that an index that was valid has become invalid."""
+    """Return the error that indices, once validated, have changed."""
     return OutputError(f"{argument_name(inferred.inputs['indices'].name)} changed during the run")

@@ -1,7 +1,7 @@
 """The plan of a run: the choice between direct and external execution by cost.
 
-The unit of cost is a byte of sequential reading. Random access costs nothing if the bytes it
-touches fit into memory.
+The unit of cost is the sequential read of a byte. Random access costs nothing if the bytes that it
+touches fit in memory.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     """The execution of a run, and upper bounds of its costs.
 
-    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
-    most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
-    levels: how often each tuple is partitioned, 0 if direct. partitioning: the partitioning of
-    external execution. requests: the requests of external execution by kind. estimates: its time
-    and money for some numbers of workers.
+    way: how to execute, "direct", "sweep" or "cluster". tasks: the number of tasks by phase, an
+    upper bound for deeper levels. read, written, spilled: bytes. memory: bytes that the run
+    allocates. reason: why the plan chose this execution. levels: how often each tuple is
+    partitioned, 0 if direct. partitioning: the partitioning of external execution. requests: the
+    requests of external execution by kind. estimates: its time and price for some numbers of
+    workers.
     """
 
     way: str
@@ -58,7 +59,7 @@ class Plan(NamedTuple):
 
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
-    """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
+    """Choose how to execute a call; limit: bytes of memory, None for all available memory."""
     out, at_once = destination(call, output)
     chunked = _in_chunks(call, out)
     partitioning, reason = (
@@ -75,12 +76,12 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
-    """Return the metadata of the output, and how many of its chunks are worth writing at once."""
+    """Return the metadata of the output, and how many of its chunks to write concurrently."""
     return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
 
 
 def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
-    """Return a call with threads whose chunks fit in memory; ResourceError if one does not."""
+    """Return a call with fewer threads if their chunks exceed memory; ResourceError if one does."""
     out, _ = destination(call, output)
     if limit is None or not _in_chunks(call, out):
         return call
@@ -99,11 +100,15 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
         )
     if not buffers:
         return call
-    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))  # and other buffers
+    # The other half of memory is for other buffers.
+    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
-    """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
+    """Return the bytes of buffers of direct execution.
+
+    at_once: how many chunks of the output to write concurrently, None if no array has chunks.
+    """
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = (
         call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _count_bytes(call)
@@ -122,7 +127,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> in
 
 
 def _count_bytes(call: OpenCall) -> int:
-    """Return the bytes of the counts of updates, and of the bits of a check for duplicates."""
+    """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
     from ndtool.runs.external.rows import rows_of
 
     rows = rows_of(call.inference)
@@ -160,7 +165,7 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 def _partition_chunked(
     call: OpenCall, limit: int | None, out: ArrayMetadata, at_once: int
 ) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run with chunked arrays, None for direct, and the reason."""
+    """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
@@ -201,7 +206,8 @@ def _partition_chunked(
     from ndtool.runs.external import choice
 
     minimums = list[int]()
-    for output in (out, out._replace(grid=out.shape, layout=None)):  # or assemble its chunks
+    # The second layout stands for an output that is assembled in a buffer.
+    for output in (out, out._replace(grid=out.shape, layout=None)):
         written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, at_once, allowed))
         if partitioning := choice.choose(partition, budget, allowed):
@@ -214,7 +220,8 @@ def _partition_chunked(
             raise choice.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
     if fits_in_memory:
-        sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width  # both read the chunks
+        # Direct execution reads the chunks, too.
+        sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width
         reason = (
             f"assembling chunks takes as long as writing {assembled} bytes, a sweep {sweep_cost}"
         )
@@ -225,7 +232,10 @@ def _partition_chunked(
 def _for_chunks(
     call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
 ) -> Partitioning | None:
-    """Partition for this process; limits: buffers that write a chunk, chunks at once, memory."""
+    """Partition a run in this process.
+
+    limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
+    """
     written, at_once, allowed = limits
     partitioning = partition_chunks(call, out, at_once, budget, levels)
     if partitioning is None:
@@ -234,7 +244,7 @@ def _for_chunks(
 
 
 def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
-    """Return a call in rows; they have linear numbers if data and output are flat."""
+    """Return the rows of a call, with linear indices if data and output are flat."""
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
@@ -245,7 +255,7 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
 def partition_chunks(
     call: OpenCall, out: ArrayMetadata, at_once: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
-    """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
+    """Partition a run with chunked arrays; None if a partition exceeds MAX_ROWS rows."""
     from ndtool.runs.external.partitioning import MAX_ROWS, partitioning_for
     from ndtool.runs.external.units import units_of
 
@@ -260,12 +270,12 @@ def partition_chunks(
 
 
 def _concurrent_chunks(call: OpenCall, written: int) -> int:
-    """Return how many chunks to read or write concurrently, independent of processors."""
+    """Return how many chunks to read or write concurrently, whatever the number of processors."""
     return max(written, *(item.at_once for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
+    """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, Flat), "no array has chunks"
@@ -319,7 +329,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
             read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
     direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = (
-        f"access at random takes as long as reading {direct_cost} bytes in order, a sweep"
+        f"random access takes as long as reading {direct_cost} bytes sequentially, a sweep"
         f" {sweep_cost}"
     )
     if limit is not None and not (is_sparse or is_bounded(call) or memory.holds(span, allowed)):
@@ -328,7 +338,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
 
 
 def is_bounded(call: OpenCall) -> bool:
-    """Whether direct execution releases the pages of data that it has read, see `direct`."""
+    """Whether direct execution can release pages of data after it has read them."""
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
@@ -339,9 +349,9 @@ def _is_partitionable(data: Flat) -> bool:
 
 
 def _require_partitionable(call: OpenCall, data: Flat, allowed: int) -> None:
-    """Raise ResourceError if data that cannot be read in parts do not fit in memory.
+    """Raise ResourceError if data that cannot be partitioned do not fit in memory.
 
-    A few tuples touch only some pages of a file.
+    A gather of few tuples needs only their pages in memory.
     """
     from ndtool.runs.external.rows import rows_of
 

@@ -1,7 +1,7 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates and gives a
-`Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
+`open_call` opens the inputs; `resolve_output` resolves the output; `prepared` plans, validates and
+yields a `Prepared`; `execute` or `dry_run` returns an `Outcome`. All of these are immutable.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def do_nothing(_: Any) -> None:
 class Prepared(NamedTuple):
     """A planned run, with validated indices if execution is direct.
 
-    output: None if the output goes to no file. validated: None for an external plan, which
+    output: None if the output goes to no file. validated: None for external execution, which
     validates each block of indices before anything is published. execution: a function of a sink, a
     progress callback, a callback for the bounds report, and whether it is a dry run. resumed: the
-    abandoned run that a cluster resumes. troubles: counts what a run on a cluster survives.
+    abandoned run that a cluster resumes. retry_log: counts tasks that a cluster restarts or delays.
     """
 
     call: OpenCall
@@ -65,8 +65,9 @@ class Outcome(NamedTuple):
     """The outcome of a run.
 
     preserved: the preserved members of the output's file, None if none are to be preserved.
-    outside: the bounds report, if indices are out of bounds and the mode allows that. resumed: the
-    number of resumed tasks by phase. warnings: about indices, and why nothing was resumed.
+    bounds_report: describes indices out of bounds that the mode allows, None if all are valid.
+    resumed: the number of resumed tasks by phase. warnings: about indices, restarted and delayed
+    tasks, and why nothing was resumed.
     """
 
     plan: Plan
@@ -77,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 def open_call(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call; that of a lowered operator as the call that computes it. See OpenCall."""
+    """Open a call; a lowered operator becomes a call of the operator that computes it."""
     if request.operator not in LOWERED:
         return OpenCall(request, open_sources)
     from ndtool.runs import lowering
@@ -90,7 +91,7 @@ def resolve_output(call: OpenCall) -> Output | None:
     request, data = call.request, call.sources["data"].metadata
     if request.output is None:
         return None
-    as_void = data.dtype.name not in dtypes.EXTENDED  # data are void, whatever --dtype says
+    as_void = data.dtype.name not in dtypes.EXTENDED  # data are stored as void, despite --dtype
     encoding = Encoding(request.chunks, request.shards, request.codec, data.layout, as_void)
     return outputs.resolve(
         request.output, call.metadata, clobber=request.clobber, sync=request.sync,
@@ -100,7 +101,10 @@ def resolve_output(call: OpenCall) -> Output | None:
 
 @contextmanager
 def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
-    """Plan a run, and validate its indices unless it is external; BoundsError if one is bad."""
+    """Plan a run and, unless it is external, validate its indices.
+
+    Raises BoundsError if an index is out of bounds and the mode does not allow that.
+    """
     with ExitStack() as stack:
         if call.request.on_cluster and call.inference.nbytes:
             yield _prepare_for_cluster(call, output, stack)
@@ -125,7 +129,7 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
 
 
 def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
-    """Connect to a cluster, until the stack is closed, and plan a run for it."""
+    """Connect to a cluster until the stack is closed, and plan a run on it."""
     from ndtool.runs.executors import dask
     from ndtool.runs.external import distributed
     from ndtool.runs.external.policy import RetryLog
@@ -152,7 +156,7 @@ def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack
 
 
 def dry_run(run: Prepared) -> Outcome:
-    """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
+    """Do what `execute` does before it writes the first byte, then remove the files.
 
     The same code creates the output and the temporary files and reserves their space, so that a
     lack of permissions or space raises the same errors.
@@ -188,8 +192,8 @@ def execute(
     """Compute the output into a sink, and publish it when it is complete.
 
     progress: the progress callback, which takes a fraction. companions: complete sinks that are
-    published together with it. phase: takes the name of each phase before it begins. sink: used
-    instead of a new one for the output.
+    published together with it. phase: a callback for the name of each phase before it begins. sink:
+    the sink to write to; None to create one for the output.
     """
     call, reports = run.call, list[BoundsError]()
     if sink is None:
@@ -209,7 +213,7 @@ def execute(
 
 
 def outcome_without_output(run: Prepared) -> Outcome:
-    """Return the outcome of a run whose output is shown, not written."""
+    """Return the outcome of a run whose output is displayed instead of written."""
     return _outcome(run, None, [])
 
 
@@ -232,7 +236,7 @@ def _outcome(
 def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
-    outside: the bounds report; by default that of the validation.
+    bounds_report: the bounds report; by default that of the validation.
     """
     call, validated, messages = run.call, run.validated, list[str]()
     report = bounds_report or (validated and validated.bounds_report)
@@ -250,7 +254,7 @@ def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[st
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:
-    """Return the indices' bytes if none must be loaded or copied for that."""
+    """Return the bytes of the indices if they are available without loading or copying."""
     source = call.sources["indices"]
     if not isinstance(source, Flat) or source.local_range is None or source.metadata.order != "C":
         return None
@@ -258,7 +262,7 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
 
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
-    """Return the warning how many indices are out of bounds, and what the mode did with them."""
+    """Return the warning about indices out of bounds: their number, and what the mode did."""
     done, first = inferred.mode.done, ", ".join(bounds_report.places)
     if inferred.attributes.out_of_bounds == "fill":
         done += f" with {inferred.attributes.fill or 0}"

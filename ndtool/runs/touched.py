@@ -1,7 +1,7 @@
-"""The parts of data that a gather reads, computed from its indices before data are read.
+"""The blocks and byte ranges of data that a gather reads, computed from its indices beforehand.
 
-Only data that cannot be mapped need this: then NumPy processes the indices in slabs. The result is
-a superset of the bytes that the gather reads.
+Only data that cannot be memory-mapped need this. NumPy processes the indices in slabs. The result
+is a superset of the bytes that the gather reads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     IndexArray = NDArray[np.int64]
 
 SLAB = 1 << 18  # index components that are processed together
-GRANULE = 1 << 16  # bytes of contiguous data that one mark covers
-MAX_FLAGS = 1 << 25  # marks, at most, for which an array of flags is used
-_ARRAYS = 6  # arrays of SLAB int64 numbers that exist at a time
+GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
+MAX_FLAGS = 1 << 25  # maximum size of an IndexSet that is an array of flags
+_ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
 
 
 def memory(metadata: ArrayMetadata) -> int:
-    """Estimate the bytes of memory that computing the touched parts takes."""
+    """Estimate the bytes of memory that computing the touched blocks or ranges takes."""
     count = (
         grid.blocks(metadata.shape, metadata.grid)
         if metadata.in_chunks
@@ -40,9 +40,10 @@ def memory(metadata: ArrayMetadata) -> int:
 
 
 class TouchedByGather:
-    """The parts of data that a gather reads.
+    """The blocks or byte ranges of data that a gather reads.
 
-    indices: their bytes, of type `dtype`, in row-major order. handling: what happens to each.
+    indices: their bytes, of type `dtype`, in row-major order. handling: of negative and
+    out-of-bounds indices.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TouchedByGather:
         self._touched_blocks: IndexSet | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
-        """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
+        """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
         coordinates = grid.blocks_along(self._plan.data, step)
         row_axes = len(self._row_shape)
         if self._touched_blocks is None or self._block_step != step:
@@ -77,7 +78,7 @@ class TouchedByGather:
                 step[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
             self._block_step = step
-        blocks_per_row = prod(coordinates[row_axes:])  # a slice is in all blocks along its axes
+        blocks_per_row = prod(coordinates[row_axes:])  # a slice spans all blocks along its axes
         for row_indices in self._touched_blocks.sorted_batches():
             for row_index in row_indices:
                 yield from range(row_index * blocks_per_row, (row_index + 1) * blocks_per_row)
@@ -113,7 +114,7 @@ class TouchedByGather:
             yield first, stop
 
     def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
-        """Return the rows of the stored indices that have tuples; batches may share them."""
+        """Return the rows of stored indices that contain tuples; batches may share rows."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.repeats == 1:
             return tuple_indices
@@ -121,7 +122,10 @@ class TouchedByGather:
         return tuple_indices // (plan.repeats * per_batch) * per_batch + tuple_indices % per_batch
 
     def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
-        """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
+        """Return the set of position // granule for all tuples.
+
+        The position of a tuple is the sum of strides * (coordinate // steps).
+        """
         touched = IndexSet(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
             return touched
@@ -140,7 +144,7 @@ class TouchedByGather:
             for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
                 coordinates = bounds.normalize_indices(slab[:, component], size, self._handling)
-                # clip dropped indices: any block will do
+                # Dropped indices need no block, so clip them.
                 rows += coordinates.clip(0, size - 1) // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
                 if axis not in self._indexed_axes and steps[axis] < size:
@@ -151,7 +155,7 @@ class TouchedByGather:
 
 
 class IndexSet:
-    """A set of numbers below `count`: an array of flags, or a sorted list if that is too large."""
+    """A set of indices below `count`: an array of flags, or a sorted array if that is larger."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -160,7 +164,7 @@ class IndexSet:
         self._merged_count = self._unmerged_count = 0
 
     def add(self, indices: IndexArray) -> None:
-        """Add numbers to the set."""
+        """Add indices to the set."""
         import numpy as np
 
         if self._count <= MAX_FLAGS:
@@ -174,7 +178,7 @@ class IndexSet:
             self._merge()
 
     def sorted_batches(self) -> Iterator[list[int]]:
-        """Yield all numbers, ascending, in batches."""
+        """Yield all indices, ascending, in batches."""
         import numpy as np
 
         if self._flags is not None:

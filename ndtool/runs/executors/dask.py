@@ -1,4 +1,4 @@
-"""An executor of a dask.distributed cluster: a future for each task, no graph."""
+"""An executor that submits each task to a dask.distributed cluster as a future, without a graph."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ndtool.redaction import register
 from ndtool.runs import executors
 from ndtool.runs.executors import Lost, Task
 
-ANSWER_TIMEOUT, JOIN_TIMEOUT = 10, 60  # seconds: for an answer, for the first worker
-WORKER_TIMEOUT = 60  # seconds until a run without workers fails; the interval of checks
-CHECK_INTERVAL = 1
-_MAX_CHARACTERS = 1 << 20  # characters of a scheduler file
-_LOGGERS = "distributed", "distributed.client"  # loggers with handlers of their own
+ANSWER_TIMEOUT = 10  # seconds to wait for the scheduler
+JOIN_TIMEOUT = 60  # seconds to wait for the first worker
+WORKER_TIMEOUT = 60  # seconds after which a run without workers fails
+CHECK_INTERVAL = 1  # seconds between checks for workers
+_MAX_CHARACTERS = 1 << 20  # of a scheduler file
+_LOGGERS = "distributed", "distributed.client"  # the package's loggers that have handlers
 
 
 class Cluster:
@@ -63,20 +64,20 @@ class Cluster:
                 yield None
                 continue
             future, outcome = next(self._completed_futures)
-            if future not in self._tasks:  # it was cancelled
+            if future not in self._tasks:  # cancelled
                 continue
             if future.status == "error":
                 _, error, trace = outcome
                 outcome = error.with_traceback(trace)
             if isinstance(outcome, library().KilledWorker):
                 outcome = Lost(outcome.allowed_failures + 1)
-            if isinstance(outcome, _connection_errors()):  # the scheduler is gone
-                self._tasks.clear()  # so none can be cancelled
+            if isinstance(outcome, _connection_errors()):
+                self._tasks.clear()  # without a scheduler, none can be cancelled
                 raise _connection_lost()
             yield self._tasks.pop(future), outcome
 
     def _worker_options(self, task: Task) -> dict[str, Any]:
-        """Return options that prefer other workers than those which are running a task."""
+        """Return options of submit that prefer workers which are not running the task."""
         keys = {future.key for future, submitted in self._tasks.items() if submitted == task}
         if not keys:
             return {}
@@ -99,7 +100,10 @@ class Cluster:
         return time.monotonic()
 
     def _wait_for_outcome(self) -> bool:
-        """Wait a while for a completed task; ResourceError if no worker is left."""
+        """Wait CHECK_INTERVAL seconds for a completed task; return whether one is available.
+
+        Raises ResourceError if the cluster has had no worker for WORKER_TIMEOUT seconds.
+        """
         changed = self._completed_futures.thread_condition
         with changed:
             if changed.wait_for(self._completed_futures.has_ready, CHECK_INTERVAL):
@@ -115,12 +119,12 @@ class Cluster:
         return False
 
     def _identity(self, workers: int) -> Any:
-        """Return the scheduler's identity, with that of `workers` workers; -1 for all."""
+        """Return the scheduler's identity, including up to `workers` workers; -1 for all."""
         identity = self._client.scheduler.identity
         return self._request(self._client.sync, identity, n_workers=workers)
 
     def _request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Make a call to the scheduler; ResourceError if the connection is lost."""
+        """Send a request to the scheduler; ResourceError if the connection is lost."""
         connection_errors: tuple[type[BaseException], ...] = (*_connection_errors(), OSError)
         try:
             return call(*arguments, **options)
@@ -152,7 +156,7 @@ def _connection_lost() -> ResourceError:
 
 
 def _connection_errors() -> tuple[type[BaseException], ...]:
-    """Return the exceptions that the package raises if the scheduler is gone."""
+    """Return the exceptions that the package raises if the connection to the scheduler is lost."""
     from asyncio import CancelledError
     from concurrent import futures
 
@@ -164,10 +168,10 @@ def _connection_errors() -> tuple[type[BaseException], ...]:
 def connect(
     scheduler: Any, workers: int | None, threads: int, limit: int | None
 ) -> Iterator[executors.Cluster]:
-    """Connect to a cluster, or start one of `workers` processes for the time of the context.
+    """Connect to a cluster, or start one of `workers` processes until the context ends.
 
-    scheduler: an address, the path of a scheduler file, a client, or an executor, which is returned
-    as it is; None to start a cluster.
+    scheduler: an address, the path of a scheduler file, a client, or an executor, which is yielded
+    unchanged; None to start a cluster.
     """
     if scheduler is not None and workers is not None:
         raise UsageError("--scheduler and --workers: expected one of them")
@@ -185,7 +189,7 @@ def connect(
             )
             client = stack.enter_context(distributed.Client(local_cluster, set_as_default=False))
         elif isinstance(scheduler, str):
-            for name in _LOGGERS:  # their errors reach us as exceptions
+            for name in _LOGGERS:  # the client raises the same errors as exceptions
                 silenced = distributed.utils.silence_logging_cmgr(logging.CRITICAL + 1, name)
                 stack.enter_context(silenced)
             client = stack.enter_context(_client(distributed, scheduler))
@@ -229,7 +233,7 @@ def _client(distributed: Any, scheduler: str) -> Any:
         error = ResourceError(
             f"{display_name}: cannot connect to a scheduler: {library_message(exc)}"
         )
-    gc.collect()  # closes the failed client; closed while another one starts, it would deadlock
+    gc.collect()  # closes the failed client now: while another client starts, it would deadlock
     raise error
 
 

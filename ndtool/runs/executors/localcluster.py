@@ -22,23 +22,23 @@ from ndtool.errors import ResourceError
 from ndtool.machine import endings
 from ndtool.publish.newfolder import NewFolder
 
-CHECK_INTERVAL = 1  # seconds between checks of processes that start
-KILL_TIMEOUT = 5  # seconds that killing processes may take
-CLOSE_TIMEOUT = 0.2  # seconds to wait for a killed process to close
+CHECK_INTERVAL = 1  # seconds between checks of starting processes
+KILL_TIMEOUT = 5  # seconds to wait until processes are killed
+CLOSE_TIMEOUT = 0.2  # seconds to wait until the connection to a killed process is closed
 
 
 @contextmanager
 def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """Start a cluster of worker processes; yield it, and a function that kills them.
+    """Start a cluster of worker processes; yield it, and a function that kills the processes.
 
-    Closing it would wait for tasks, whose results are useless once the run has failed. Raises
+    The function is for a failed run: to close the cluster would wait for its tasks. Raises
     ResourceError if the processes do not start within `seconds`.
     """
     other_processes = set(active_children())
     with ExitStack() as stack:
         scratch = NewFolder(os.path.join(tempfile.gettempdir(), "workers"), False, False, False)
         stack.callback(scratch.drop)
-        # A restarted worker that is lost again at this timeout would be dropped for good.
+        # The cluster would not restart a worker that is lost again within this timeout.
         settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
         stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **settings}))
         create: Any = distributed.LocalCluster  # untyped
@@ -53,7 +53,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
         stack.enter_context(local_cluster)
         try:
             # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.
-            _start_tracker()  # which would unblock it in that thread
+            _start_tracker()  # beforehand, since this unblocks Ctrl-C in its thread
             local_cluster.loop.add_callback(
                 signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGINT}
             )
@@ -66,7 +66,7 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
 
 
 def _start_tracker() -> None:
-    """Start the tracker that removes the semaphores of killed processes, without its warnings."""
+    """Start the tracker that removes semaphores of killed processes; suppress its warnings."""
     sys.warnoptions.append("ignore:resource_tracker")
     try:
         resource_tracker.ensure_running()
@@ -92,7 +92,8 @@ def _wait_for_workers(local_cluster: Any, workers: int, seconds: float) -> None:
 
 def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:
     """Kill the processes and wait until they have ended, since their folder is removed next."""
-    with suppress(RuntimeError, TimeoutError):  # its loop is closed, or waits for the main thread
+    # The event loop may be closed, or wait for the main thread.
+    with suppress(RuntimeError, TimeoutError):
         local_cluster.sync(
             _kill_processes, local_cluster, other_processes, callback_timeout=KILL_TIMEOUT
         )
@@ -102,7 +103,7 @@ def _kill_workers(local_cluster: Any, other_processes: set[Any]) -> None:
 
 
 async def _kill_processes(local_cluster: Any, other_processes: set[Any]) -> None:
-    """Kill all worker processes, starting ones too, and prevent their restart."""
+    """Kill all worker processes, including starting ones, and prevent their restart."""
     local_cluster.worker_spec.clear()  # no further starts, no restarts
     logging.getLogger("distributed").setLevel(logging.WARNING)  # no messages about lost workers
     for process in set(active_children()) - other_processes:

@@ -1,7 +1,7 @@
-"""A simulated cluster: tasks run in this process, and a clock of its own says when each ends.
+"""A simulated cluster: tasks run in this process, and a simulated clock determines their ends.
 
-A task reports its requests and its computing as steps, to a `Meter`; a model of workers and of a
-store turns them into seconds. Everything follows from the steps and a seed.
+A task reports its requests and its computing as steps to a `Meter`. A model of workers and of a
+store converts the steps to seconds. A simulation is deterministic, given the steps and a seed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ndtool.runs.machines import Machine
 
 
 class Step(NamedTuple):
-    """Requests of a task that are in flight together, and the computing before them.
+    """Concurrent requests of a task, and the computing before them.
 
-    kind: steps of one kind that follow each other are one step. nbytes: sent or received.
+    kind: consecutive steps of the same kind are combined. nbytes: bytes sent or received.
     """
 
     kind: str
@@ -31,11 +31,11 @@ class Step(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Faults of workers and of the store, as fractions of all tasks, or of requests.
+    """Faults of workers and of the store, as fractions of all attempts, or of all requests.
 
-    lost: attempts whose worker is lost, before or after the work is done. late: attempts that take
-    `times` as long. refused: requests that the store refuses once (503), which wait `pause` seconds
-    and are sent again.
+    lost: attempts whose worker is lost, before or after the task is executed. late: attempts that
+    take `slowdown` times as long. throttled: requests that the store rejects once (status 503) and
+    that are repeated after `retry_delay` seconds.
     """
 
     lost: float = 0.0
@@ -46,14 +46,14 @@ class Faults(NamedTuple):
 
 
 class Meter:
-    """Collects the steps of the task that runs. totals: those of all tasks that ran."""
+    """Collects the steps of the running task. totals: requests and bytes of all tasks."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self._steps: list[Step] = []
 
     def add(self, step: Step) -> None:
-        """Add a step, which a step of the same kind before it takes in."""
+        """Add a step; combine it with the previous one if that is of the same kind."""
         self.totals.update(get=step.gets, put=step.puts, bytes=step.nbytes)
         last = self._steps[-1] if self._steps else None
         if last is not None and last.kind == step.kind:
@@ -74,9 +74,9 @@ class Meter:
 class Simulator:
     """A cluster of `slots` workers. memory: bytes of a worker. spent: seconds of tasks by cause.
 
-    meter: to which tasks report. tick: the interval at which `completed` yields None while time
-    passes; None for never. Tasks begin in order, so of two tasks the one that begins first has its
-    requests served first.
+    meter: collects the steps of tasks. interval: the seconds after which `completed` yields None if
+    no task completes; None for never. Tasks start in order, and the store serves the requests of
+    the task that started first before those of later tasks.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Simulator:
         self._cancelled: set[int] = set()
         self._busy_until: defaultdict[str, float] = defaultdict(
             float
-        )  # until when a limited resource is busy
+        )  # the time at which a limited resource becomes idle
         self._clock, self._started_count, self._interval = 0.0, 0, interval
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
 
     def completed(self) -> Iterator[Any]:
-        # Attempts that do not count any more keep their slots, and are not waited for.
+        # Cancelled attempts keep their slots, and `completed` does not wait for them.
         while self._waiting or len(self._running) > len(self._cancelled):
             while self._waiting and len(self._running) < self.slots:
                 self._start(self._waiting.popleft())
@@ -129,7 +129,7 @@ class Simulator:
         return self._clock
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._clock += seconds
 
     def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class Simulator:
         call(*arguments)
 
     def _start(self, task: Task) -> None:
-        """Run a task, and compute when it ends."""
+        """Run a task, and compute its end time."""
         draw, faults = self._random.random(), self._faults
         start = self._completion_time("scheduler", self._clock, self._machine.scheduler_seconds)
         self.spent["scheduler"] += start - self._clock
@@ -156,7 +156,7 @@ class Simulator:
         heapq.heappush(self._running, (end, self._started_count, task, result))
 
     def _end_of_step(self, start: float, step: Step) -> float:
-        """Return when a step ends that begins at `start`."""
+        """Return the end time of a step that starts at `start`."""
         machine, requests = self._machine, step.gets + step.puts
         computed, latency = start + step.seconds, machine.latency * ceil(requests / machine.at_once)
         self.spent["computing"] += step.seconds
@@ -166,7 +166,7 @@ class Simulator:
         for name, amount, rate in (
             ("requests to read", step.gets, machine.get_rate),
             ("requests to write", step.puts, machine.put_rate),
-            ("bandwidth of all", step.nbytes, machine.total_bandwidth),
+            ("total bandwidth", step.nbytes, machine.total_bandwidth),
         ):
             if amount and rate:
                 available = self._completion_time(name, computed, amount / rate)
@@ -181,6 +181,6 @@ class Simulator:
         return end
 
     def _completion_time(self, name: str, start: float, seconds: float) -> float:
-        """Return when a resource that all share has served a request that takes it so long."""
+        """Return when a shared resource completes a request that occupies it for `seconds`."""
         self._busy_until[name] = max(self._busy_until[name], start) + seconds
         return self._busy_until[name]

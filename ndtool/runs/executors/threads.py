@@ -1,4 +1,4 @@
-"""An executor of threads in this process; the thread that waits for outcomes runs tasks too."""
+"""An executor with threads of this process; the thread that waits for outcomes runs tasks, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ndtool.runs.executors import Task
 class Threads:
     """Starts tasks in the order of submission; a context manager that joins its threads.
 
-    If the system cannot start all threads, fewer run the tasks.
+    If the system cannot start all threads, fewer threads run the tasks.
     """
 
     def __init__(self, slots: int) -> None:
@@ -24,8 +24,8 @@ class Threads:
         self._waiting: deque[Task] = deque()
         self._outcomes: deque[tuple[Task, Any]] = deque()
         self._running = 0
-        self._threads: list[Thread] = []  # each appends itself
-        self._active_count = 0  # helpers that will look for another task
+        self._threads: list[Thread] = []  # each thread appends itself
+        self._active_count = 0  # threads that will request another task
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
@@ -76,7 +76,7 @@ class Threads:
     def _run_next(self, is_helper: bool = False) -> bool:
         """Run the next queued task; return False if there is none.
 
-        helps: whether the caller is a helper, which ends then.
+        helps: whether the caller is one of the executor's threads, which then ends.
         """
         with self._changed:
             if not self._waiting:

@@ -115,12 +115,12 @@ class _PhaseRun:
     """
 
     def __init__(
-        self, executor: Executor, tasks: Iterator[Task], add_result: ResultCallback, max_unfinished: int,
-        retry_log: RetryLog | None,
+        self, executor: Executor, tasks: Iterator[Task], add_result: ResultCallback,
+        max_unfinished: int, retry_log: RetryLog | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
         self._executor, self._tasks, self._add_result = executor, tasks, add_result
-        self._max_unfinished, self._limit, self._troubles = (
+        self._max_unfinished, self._limit, self._retry_log = (
             max_unfinished,
             max_unfinished,
             retry_log,
@@ -143,8 +143,8 @@ class _PhaseRun:
                 self._delayed.append((start, task))
         for task in islice(self._tasks, max(0, self._limit - len(self.unfinished))):
             self._submit(task)
-        if self._troubles is not None and not self._queued:
-            self._restart_late_tasks(now, self._troubles)
+        if self._retry_log is not None and not self._queued:
+            self._restart_late_tasks(now, self._retry_log)
 
     def wait(self) -> bool:
         """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
@@ -206,10 +206,10 @@ class _PhaseRun:
         """Submit a task again later, if the cause of its error may pass; else raise the error."""
         is_transient = isinstance(error, NdtoolError) and error.passing
         self._retries[task] += 1
-        if self._troubles is None or not is_transient or self._retries[task] > MAX_RETRIES:
+        if self._retry_log is None or not is_transient or self._retries[task] > MAX_RETRIES:
             raise error
         assert isinstance(error, NdtoolError)
-        self._troubles.add_delay(error)
+        self._retry_log.add_delay(error)
         self._remove(task)
         self._limit = max(1, min(self._limit, self._executor.slots) // 2)
         start = self._executor.now() + _backoff(self._retries[task] - 1)

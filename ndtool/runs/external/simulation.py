@@ -47,7 +47,8 @@ def run(
     writer = execution.writer(_metered(sink, meter), partitioning, call.inference.plan)
     arrays = execution.arrays(inputs, partitioning, _MeteredFlat.wrap(writer, meter))
     arrays = arrays._replace(
-        data=_MeteredFlat.wrap(arrays.data, meter), indices=_MeteredFlat.wrap(arrays.indices, meter),
+        data=_MeteredFlat.wrap(arrays.data, meter),
+        indices=_MeteredFlat.wrap(arrays.indices, meter),
         updates=arrays.updates and _MeteredFlat.wrap(arrays.updates, meter),
     )  # fmt: skip
     with closing(store):
