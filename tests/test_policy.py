@@ -92,7 +92,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
     # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
     assert stuck.now() <= 10 + 51 + 10 + 1
     assert retry_log.warnings() == [
-        "1 sweep task took 5 times as long as others, and was started again elsewhere"
+        "1 sweep task took 5 times as long as others, and was restarted on another worker"
     ]
 
 
@@ -139,7 +139,7 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
     run(executor, 40, full(3), retry_log)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
-    message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
+    message = "file 0: No space left on device: 42 tasks were retried later, with fewer"
     assert retry_log.warnings() == [f"{message} at once"]
 
 

@@ -76,7 +76,7 @@ class Threads:
     def _run_next(self, is_helper: bool = False) -> bool:
         """Run the next queued task; return False if there is none.
 
-        helps: whether the caller is one of the executor's threads, which then ends.
+        is_helper: whether the caller is one of the executor's threads, which then ends.
         """
         with self._changed:
             if not self._waiting:

@@ -1,4 +1,4 @@
-"""Batches: the spilled tuples of a group, read from several blocks of its parent at a time."""
+"""Batches: spilled tuples of a group, read from several blocks of its parent group at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ Allocate = Callable[[int], memoryview]
 
 
 class Batch(NamedTuple):
-    """Successive tuples of a group, in several blocks. tuples: their number."""
+    """Consecutive tuples of a group, from several blocks. tuples: their number."""
 
     slices: list[Slice]
     tuples: int
 
 
 def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch]:
-    """Yield tuples first..stop of a group, at most `most` of MOST_SEGMENTS blocks at a time."""
+    """Yield tuples first..stop of a group; a batch has up to `limit` tuples of MAX_SEGMENTS"
+    " blocks."""
     slices: list[Slice] = []
     tuple_count = 0
     for block_slice in _block_slices(tuples, first, stop):
@@ -37,7 +38,7 @@ def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch
 
 
 def _block_slices(tuples: Tuples, first: int, stop: int) -> Iterator[Slice]:
-    """Yield the blocks that have tuples first..stop of a group, and where in each."""
+    """Yield the blocks that contain tuples first..stop of a group, with the range in each."""
     position = 0
     for block, (start, end) in enumerate(zip(tuples.starts, tuples.stops, strict=True)):
         count = end - start
@@ -58,11 +59,11 @@ class SpilledTuples:
         self.local_bytes = partitioning.local_bytes(depth + 1)
 
     def batches(self, first: int, stop: int) -> Iterator[Batch]:
-        """Yield tuples first..stop in batches of a block at most."""
+        """Yield tuples first..stop in batches of up to a block."""
         return batches(self._tuples, first, stop, self._partitioning.block)
 
     def read_local(self, batch: Batch, buffer: memoryview) -> None:
-        """Read the row numbers of a batch."""
+        """Read the row indices of a batch, local to the group."""
         self._read(batch, self.local_bytes, False, buffer)
 
     def read_rows(self, batch: Batch, buffer: memoryview) -> None:
@@ -78,14 +79,14 @@ class SpilledTuples:
         spill.read_all(self._store, ranges, buffer)
 
     def prefetch(self) -> None:
-        """Prefetch the tuples of all children of the parent, which are contiguous."""
+        """Prefetch the tuples of all children of the parent group, which are contiguous."""
         parent = self._tuples.parent
         for block in range(parent.blocks):
             nbytes = parent.tuples_of(block) * self._per_tuple
             self._store.prefetch(self.segment(block), 0, nbytes)
 
     def segment(self, block: int) -> spill.Segment:
-        """Return the segment of a block of the parent."""
+        """Return the segment of a block of the parent group."""
         parent = self._tuples.parent
         number, first = (
             parent.task_number(block, self._partitioning),

@@ -1,6 +1,6 @@
-"""The choice of a partitioning: the number of levels by cost, within the memory that is given.
+"""The choice of a partitioning: the number of levels by cost, within a limit of memory.
 
-The unit of cost is a byte of sequential reading.
+The unit of cost is the sequential read of a byte.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ndtool.runs.external.units import file_shape, slab, tuple_shape
 # Partitions a run for a budget in bytes, and a number of levels; None if that is impossible.
 Partition = Callable[[int, int], Partitioning | None]
 Memory = Callable[[Partitioning], int]
-MIN_POWER, MAX_POWER = 10, 34  # powers of two of the budgets that are tried if memory is short
+MIN_POWER, MAX_POWER = 10, 34  # if memory is short, budgets of 2^10 to 2^33 bytes are tried
 
 
 def choose(
     partition: Partition, budget: int, allowed: int, segment_cost: int = tuning.SEGMENT_COST,
     memory: Memory = lambda partitioning: partitioning.memory,
 ) -> Partitioning | None:  # fmt: skip
-    """Return the cheapest partitioning that takes `allowed` bytes of memory at most, if any does.
+    """Return the cheapest partitioning that takes at most `allowed` bytes of memory, None if none.
 
-    budget: what partitions and blocks are for; others are tried if it does not fit. segment_cost:
-    see `cost`.
+    budget: bytes for partitions and blocks; if no such partitioning fits, smaller and larger
+    budgets are tried. segment_cost: see `cost`.
     """
     cheapest = _cheapest(_partitionings_by_levels(partition, budget), allowed, segment_cost, memory)
     return cheapest or _cheapest(_minimal_partitionings(partition), allowed, segment_cost, memory)
@@ -38,14 +38,14 @@ def choose(
 def min_memory(
     partition: Partition, memory: Memory = lambda partitioning: partitioning.memory
 ) -> int:
-    """Return the bytes of memory of the partitioning that takes least; 0 if there is none."""
+    """Return the bytes of memory that the smallest partitioning takes; 0 if there is none."""
     return min(map(memory, _minimal_partitionings(partition)), default=0)
 
 
 def memory_error(needed: int, allowed: int) -> ResourceError:
     """Return the error that a run needs more memory than --memory allows."""
     unit = 10 ** max(0, len(str(needed)) - 3)
-    needed = -(-needed // unit) * unit  # as the text shows it
+    needed = -(-needed // unit) * unit  # rounded up to three digits
     return ResourceError(
         f"--memory {format_size(allowed)} is less than the {format_size(needed)} that this run"
         " needs at least",
@@ -54,9 +54,9 @@ def memory_error(needed: int, allowed: int) -> ResourceError:
 
 
 def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST) -> int:
-    """Return the cost of a sweep beyond the reads and writes that direct execution shares.
+    """Return the cost of a sweep in addition to the reads and writes of direct execution.
 
-    segment_cost: that of a random read of spilled data, for each segment, twice in a gather.
+    segment_cost: the cost of a random read of spilled data. A gather reads each segment twice.
     """
     rows, depths = partitioning.rows, range(1, partitioning.levels + 1)
     seek_cost = 2 * _segment_count(partitioning) * segment_cost * partitioning.spilled
@@ -74,12 +74,12 @@ def cost(partitioning: Partitioning, segment_cost: int = tuning.RANDOM_READ_COST
 
 
 def _segment_count(partitioning: Partitioning) -> int:
-    """Return the number of segments that all levels read, at most."""
+    """Return the maximum number of segments that all levels read."""
     return sum(map(partitioning.segments, range(1, partitioning.levels + 1)))
 
 
 def _partitionings_by_levels(partition: Partition, budget: int) -> Iterator[Partitioning]:
-    """Yield the partitionings for a budget, each with more levels than the one before."""
+    """Yield the partitionings for a budget, each with more levels than the previous one."""
     previous = 0
     for levels in range(1, MAX_LEVELS + 1):
         partitioning = partition(budget, levels)
@@ -89,9 +89,9 @@ def _partitionings_by_levels(partition: Partition, budget: int) -> Iterator[Part
 
 
 def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
-    """Yield the partitionings of runs that hold nothing and execute a task at a time.
+    """Yield partitionings of runs that buffer nothing in memory and execute one task at a time.
 
-    Larger blocks make smaller tables.
+    Larger blocks have smaller tables.
     """
     for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in _partitionings_by_levels(partition, 1 << power):
@@ -102,7 +102,7 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
 def _cheapest(
     partitionings: Iterator[Partitioning], allowed: int, segment_cost: int, memory: Memory
 ) -> Partitioning | None:
-    """Return the cheapest partitioning that fits; a level more must halve the segments."""
+    """Return the cheapest partitioning that fits; each further level must halve the segments."""
     best: Partitioning | None = None
     for candidate in partitionings:
         if memory(candidate) <= allowed and (
@@ -122,10 +122,10 @@ def _cheapest(
 def reread_bytes(
     inference: Inference, sources: dict[str, ArrayMetadata], partitioning: Partitioning
 ) -> int:
-    """Return the maximum bytes of indices and updates that are read again.
+    """Return the maximum bytes of indices and updates that are read repeatedly.
 
-    The next block reads a chunk again in which a block ends; every batch reads repeated indices
-    again that are not in memory.
+    Two blocks read a chunk that contains the boundary between them. Each batch reads the indices
+    that batches share, unless they are in memory.
     """
     reread, ends, rows = 0, partitioning.blocks - 1, partitioning.rows
     if not rows.tuples:

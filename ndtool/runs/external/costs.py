@@ -1,8 +1,8 @@
-"""The requests and the bytes of an external run, from its plan alone.
+"""The cost model of an external run: its requests and bytes, from the plan alone.
 
 Counts are exact if the tuples of each block select rows of all partitions equally often, and no
-task is repeated; requests of remote stores are upper bounds for any tuples. `estimates.py` has time
-and money.
+task is repeated; requests to remote stores are upper bounds for any tuples. `estimates.py`
+converts them to time and dollars.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ndtool.runs.external.partitioning import MAX_SEGMENTS, Partitioning, phase
 from ndtool.runs.external.results import REPORT_BYTES
 from ndtool.storage import http, upload
 
-LIST_PAGE = 1000  # objects in the response of a list request, and in a request to delete
-# Requests at most to open and close a run at URLs: of a process for an input, of a run for the
-# output and for the spilled data, and of a process for the output.
+LIST_PAGE = 1000  # maximum objects in the response to a list request, and in a delete request
+# Maximum requests to open and close a run at URLs: of each process for an input, of the run for the
+# output and for spilled data, and of each process for the output.
 INPUT_REQUESTS = Counter(get=4, head=4)
 OUTPUT_REQUESTS = Counter(get=20, put=4, list=8, delete=2)
 SPILL_REQUESTS = Counter(get=12, put=4, list=8, delete=2)
@@ -28,10 +28,10 @@ WRITER_REQUESTS = Counter(get=2)
 
 
 class StoredArray(NamedTuple):
-    """An array of a run as its requests see it.
+    """An input or the output of a run.
 
-    is_remote: whether it is at a URL. shape: that of the positions of index tuples, () for data.
-    is_constant: whether it is one value, of which nothing is read.
+    is_remote: whether it is at a URL. shape: the shape of its axes of index tuples, () for data.
+    is_constant: whether all elements are equal, so that nothing is read.
     """
 
     metadata: ArrayMetadata
@@ -50,7 +50,7 @@ class StoredArray(NamedTuple):
         return grid.blocks(self.metadata.shape, self.metadata.unit)
 
     def read_requests(self, partitioning: Partitioning) -> Counter[str]:
-        """Return the requests that read it: each chunk once, or once for each block in it."""
+        """Return the requests that read it: each chunk once for each block that needs it."""
         metadata = self.metadata
         if not self.is_remote or not metadata.nbytes:
             return Counter()
@@ -59,7 +59,7 @@ class StoredArray(NamedTuple):
         chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
         per_chunk = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
         reread = self._reread_chunks(partitioning, chunks)
-        # At the end each process looks for changes of the chunks that it read.
+        # At the end, each process checks whether the chunks that it read have changed.
         head = self.files + min(reread, self.files * (partitioning.workers - 1))
         return Counter(get=(chunks + reread) * per_chunk, head=head * (1 + is_sharded))
 
@@ -69,7 +69,7 @@ class StoredArray(NamedTuple):
         return self.metadata.unit != self.metadata.grid
 
     def _reread_chunks(self, partitioning: Partitioning, chunks: int) -> int:
-        """Return how many chunks are read again because a block ends in them."""
+        """Return how many chunks are read more than once because a block ends in them."""
         slab, step = 1, self.metadata.grid
         for d, size in enumerate(self.shape):
             if min(step[d], size) > 1:
@@ -80,7 +80,7 @@ class StoredArray(NamedTuple):
             return 0
         ends = partitioning.blocks - 1
         divided = ends - ends * partitioning.block // lcm(partitioning.block, slab)
-        boxes = 2 * len(self.shape) - 1  # of a range that begins and ends anywhere
+        boxes = 2 * len(self.shape) - 1  # that cover a range with any start and stop
         return divided * -(-chunks * slab // max(1, prod(self.shape))) * boxes
 
     def write_requests(self) -> Counter[str]:
@@ -94,11 +94,11 @@ class StoredArray(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What the tasks of a phase do together.
+    """The costs of all tasks of a phase.
 
-    requests: by kind, of spilled data and tables, and of arrays at URLs. read, written: bytes of
-    arrays and of spilled data. tuples: partitioned or restored to order. steps: of a
-    task, one after the other, each of several requests.
+    requests: the number by kind, for spilled data, tables, and arrays at URLs. read, written: bytes
+    of arrays and of spilled data. tuples: tuples that are partitioned or restored to order. steps:
+    sequential steps of a task, each of several concurrent requests.
     """
 
     phase: str
@@ -111,11 +111,12 @@ class Costs(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """What the costs of a run follow from.
+    """The cost model of a run.
 
-    spill: "memory" of a process with a file for the rest, a shared "folder", or "objects". inputs:
-    the inputs by role. again: bytes of them that are read again. output: the output. directories:
-    the number of those with spilled data, of which each stripe takes requests of its own.
+    spill: where data are spilled, "memory" (of one process, with a temporary file), a shared
+    "folder" or "objects". inputs: the inputs by role. reread: bytes of indices and updates that are
+    read repeatedly. output: the output. directories: the number of directories of spilled data;
+    each stripe takes separate requests.
     """
 
     partitioning: Partitioning
@@ -127,7 +128,7 @@ class CostModel(NamedTuple):
 
     @property
     def has_shared_spill(self) -> bool:
-        """Whether workers share the spilled data, which then have tables and trailers."""
+        """Whether workers share the spilled data, so that tables and trailers are stored, too."""
         return self.spill != "memory"
 
     def phases(self) -> list[Costs]:
@@ -137,7 +138,7 @@ class CostModel(NamedTuple):
         return [*map(self._split, depths), self._sweep(), *replays]
 
     def requests(self, phases: list[Costs]) -> dict[str, int]:
-        """Return all requests of a run by kind, those of its phases, its start and its end."""
+        """Return the requests of all phases, and to open and close the run, by kind."""
         total = sum((phase.requests for phase in phases), Counter[str]()) + self._setup_requests()
         if self.directories > 1:
             ends = self.partitioning.spilled // spillstore.STRIPE
@@ -147,12 +148,12 @@ class CostModel(NamedTuple):
 
     @property
     def is_remote(self) -> bool:
-        """Whether any of its data are at URLs."""
+        """Whether an array or the spilled data are at a URL."""
         arrays = (*self.inputs.values(), self.output)
         return self.spill == "objects" or any(array.is_remote for array in arrays)
 
     def _setup_requests(self) -> Counter[str]:
-        """Return the requests at most to open and close a run."""
+        """Return the maximum requests to open and close a run."""
         processes = 1 + self.partitioning.workers * self.has_shared_spill
         requests = Counter[str]()
         for role, array in self.inputs.items():
@@ -176,7 +177,7 @@ class CostModel(NamedTuple):
         return requests
 
     def _spilled_by_phase(self) -> dict[str, SpilledPhase]:
-        """Return what each phase spills, by its name."""
+        """Return the spilled data of each phase, by its name."""
         partitioning, rows = self.partitioning, self.partitioning.rows
         spilled = dict[str, SpilledPhase]()
         for depth in range(partitioning.levels):
@@ -204,7 +205,7 @@ class CostModel(NamedTuple):
         else:
             arrays = [array for role, array in self.inputs.items() if role != "data"]
             requests = sum((array.read_requests(partitioning) for array in arrays), Counter[str]())
-            # Each worker holds repeated indices.
+            # Each worker reads the indices that batches share.
             reread = (
                 self.reread
                 + (partitioning.workers - 1) * partitioning.indices * self.has_shared_spill
@@ -283,7 +284,7 @@ class CostModel(NamedTuple):
         return grid.blocks(shape, shapes[depth - 1]) if depth else 1
 
     def _block_count(self, depth: int) -> int:
-        """Return the number of blocks of all groups at a depth, at most."""
+        """Return the maximum number of blocks of all groups at a depth."""
         return min(
             self.partitioning.blocks + self._group_count(depth) - 1, self.partitioning.rows.tuples
         )
@@ -296,7 +297,7 @@ class CostModel(NamedTuple):
     def _read_tuple_requests(self, depth: int, ends: int) -> tuple[Counter[str], int]:
         """Return the requests and bytes that read the spilled tuples of groups at a depth.
 
-        ends: segments of which two tasks read a slice each.
+        ends: the number of segments from which two tasks read.
         """
         partitioning, name = self.partitioning, phase("split", depth - 1)
         size, per_tuple = partitioning.local_bytes(depth), partitioning.spilled_per_tuple(depth - 1)
@@ -317,29 +318,29 @@ class CostModel(NamedTuple):
         return requests, nbytes
 
     def _file_bytes(self, name: str) -> int:
-        """Return how many bytes of the segments of a phase are not in memory."""
+        """Return how many bytes of the segments of a phase are in files."""
         spilled = self._spilled_by_phase()[name]
         in_memory = 0 if self.has_shared_spill else self.partitioning.in_memory
         end = self.partitioning.layout[name] + spilled.nbytes
         return max(0, min(spilled.nbytes, end - in_memory))
 
     def _write_requests(self, name: str, calls: int) -> Counter[str]:
-        """Return the requests that write the segments of a phase, each by several calls."""
+        """Return the requests that write the segments of a phase, each with `calls` writes."""
         spilled = self._spilled_by_phase()[name]
         if self.spill == "objects":
             return Counter(put=spilled.object_count)
         return Counter(write=self._file_segments(name) * (calls + (spilled.trailer > 0)))
 
     def _file_segments(self, name: str) -> int:
-        """Return the number of segments of a phase that are not completely in memory."""
+        """Return the number of segments of a phase that are partly or completely in files."""
         spilled = self._spilled_by_phase()[name]
         return -(-spilled.segments * self._file_bytes(name) // max(1, spilled.nbytes))
 
     def _read_requests(self, name: str, slices: int, first: int, stop: int) -> Counter[str]:
-        """Return the requests that read so many slices of the segments of a phase.
+        """Return the requests that read `slices` slices of the segments of a phase.
 
-        first, stop: bytes of a tuple before the slices and at their end, in each segment; a slice
-        across the end of an object takes two requests.
+        first, stop: the bytes of a segment that slices are in, per tuple. A slice that crosses a
+        boundary of objects takes two requests.
         """
         spilled = self._spilled_by_phase()[name]
         if self.spill == "objects":
@@ -347,16 +348,17 @@ class CostModel(NamedTuple):
         return Counter(read=-(-slices * self._file_segments(name) // max(1, spilled.segments)))
 
     def _table_requests(self, kind: str, count: int) -> Counter[str]:
-        """Return requests of tables that workers share."""
+        """Return requests for tables that workers share."""
         if self.spill == "folder":
             kind = {"get": "read", "put": "write"}[kind]
         return Counter({kind: count})
 
 
 class SpilledPhase(NamedTuple):
-    """What a phase spills. segments: their number. each: the tuples of one, the last has fewer.
+    """The spilled data of a phase.
 
-    tuples: of all. per_tuple: bytes of a tuple. trailer: bytes at the end of a segment.
+    segments: the number of segments. segment_tuples: the tuples of each but the last. tuples: the
+    tuples of all. per_tuple: bytes of a tuple. trailer: bytes at the end of each segment.
     """
 
     segments: int
@@ -372,7 +374,7 @@ class SpilledPhase(NamedTuple):
 
     @property
     def object_count(self) -> int:
-        """The number of their objects, at most."""
+        """The maximum number of objects that store the segments."""
         size, last = (
             spillfiles.OBJECT_BYTES,
             self.tuples - (self.segments - 1) * self.segment_tuples,
@@ -385,7 +387,7 @@ class SpilledPhase(NamedTuple):
         return (self.segments - 1) * objects + last_objects
 
     def object_boundaries(self, first: int, stop: int) -> int:
-        """Return how many ends of objects are between two bytes of each tuple of a segment."""
+        """Return how many boundaries of objects are between two offsets in segments, per tuple."""
         size = spillfiles.OBJECT_BYTES
         if not self.trailer:
             return self.nbytes // size

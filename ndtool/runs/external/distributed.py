@@ -1,4 +1,4 @@
-"""External execution on a cluster: partitions a run for its workers, and drives its phases."""
+"""External execution on a cluster: partitions a run for the workers, and runs its phases."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ from ndtool.runs.external.spill import SpillFolder
 from ndtool.runs.plan import Plan
 from ndtool.storage import descriptors, locations
 
-CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a run that failed
-REMOTE_CLOSE_TIMEOUT = 10  # the same for writes to a store: a late one would survive the cleanup
-TASKS_PER_SLOT = 3  # tasks of a phase for each thread, if chunks are small enough
+CLOSE_TIMEOUT = 0.7  # seconds that workers may take to close a failed run
+REMOTE_CLOSE_TIMEOUT = 10  # at URLs, where objects written after the cleanup would remain
+TASKS_PER_SLOT = 3  # minimum tasks of a phase for each thread, if chunks are small enough
 
 
 def worker_locations(
     inputs: dict[str, str], sources: dict[str, Source], output: str | None, reduction: str
 ) -> dict[str, str]:
-    """Return the inputs' locations on workers; UsageError for one that they cannot read."""
+    """Return the locations of inputs for workers, by role; UsageError if they cannot read one."""
     if output in (None, "-"):
         raise UsageError("a run on a cluster writes to a file or store: expected -o FILE")
     locations_by_role = {}
@@ -83,7 +83,7 @@ def _is_same_array(first: str, second: str) -> bool:
 
 
 def spill_location(spill: str | None, output: str) -> str:
-    """Return the directory or URL for spilled data, by default that of the output."""
+    """Return the directory or URL for spilled data; by default, the output's."""
     if spill is not None:
         return spill
     path = locators.parse(locators.absolute(output)).path.rstrip("/")
@@ -93,7 +93,7 @@ def spill_location(spill: str | None, output: str) -> str:
 def find_abandoned(
     call: OpenCall, output: Output, location: str, input_locations: dict[str, str]
 ) -> AbandonedRun:
-    """Find a killed run that this one can resume."""
+    """Find a killed run that this run can resume."""
     rows = plan.rows_in(call, output.metadata)
     return AbandonedRun(
         location, resume.fingerprint_of(call.inference, rows, input_locations, call.sources)
@@ -107,10 +107,10 @@ def choose(
     spill: str,
     abandoned: AbandonedRun | None = None,
 ) -> Plan:
-    """Plan a run: partitions and blocks as memory allows, but several for each thread.
+    """Plan a run: partitions and blocks as large as memory allows, but several for each thread.
 
-    spill: the location of the spilled data. abandoned: the run to resume, if this cluster can
-    execute its partitioning.
+    spill: the location of spilled data. abandoned: the run to resume, if this cluster has the
+    memory for its partitioning.
     """
     worker.require_one_version(cluster)
     target, rows = output.metadata, plan.rows_in(call, output.metadata)
@@ -159,7 +159,7 @@ def choose(
 
 
 def _task_memory(partitioning: Partitioning) -> int:
-    """Return the bytes of memory of a task, with repeated indices."""
+    """Return the bytes of memory of a task, including indices that batches share."""
     return partitioning.indices + partitioning.task_memory
 
 
@@ -177,10 +177,10 @@ def run(
 ) -> Generator[str]:
     """Execute a run on a cluster, into a sink; yield the name of each phase before it begins.
 
-    locations_of: the location of spilled data, and the inputs' locations on workers. report:
-    receives the bounds report if the mode allows indices out of bounds. abandoned: the run to
-    resume; None also means that this run cannot be resumed if it fails. troubles: counts what the
-    run survives.
+    run_locations: the location of spilled data, and the inputs' locations on workers. report: a
+    callback for the bounds report, if the mode allows indices out of bounds. abandoned: the run to
+    resume; if None, this run cannot be resumed, either. retry_log: counts restarted and delayed
+    tasks.
     """
     location, input_locations = run_locations
     shared_output: Shared | None = sink.shared() if hasattr(sink, "shared") else None
@@ -246,18 +246,20 @@ def run(
 
 
 def _raise_first(outcomes: dict[str, Any], kind: type[BaseException]) -> None:
-    """Raise the first outcome of workers that is an error of a kind."""
+    """Raise the first outcome of workers that is an exception of type `kind`."""
     for outcome in outcomes.values():
         if isinstance(outcome, kind):
             raise outcome
 
 
 def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFolder:
-    """Create a folder for spilled data; ResourceError if there is too little space."""
+    """Create a folder for spilled data; ResourceError if there is too little free space."""
     spill_location = spillfiles.create_folder(location, sweeps)
     if not locations.is_url(location):
         try:
-            *spilling, _ = partitioning.tasks.values()  # one file for each task but the last ones
+            *spilling, _ = (
+                partitioning.tasks.values()
+            )  # each task writes a file, except in the last phase
             files = sum(spilling)
             descriptors.require_space(
                 spill_location.inside, files, partitioning.spilled_total, 0, "temporary files"
@@ -269,7 +271,7 @@ def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool
 
 
 def _check_spill_location(location: str, partitioning: Partitioning) -> None:
-    """Raise the errors of `_spill`, as far as possible without creating objects."""
+    """Raise the errors of creating a spill folder, as far as possible without creating objects."""
     if not locations.is_url(location):
         _create_spill_folder(location, partitioning, sweeps=False).drop()
         return

@@ -1,4 +1,4 @@
-"""The time and the money that an external run takes, from its costs, a machine and prices."""
+"""Estimates of the time and price of an external run, from its cost model, machines and prices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKERS = (1, 10, 100, 1000)
 def cost_model_for(
     call: OpenCall, partitioning: Partitioning, output: Output | None, spill: str | None
 ) -> CostModel:
-    """Return what the costs of an external run follow from.
+    """Return the cost model of an external run.
 
     spill: the location of a cluster's spilled data, None for a run in one process.
     """
@@ -64,7 +64,7 @@ def _is_remote(call: OpenCall, role: str) -> bool:
 
 
 def estimates(run: CostModel, phases: list[Costs], prices: Prices) -> list[Estimate]:
-    """Return the time and the money of a run for a few numbers of workers."""
+    """Return the time and price of a run for each number of workers in WORKERS."""
     machine, results = STORE if run.is_remote else DISK, list[Estimate]()
     requests_price = dollars(phases, prices) if run.is_remote else 0.0
     for workers in WORKERS:
@@ -75,16 +75,17 @@ def estimates(run: CostModel, phases: list[Costs], prices: Prices) -> list[Estim
 
 
 def run_seconds(run: CostModel, phases: list[Costs], machine: Machine, workers: int) -> float:
-    """Return how long a run takes; without a cluster, a worker executes several tasks at once.
+    """Return the seconds that a run takes.
 
-    One of them waits for the disk.
+    Without a cluster, one worker executes tasks on several threads, one of which waits for the
+    disk.
     """
     at_once = 1 if run.has_shared_spill else max(1, run.partitioning.workers - 1)
     return sum(seconds(phase, machine, workers, at_once) for phase in phases)
 
 
 def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> float:
-    """Return how long the tasks of a phase take `workers` workers.
+    """Return the seconds that the tasks of a phase take with `workers` workers.
 
     at_once: the number of tasks that a worker executes concurrently.
     """
@@ -105,7 +106,7 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
 
 
 def dollars(phases: list[Costs], prices: Prices) -> float:
-    """Return the price of requests and of bytes, without machines."""
+    """Return the price of requests and of bytes in dollars, without machines."""
     total = sum((phase.requests for phase in phases), Counter[str]())
     gets, puts = billed_requests(total)
     nbytes = sum(phase.read + phase.written for phase in phases)
@@ -113,5 +114,5 @@ def dollars(phases: list[Costs], prices: Prices) -> float:
 
 
 def billed_requests(requests: Counter[str]) -> tuple[int, int]:
-    """Return the requests that are paid as reads, and as writes; to delete is free."""
+    """Return the numbers of requests that are billed as reads and as writes; deletes are free."""
     return requests["get"] + requests["head"], requests["put"] + requests["list"]

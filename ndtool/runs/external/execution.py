@@ -49,8 +49,8 @@ def run(
 ) -> Generator[str]:
     """Execute a run in this process, into a sink; yield the name of each phase before it begins.
 
-    report: receives the bounds report if the mode allows indices out of bounds. dry: whether the
-    caller stops at the first phase, so that no data are read.
+    report: a callback for the bounds report, if the mode allows indices out of bounds. dry: whether
+    the caller stops at the first phase, so that no data are read.
     """
     if call.inference.requires_distinct and not dry:
         check(call, partitioning, lambda _: None)
@@ -77,7 +77,7 @@ def run(
 def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) -> None:
     """Validate all indices by blocks; raise BoundsError, or pass it to `report` if allowed.
 
-    Raises DuplicatesError if two tuples select the same, and duplicates are an error.
+    Raises DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
@@ -96,7 +96,7 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
 
 
 def _stored_blocks(work: Work) -> Iterator[Tuples]:
-    """Yield all index tuples by blocks; tuples that batches share once."""
+    """Yield all index tuples by blocks; tuples that batches share are yielded once."""
     for block in range(work.partitioning.blocks):
         first, stop = work.partitioning.first_occurrences(block)
         if first < stop:
@@ -110,9 +110,9 @@ def arrays(
     output: Writer | None,
     unread: tuple[str, ...] = (),
 ) -> Arrays:
-    """Return the readers and the writer for tasks; without an output, none for updates.
+    """Return the readers of inputs and the writer of the output; without output, updates are None.
 
-    unread: the inputs that will not be read: the space of a copy is reserved, not filled.
+    unread: the roles of inputs that will not be read: space for a copy is reserved, not filled.
     """
     plan, lock = call.inference.plan, Lock()
 
@@ -139,7 +139,7 @@ def arrays(
 def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
-    """Return the writer of an output for tasks; buffer: a buffer to write to first."""
+    """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
     shape, slice_shape = (
         partitioning.rows.shape,
         () if isinstance(plan, ElementsPlan) else plan.slice_shape,
@@ -154,7 +154,8 @@ def writer(
 def _output_writer(
     call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack
 ) -> Writer:
-    """Return the writer of an output, through a buffer if the sink cannot take partitions."""
+    """Return the writer of an output, with a buffer if tasks cannot write their part to the"
+    " sink."""
     buffer = None
     if not writes_complete_chunks(call, sink.metadata, partitioning) or (
         sink.streamed and len(partitioning.rows.shape) > 1

@@ -1,8 +1,8 @@
-"""The policy of external execution: which tasks are submitted, which again, which attempt counts.
+"""The policy of external execution: which tasks are submitted and retried, which attempt counts.
 
-A lost task is submitted again. So is a late one, while no other task waits for a slot: the first
-attempt to end counts. After an error whose cause may pass, such as a full disk or a server that
-throttles, a task is submitted again later, and fewer run at once meanwhile.
+The policy submits a lost task again. It submits a late task again while no other task waits for a
+slot; the first attempt that completes counts. After a transient error, such as a full disk or a
+server that throttles, it submits the task again after a delay, and reduces the concurrency.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from ndtool.errors import NdtoolError, ResourceError, format_count
 from ndtool.runs.executors import Executor, Lost, Task
 
 ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
-TASKS_PER_SLOT = 16  # tasks submitted at once for each slot
-MAX_LOSSES = 3  # losses of a task, at most
-LATE_FACTOR = 5  # times the median duration of a phase from which a task is late
-MIN_LATE_SECONDS = 5  # seconds that no task is late before
-MIN_DURATIONS = 3  # tasks that have ended before one can be late
-MAX_DURATIONS = 999  # durations of which the median is
-MAX_RETRIES = 7  # errors of a task that may pass, at most
-BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
+TASKS_PER_SLOT = 16  # maximum unfinished tasks for each slot
+MAX_LOSSES = 3  # workers that a task may lose
+LATE_FACTOR = 5  # a task is late after this multiple of the median duration of its phase
+MIN_LATE_SECONDS = 5  # and not before
+MIN_DURATIONS = 3  # completed tasks from which the median is used
+MAX_DURATIONS = 999  # latest completed tasks whose median is used
+MAX_RETRIES = 7  # transient errors of a task
+BACKOFF = 1  # seconds of delay after the first transient error; each further delay is doubled
 
 
 class RetryLog:
-    """What a run has survived, for its warnings."""
+    """Counts tasks that were restarted or delayed, for the warnings of a run."""
 
     def __init__(self) -> None:
         self._restarts, self._retries = Counter[str](), Counter[str]()
         self._examples: dict[str, str] = {}  # the first message of each reason
 
     def add_restart(self, task: Task) -> None:
-        """Count a task that was started again."""
+        """Count a late task that was restarted."""
         self._restarts[task.phase] += 1
 
     def add_delay(self, error: NdtoolError) -> None:
-        """Count an error after which a task was delayed."""
+        """Count a task that was delayed after a transient error."""
         reason = error.message.rpartition(": ")[2]  # without the file or object
         self._examples.setdefault(reason, error.message)
         self._retries[reason] += 1
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each kind of trouble."""
+        """Return a sentence for each phase with restarts, and for each kind of error."""
         restarts = [
             f"{format_count(count, f'{phase} task')} took {LATE_FACTOR} times as long as others,"
-            f" and {'was' if count == 1 else 'were'} started again elsewhere"
+            f" and {'was' if count == 1 else 'were'} restarted on another worker"
             for phase, count in self._restarts.items()
         ]
         delays = [
-            f"{self._examples[reason]}: {format_count(count, 'task')} waited and ran again, with"
-            " fewer at once"
+            f"{self._examples[reason]}: {format_count(count, 'task')}"
+            f" {'was' if count == 1 else 'were'} retried later, with fewer at once"
             for reason, count in self._retries.items()
         ]
         return restarts + delays
@@ -91,7 +91,7 @@ def complete(
 
 
 def with_retries(action: Callable[[], object]) -> None:
-    """Run an action of the client, and again later after errors whose cause may pass."""
+    """Run an action of the client; repeat it after transient errors, with growing delays."""
     for retries in range(MAX_RETRIES):
         try:
             action()
@@ -104,14 +104,15 @@ def with_retries(action: Callable[[], object]) -> None:
 
 
 def _backoff(retries: int) -> float:
-    """Return the seconds to wait after an error that may pass, and `waits` before it."""
+    """Return the seconds to wait after a transient error that `retries` others preceded."""
     return BACKOFF * 2.0**retries
 
 
 class _PhaseRun:
-    """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
+    """The tasks of a phase. unfinished: the number of attempts of each submitted task.
 
-    An executor starts tasks in order, so the first ones in as many as it has slots are running.
+    An executor starts tasks in the order of submission, so as many of the first ones are running as
+    it has slots.
     """
 
     def __init__(
@@ -127,13 +128,13 @@ class _PhaseRun:
         )
         self._losses, self._retries = Counter[Task](), Counter[Task]()
         self._failures = Counter[Task]()
-        self._running: dict[Task, float] = {}  # when they began
+        self._running: dict[Task, float] = {}  # their start times
         self._queued: dict[Task, None] = {}
         self._delayed: deque[tuple[float, Task]] = deque()
         self._durations: deque[float] = deque(maxlen=MAX_DURATIONS)
 
     def submit_next(self) -> None:
-        """Submit tasks that are due, as many as may be unfinished, and late ones again."""
+        """Submit tasks up to the limit of unfinished ones, and restart late tasks."""
         now = self._executor.now()
         for _ in range(len(self._delayed)):
             start, task = self._delayed.popleft()
@@ -147,7 +148,7 @@ class _PhaseRun:
             self._restart_late_tasks(now, self._retry_log)
 
     def wait(self) -> bool:
-        """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
+        """If only delayed tasks remain, wait for the first; return False if none remains."""
         if not self.unfinished and self._delayed:
             start = min(start for start, _ in self._delayed)
             self._executor.wait(max(0.0, start - self._executor.now()))
@@ -155,8 +156,8 @@ class _PhaseRun:
         return bool(self.unfinished or self._delayed)
 
     def add_outcome(self, task: Task, outcome: Any) -> None:
-        """Take the outcome of an attempt."""
-        if task not in self.unfinished:  # another attempt counted
+        """Process the outcome of an attempt."""
+        if task not in self.unfinished:  # another attempt completed first
             return
         if isinstance(outcome, Lost):
             self._losses[task] += outcome.losses
@@ -169,7 +170,7 @@ class _PhaseRun:
             return
         if isinstance(outcome, BaseException):
             self._failures[task] += 1
-            if self.unfinished[task] > 1 == self._failures[task]:  # the other may succeed
+            if self.unfinished[task] > 1 == self._failures[task]:  # the other attempt may succeed
                 self.unfinished[task] -= 1
                 return
             self._delay(task, outcome)
@@ -187,14 +188,14 @@ class _PhaseRun:
         self._executor.submit(task)
 
     def _record_started(self) -> None:
-        """Record the tasks that begin when others have ended."""
+        """Record the start times of tasks for which a slot is free."""
         while self._queued and len(self._running) < self._executor.slots:
             task = next(iter(self._queued))
             del self._queued[task]
             self._running[task] = self._executor.now()
 
     def _remove(self, task: Task) -> float | None:
-        """Remove a task; return when it began, None if that is unknown."""
+        """Remove a task; return its start time, None if it is unknown."""
         if self.unfinished.pop(task) > 1:
             self._executor.cancel(task)
         self._queued.pop(task, None)
@@ -203,7 +204,7 @@ class _PhaseRun:
         return started
 
     def _delay(self, task: Task, error: BaseException) -> None:
-        """Submit a task again later, if the cause of its error may pass; else raise the error."""
+        """Submit a task again later if its error is transient; else raise the error."""
         is_transient = isinstance(error, NdtoolError) and error.passing
         self._retries[task] += 1
         if self._retry_log is None or not is_transient or self._retries[task] > MAX_RETRIES:
@@ -218,8 +219,8 @@ class _PhaseRun:
     def _restart_late_tasks(self, now: float, retry_log: RetryLog) -> None:
         """Submit late tasks again, if no other task waits for a slot.
 
-        An executor may have given several tasks to the slot of a stuck one, so that fewer slots are
-        taken than tasks are unfinished.
+        An executor may have queued tasks for the slot of a late one, so that some slots are idle
+        although as many tasks are unfinished.
         """
         are_waiting = self._delayed or len(self.unfinished) >= self._limit
         if are_waiting or self._executor.slots < 2 or len(self._durations) < MIN_DURATIONS:
