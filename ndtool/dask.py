@@ -1,8 +1,8 @@
 """The operators on dask arrays: lazily, a chunk at a time.
 
 Each function takes dask arrays or arrays in memory and returns a dask array. The number of tasks is
-proportional to that of chunks. Shapes and types are checked at once, indices when the result is
-computed.
+proportional to the number of chunks. Shapes and types are checked at once, indices when the result
+is computed.
 
 >>> import dask.array as da
 >>> from ndtool.dask import gather_nd
@@ -42,7 +42,7 @@ from ndtool.rules.plans import Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Trace
 
-MIN_CHUNK_BYTES = 1 << 22  # bytes of a chunk of the output of indices in memory
+MIN_CHUNK_BYTES = 1 << 22  # of the output, if indices are in memory
 
 
 class GatherOptions(LazyGatherOptions, total=False):
@@ -142,7 +142,7 @@ def scatter(
 def _call(
     operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], keywords: Any
 ) -> da.Array:
-    """Infer a call, arrange its arrays in chunks, and return its graph as an array."""
+    """Infer a call, and return its graph as a dask array."""
     options = GatherOptions if len(inputs) == 2 else ScatterOptions
     for name in keywords:
         if name not in options.__annotations__:
@@ -190,7 +190,7 @@ def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: 
 
 
 def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
-    """Give the arrays of a call chunks that fit together, and return its graph as an array."""
+    """Rechunk the arrays of a call to matching chunks, and return its graph as a dask array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
     data = _in_chunks(data)
     dtypes = {role: array.dtype for role, array in arrays.items()}
@@ -223,7 +223,7 @@ def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
     rechunked = value if chunks == "auto" else value.rechunk(chunks)
-    if chunks not in ("auto", rechunked.chunks):  # dask leaves arrays without elements as they are
+    if chunks not in ("auto", rechunked.chunks):  # dask does not rechunk arrays without elements
         return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
     return rechunked
 

@@ -415,7 +415,7 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
     assert (held.indices, read.indices) == (8 << 12, 0)
-    assert held.memory == held._replace(indices=0).memory + (8 << 12)
+    assert held.memory == held._replace(index_bytes=0).memory + (8 << 12)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

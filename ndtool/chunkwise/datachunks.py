@@ -1,4 +1,4 @@
-"""The tasks that read and make chunks of data and of the output."""
+"""The tasks that read chunks of data, and compute chunks of the output."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 22  # bytes of updates to apply at a time, at least
+BATCH = 1 << 22  # minimum bytes of updates to apply at a time
 
 
 class GatheredRows(NamedTuple):
-    """The rows that a chunk of indices selects from a chunk of data; row: its number."""
+    """The rows that a chunk of indices selects from a chunk of data; data_chunk: its number."""
 
     data_chunk: int
     rows: Array
@@ -41,7 +41,7 @@ class SplitUpdates(NamedTuple):
 
 
 def _as_void(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
-    """Return a chunk with void elements: NumPy copies the padding and the byte order of these."""
+    """Return a chunk with void elements, which NumPy copies with padding and unchanged bytes."""
     array = require_declared(call, role, chunk, shape)
     return array.view(f"V{array.dtype.itemsize}")
 
@@ -53,7 +53,7 @@ def _data_rows(call: ChunkedCall, chunk: Array) -> Array:
 
 
 def _fold(chunk: Array, lanes: int, rows: int) -> Array:
-    """Return an array of axes (lanes, rows, slice) with one axis for each of the three."""
+    """Reshape an array with axes (lanes, rows, slice) to three axes."""
     ends = chunk.shape[:lanes], chunk.shape[lanes : lanes + rows], chunk.shape[lanes + rows :]
     return chunk.reshape(tuple(map(prod, ends)))
 
@@ -66,7 +66,7 @@ def gather_rows(
     data_chunk: int,
     bundles: Sequence[Bundle],
 ) -> Bundle:
-    """Gather from a chunk of data the rows that tuples select; bundle them by chunk of indices."""
+    """Gather the rows that tuples select from a chunk of data; bundle them by chunk of indices."""
     data = _data_rows(call, _as_void(call, "data", chunk, shape))
     splits: list[Split] = entries_for(bundles, data_chunk)
     if not splits:
@@ -86,9 +86,9 @@ def merge_rows(
     inner: tuple[Shape, Shape],
     bundles: Sequence[Bundle],
 ) -> Array:
-    """Return a chunk of a gather's output, from rows gathered from chunks of data.
+    """Return a chunk of a gather's output, from the rows gathered from chunks of data.
 
-    inner: the shapes of its lanes and of a slice.
+    inner: the shape of its lanes, and the shape of a slice.
     """
     lanes, slice_shape = inner
     dtype = call.input_dtypes["data"]
@@ -177,7 +177,10 @@ def apply_updates(
 
 
 def _collect_updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
-    """Return the updates of some tuples, from those of all splits, as (lanes, tuples, slice)."""
+    """Return the updates of some tuples, given the updates of all splits.
+
+    Updates are arrays (lanes, tuples, slice).
+    """
     n = len(tuples.local)
     order = np.argsort(tuples.sources, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(tuples.sources[order])) + 1).tolist(), n]

@@ -1,7 +1,7 @@
-"""The graph of a call on chunked arrays, as tuples of a function and its arguments.
+"""The task graph of a call on chunked arrays.
 
-This is dask's format: a task is (function, argument, ...), a key is a tuple of a name and numbers,
-and arguments that are keys, also in lists, are results of tasks.
+It has dask's format: a task is a tuple (function, argument, ...), a key is a tuple of a name and
+numbers, and an argument that is a key, or a list of keys, stands for the results of these tasks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ndtool.inmemory.arguments import name_exactly
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]
-MIN_EXCHANGED = 4  # bundles that a task depends on without an exchange
+MIN_EXCHANGED = 4  # a task depends on up to so many bundles without an exchange
 
 
 class TaskGraph:
-    """The graph of a call: `tasks` by key; those of the output have the name of the graph.
+    """The graph of a call: `tasks` by key; the keys of the output have the name of the graph.
 
-    Chunks of data along the rows, and chunks of indices, have numbers in row-major order.
-    reachable: for each chunk of indices, the rows that it may select from; reached_by: the inverse.
-    splits: one for each chunk of indices. These, and the call as an argument of tasks, are values
-    if indices are in memory, else keys.
+    Chunks of data (along the axes of rows) and chunks of indices have numbers in row-major order.
+    reachable: for each chunk of indices, the chunks of data that it may select from; reached_by:
+    the inverse. splits: the split of each chunk of indices. If indices are in memory, tasks take
+    these and the call as values, else as keys.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class TaskGraph:
     ) -> None:
         """Build the graph.
 
-        tuple_chunks: the chunks of tuples. names: those of the chunked inputs, by role. indices:
-        those in memory, made of `original`, or None.
+        tuple_chunks: the chunks of tuples. names: the names of the chunked inputs, by role.
+        indices: indices in memory, converted from `original`, or None.
         """
         self.call, self.names, self.token, self.axes = call, names, token, call.axes
         self.name = f"{call.inference.operator}-{token}"
@@ -87,14 +87,14 @@ class TaskGraph:
         return (f"{self.call.inference.operator}-{kind}-{self.token}", *numbers)
 
     def _share(self, value: Any, kind: str, *numbers: int) -> Any:
-        """Return a value for several tasks; its key if it would be copied for many of them."""
+        """Return a value as an argument of several tasks; its key, if many tasks take it."""
         if self.in_memory and len(self.lanes_and_slices) == 1:
             return value
         self.tasks[self._key(kind, *numbers)] = value
         return self._key(kind, *numbers)
 
     def _split_later(self) -> Key:
-        """Add the tasks that split indices, and the verdict on them; return its key."""
+        """Add the tasks that split indices, and the task of the verdict; return its key."""
         reports = []
         component = () if self.call.is_plain else (0,)
         for number, (position, origin, shape) in enumerate(self.chunks):
@@ -110,7 +110,7 @@ class TaskGraph:
         return verdict
 
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
-        """Return the chunks of data, along the rows, that tuples of a chunk may select from."""
+        """Return the chunks of data that the tuples of a chunk of indices may select from."""
         numbers: Array = np.zeros(1, int)
         for axis, source in zip(self.axes.rows, self.axes.sources, strict=True):
             sizes = np.array(self.call.chunks[axis])
@@ -123,7 +123,8 @@ class TaskGraph:
         return list(map(int, numbers))
 
     def _split_now(self, indices: Array, original: object) -> Key | None:
-        """Split indices in memory; return the key of the verdict if it is an error, else None."""
+        """Split indices in memory; return the key of a task that raises the error, None if"
+        " valid."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
             box = tuple(slice(o, o + size) for o, size in zip(origin, shape, strict=True))
@@ -146,9 +147,9 @@ class TaskGraph:
     ) -> dict[int, list[Any]]:
         """Return, for each target, the bundles with entries for it, in the order of sources.
 
-        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others.
-        Groups of many sources are bundled for groups of targets, so that a task depends on the
-        square root of their number.
+        sources: the bundles of chunks of data if `from_data`, else of chunks of indices. targets:
+        the chunks of the other array. Groups of many sources are bundled for groups of targets, so
+        that a task depends on about the square root of their number.
         """
         source_numbers = list(sources)
         sources_of = dict.fromkeys(targets, source_numbers)
@@ -193,7 +194,7 @@ class TaskGraph:
         return result
 
     def _may_select(self, source: int, target: int, from_data: bool) -> bool:
-        """Whether tuples of a chunk of indices may select from a chunk of data of its class."""
+        """Whether tuples of a chunk of indices may select from a chunk of data."""
         if not self.in_memory:
             return True
         return ((target, source) if from_data else (source, target)) in self.reachable_pairs
@@ -218,12 +219,12 @@ class TaskGraph:
         }  # fmt: skip
 
     def _split_argument(self, index_chunk: int) -> Any:
-        """Return the split of a chunk of indices, as an argument of several tasks."""
+        """Return the split of a chunk of indices as an argument of several tasks."""
         split = self.splits[index_chunk]
         return self._share(split, "tuples", index_chunk) if self.in_memory else split
 
     def _require_distinct(self, verdict: Key | None) -> Key:
-        """Add the tasks that look for duplicates; return the key of their verdict."""
+        """Add the tasks that search for duplicates; return the key of their verdict."""
         keys = []
         for index_chunks, data_chunks in self._classes():
             for data_chunk, bundles in self._bundles(index_chunks, data_chunks).items():
@@ -240,7 +241,7 @@ class TaskGraph:
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield chunks of indices with the chunks of data that all of these may select from."""
+        """Yield chunks of indices, with the chunks of data that each of them may select from."""
         if self.in_memory:
             yield (
                 list(range(len(self.splits))),
@@ -334,7 +335,7 @@ def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def _raise_copy(error: BoundsError) -> None:
-    """Raise the error of indices that were in memory, when a result is computed."""
+    """Raise the error about indices in memory when a result is computed."""
     raise copy(error)
 
 

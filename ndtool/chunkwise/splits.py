@@ -16,11 +16,15 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 20  # tuples in which to look for duplicates at a time
+BATCH = 1 << 20  # tuples to search for duplicates at a time
 
 
 class Report(NamedTuple):
-    """The indices of a chunk out of bounds: number, component and value of the first; how many."""
+    """The indices out of bounds of a chunk.
+
+    number, component, value: of the first such index, the linear index of its tuple. tuples: the
+    number of tuples with such an index.
+    """
 
     number: int
     component: int
@@ -32,10 +36,10 @@ class Report(NamedTuple):
 class Split:
     """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
 
-    number: of the chunk of indices. origin, shape: of it among all tuples. ids: the chunks of data,
-    in rows, ascending; the last may be that of skipped tuples. offsets: of the first tuple of each.
-    order: the position of each tuple in its chunk of indices. local: the row of each in its chunk
-    of data.
+    number: the number of the chunk of indices. origin, shape: its origin and shape in the array of
+    all tuples. ids: the numbers of the chunks of data, ascending; the last may be the number of
+    skipped tuples. offsets: the first tuple of each chunk of data, and the end. order: the position
+    of each tuple in its chunk of indices. local: the row index of each tuple in its chunk of data.
     """
 
     number: int
@@ -55,12 +59,12 @@ class Split:
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
     def get(self, data_chunk: int, default: Sequence[Split] = ()) -> Sequence[Split]:
-        """Return these tuples, if any, as the entries of a bundle."""
+        """Return the tuples that select from a chunk of data as the entries of a bundle."""
         selected = self.tuple_range(data_chunk)
         return [self.subset(data_chunk)] if selected.stop > selected.start else default
 
     def subset(self, data_chunk: int) -> Split:
-        """Return the tuples that select from one chunk of data."""
+        """Return a split of only the tuples that select from one chunk of data."""
         if len(self.ids) == 1 and self.ids[0] == data_chunk:
             return self
         selected = self.tuple_range(data_chunk)
@@ -74,7 +78,7 @@ class Split:
         )
 
     def flat_indices(self, positions: Shape) -> Array:
-        """Return the numbers of the tuples, in row-major order of all indices."""
+        """Return the linear indices of the tuples among all tuples, whose shape is `positions`."""
         if not positions:
             return np.zeros(len(self.order), np.int64)
         coordinates = np.unravel_index(self.order, self.shape)
@@ -84,18 +88,18 @@ class Split:
         return np.ravel_multi_index(shifted, positions)
 
 
-# Entries of the results of several tasks, by the chunk of data or of indices that needs them.
+# Entries from the results of several tasks, by the chunk of data or of indices that needs them.
 Bundle = Mapping[int, list[Any]] | Split
 
 
 def select(bundles: Sequence[Bundle], chunks: Sequence[int]) -> Bundle:
-    """Return the parts of bundles that are for some chunks, in the order of the bundles."""
+    """Return the entries of bundles for some chunks, in the order of the bundles."""
     entries_by_chunk = {int(chunk): entries_for(bundles, chunk) for chunk in chunks}
     return {chunk: entries for chunk, entries in entries_by_chunk.items() if entries}
 
 
 def entries_for(bundles: Sequence[Bundle], chunk: int) -> list[Any]:
-    """Return the parts of bundles that are for a chunk."""
+    """Return the entries of bundles for a chunk."""
     return [entry for bundle in bundles for entry in bundle.get(chunk, ())]
 
 
@@ -126,7 +130,10 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
 
 
 def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
-    """Return a component of tuples as coordinates >= 0, and which are invalid; marks padding."""
+    """Return a component of tuples as nonnegative coordinates, and a mask of invalid ones.
+
+    skipped: a mask of skipped tuples, to which padding is added.
+    """
     mode, pad, negatives = call.inference.handling
     values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
@@ -146,7 +153,7 @@ def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tup
 
 
 def _locate(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
-    """Return the chunks that coordinates along an axis are in, and the positions in them."""
+    """Return the chunk of each coordinate along an axis, and the position in the chunk."""
     chunk_size = int(sizes[0])
     if chunk_size and (sizes[1:-1] == chunk_size).all() and sizes[-1] <= chunk_size:
         chunk = np.minimum(coordinates // chunk_size, len(sizes) - 1)
@@ -174,8 +181,8 @@ def _report(
 
 
 def _sort(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -> Split:
-    """Sort tuples by the numbers of their chunks, stably."""
-    keys = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # a radix sort
+    """Sort tuples stably by the numbers of their chunks of data."""
+    keys = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # NumPy uses a radix sort
     order = np.argsort(keys, kind="stable")
     ids = ids[order]
     starts = np.flatnonzero(np.diff(ids, prepend=-1))
@@ -195,7 +202,7 @@ def _sort(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -
 
 
 def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
-    """Raise BoundsError if a chunk of indices has some out of bounds."""
+    """Raise BoundsError if a chunk has indices out of bounds."""
     invalid = [report for report in reports if report is not None]
     if invalid:
         first = min(invalid)
@@ -206,9 +213,9 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
 def find_duplicate(
     call: ChunkedCall, verdict: None, data_chunk: int, bundles: Sequence[Bundle]
 ) -> tuple[int, int] | None:
-    """Return the first tuple that repeats an earlier one, and the earliest that it repeats.
+    """Return the first tuple that selects the same row as an earlier one, and the earliest such.
 
-    None if all rows differ.
+    None if all rows differ. Tuples are linear indices among all tuples.
     """
     splits = entries_for(bundles, data_chunk)
     selected: Array = np.zeros(call.rows_in_chunk(data_chunk), bool)
@@ -241,8 +248,9 @@ def duplicates_verdict(
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    sources: the number of the split that has each. positions: its position in the split. local: its
-    row in the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
+    For each tuple, sources: the number of its split. positions: its position in the split. local:
+    its row index in the chunk of data. flat_indices: its linear index among all tuples; empty
+    unless required.
     """
 
     sources: Array
@@ -251,7 +259,7 @@ class Tuples(NamedTuple):
     flat_indices: Array
 
     def sorted(self) -> Tuples:
-        """Return the tuples sorted by their numbers."""
+        """Return the tuples sorted by their linear indices."""
         order = np.argsort(self.flat_indices, kind="stable")
         return Tuples(*(array[order] for array in self))
 
@@ -298,7 +306,7 @@ def _join(
 
 
 def _groups(splits: Sequence[Split], shape: Shape) -> Iterator[list[int]]:
-    """Yield splits in row-major order; those whose tuples alternate are yielded together."""
+    """Yield splits in row-major order, in groups of splits whose tuples alternate."""
     group: list[int] = []
     end = -1
     for start, i in sorted((_flat_index(split.origin, shape), i) for i, split in enumerate(splits)):
@@ -313,7 +321,7 @@ def _groups(splits: Sequence[Split], shape: Shape) -> Iterator[list[int]]:
 
 
 def _flat_index(position: Shape, shape: Shape) -> int:
-    """Return the number of a position in row-major order."""
+    """Return the linear index of a position in row-major order."""
     flat_index = 0
     for coordinate, size in zip(position, shape, strict=True):
         flat_index = flat_index * size + coordinate

@@ -240,7 +240,7 @@ def _for_chunks(
     partitioning = partition_chunks(call, out, at_once, budget, levels)
     if partitioning is None:
         return None
-    return partitioning._replace(chunk=max(partitioning.chunk, written)).fit_to(allowed)
+    return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
 
 
 def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:

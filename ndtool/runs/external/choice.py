@@ -96,7 +96,7 @@ def _minimal_partitionings(partition: Partition) -> Iterator[Partitioning]:
     for power, multiplier in product(reversed(range(MIN_POWER, MAX_POWER)), (1, 2, 4, 8, 16)):
         for partitioning in _partitionings_by_levels(partition, 1 << power):
             block = partitioning.block * multiplier
-            yield partitioning._replace(block=block, in_memory=0, indices=0).fit_to(0)
+            yield partitioning._replace(block=block, in_memory=0, index_bytes=0).fit_to(0)
 
 
 def _cheapest(
@@ -131,7 +131,7 @@ def reread_bytes(
     if not rows.tuples:
         return 0
     for role, metadata in sources.items():
-        if role == "data" or (role == "indices" and partitioning.indices):
+        if role == "data" or (role == "indices" and partitioning.index_bytes):
             continue
         positions = inference.plan.positions if role == "indices" else tuple_shape(inference.plan)
         unit = slab(file_shape(metadata), positions)

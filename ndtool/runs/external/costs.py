@@ -208,7 +208,7 @@ class CostModel(NamedTuple):
             # Each worker reads the indices that batches share.
             reread = (
                 self.reread
-                + (partitioning.workers - 1) * partitioning.indices * self.has_shared_spill
+                + (partitioning.workers - 1) * partitioning.index_bytes * self.has_shared_spill
             )
             read = sum(array.nbytes for array in arrays) + reread
         groups, blocks = self._group_count(depth), self._block_count(depth)

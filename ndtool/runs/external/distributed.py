@@ -160,7 +160,7 @@ def choose(
 
 def _task_memory(partitioning: Partitioning) -> int:
     """Return the bytes of memory of a task, including indices that batches share."""
-    return partitioning.indices + partitioning.task_memory
+    return partitioning.index_bytes + partitioning.task_memory
 
 
 def run(

@@ -1,6 +1,6 @@
-"""The phases of external execution: which tasks each has, and what it passes to the next.
+"""The phases of external execution: the tasks of each, and the tables that it writes for the next.
 
-`tasks.py` defines the tasks, `tables.py` what they pass on; `policy.py` runs a phase.
+`tasks.py` defines the tasks, `tables.py` the tables; `policy.py` runs a phase.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def run(
         name: str, numbers: Iterable[int], count: int, nbytes: int, add_result: ResultCallback,
         resumed: dict[int, TaskResult],
     ) -> None:  # fmt: skip
-        """Run a phase of `count` tasks that move `nbytes`; resumed: results of a killed run."""
+        """Run a phase of `count` tasks that move `nbytes`; resumed: results of the abandoned"
+        " run."""
 
         def add_outcome(number: int, result: Any) -> None:
             nonlocal moved_bytes
@@ -129,7 +130,7 @@ def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int
 
 
 def _sweeps(partitioning: Partitioning, tables: TableBuilder, hot_first: bool) -> Iterator[int]:
-    """Yield the numbers of the tasks that sweep partitions; hot_first: the longest tasks first."""
+    """Yield the numbers of the tasks that sweep partitions; hot_first: hot partitions first."""
     hot: list[int] = []
     if hot_first:
         threshold = HOT_FACTOR * -(-partitioning.rows.tuples // partitioning.partitions)
@@ -148,7 +149,7 @@ def _combined(partitioning: Partitioning, tables: TableBuilder) -> Iterator[int]
 
 
 def _additional_sweeps(partitioning: Partitioning, tables: TableBuilder) -> int:
-    """Return how many tasks sweep partitions in addition to one for each."""
+    """Return how many tasks sweep partitions in addition to one for each partition."""
     if not partitioning.range_tuples:
         return 0
     return sum(
@@ -169,7 +170,7 @@ def _ranges(partitioning: Partitioning, group: Group, combines: bool = False) ->
 
 
 class BoundsReports:
-    """Collects the bounds report of a run from its tasks."""
+    """Collects the bounds reports of tasks for the bounds report of a run."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
@@ -187,7 +188,7 @@ class BoundsReports:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
         if self._first is None:
             return
-        if not self._count:  # repeated tuples differ between batches
+        if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
         plan, negatives = self._inference.plan, self._inference.row.negatives
         error = indices.bounds_error(plan, self._first[1][:3], self._count, negatives)

@@ -1,4 +1,4 @@
-"""The results of tasks, which the policy takes, and which another run resumes."""
+"""The results of tasks, which the policy collects and another run can resume."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its seg
 
 
 class TaskResult(NamedTuple):
-    """The result of a task. attempt: its ID. starts: for split, the partition offsets.
+    """The result of a task. attempt: its ID. offsets: the partition offsets of a split.
 
-    outside: the indices of a block that are out of bounds, if that is no error.
+    out_of_bounds: the indices of a block that are out of bounds, if the mode allows that.
     """
 
     attempt: int
@@ -20,7 +20,7 @@ class TaskResult(NamedTuple):
 
     @property
     def trailer(self) -> bytes:
-        """The trailer of a segment of split: all that another run needs to resume it."""
+        """The trailer of a split's segment, from which another run resumes the result."""
         return self.offsets + json.dumps(self.out_of_bounds).encode().ljust(REPORT_BYTES)
 
     @classmethod
@@ -35,9 +35,9 @@ class TaskResult(NamedTuple):
 
 
 class OutOfBounds(NamedTuple):
-    """The first index of a block that is out of bounds, and the number of tuples with one.
+    """The first index out of bounds of a block, and the number of tuples with such an index.
 
-    Repeated tuples of later batches are not counted.
+    Tuples that batches share are counted once.
     """
 
     position: int

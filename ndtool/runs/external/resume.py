@@ -1,7 +1,8 @@
-"""Resume on a cluster: a run reuses the complete segments of one that was killed.
+"""Resuming on a cluster: a run reuses the complete segments of a killed run.
 
-A manifest has the fingerprint of the killed run's inputs, and its partitioning. They determine what
-a task spills, so that a segment with the same manifest is as good as a new one.
+A manifest has the fingerprint of the killed run's inputs, and its partitioning. These determine
+what a task spills, so a segment of a run with the same manifest can replace the execution of its
+task.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ndtool.runs.external.tables import TableBuilder
 
 RunFingerprint = dict[str, Any]  # fingerprint of a run, as JSON
 
-MAX_FINGERPRINTED_CHUNKS = 100_000  # chunks of data to fingerprint, at most: a gather may read few
+MAX_FINGERPRINTED_CHUNKS = 100_000  # of data, of which a gather may read only a few
 _MANIFEST = "manifest"
 _DIFFERENCES = {
     "version": "the killed run had another version of ndtool",
@@ -38,9 +39,9 @@ _DIFFERENCES = {
 def fingerprint_of(
     inference: Inference, rows: Rows, locations: dict[str, str], sources: dict[str, Source]
 ) -> RunFingerprint:
-    """Return the fingerprint of a run: the call, and name and fingerprint of each input.
+    """Return the fingerprint of a run: the call, and the name and fingerprint of each input.
 
-    named: the inputs' locations on workers. A scatter's segments do not depend on data.
+    locations: the inputs' locations on workers. Segments of a scatter do not depend on data.
     """
     types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     fingerprint: RunFingerprint = {
@@ -98,10 +99,11 @@ def write_manifest(
 
 
 class AbandonedRun:
-    """An abandoned run, and the segments of it that another run resumes.
+    """An abandoned run, and its segments that another run resumes.
 
-    fingerprint: the fingerprint of the resuming run. folder: the reopened folder, None if none
-    fits. reason: why none fits, "" if none exists. taken: the number of resumed tasks by phase.
+    fingerprint: the fingerprint of the resuming run. folder: the reopened spill folder, None if no
+    folder matches. reason: why none matches, "" if none exists. resumed_tasks: the number of
+    resumed tasks by phase.
     """
 
     def __init__(self, location: str, fingerprint: RunFingerprint) -> None:
@@ -138,13 +140,13 @@ class AbandonedRun:
         )
 
     def reject(self, reason: str) -> None:
-        """Resume nothing, for a reason."""
+        """Release the abandoned run without resuming it; reason: for the warning."""
         self.reason = reason
         self.close()
         self.folder = None
 
     def find_segments(self, partitioning: Partitioning) -> None:
-        """Find the segments that are complete."""
+        """Find the complete segments of the abandoned run."""
         self._sizes, self._partitioning = self._store.segments(), partitioning
         self._first_splits = self._results(0, TableBuilder(partitioning, self._store))
         self.resumed_tasks["split"] = len(self._first_splits)
@@ -206,7 +208,7 @@ class AbandonedRun:
             return None
 
     def _expected_bytes(self, segment: Segment, tables: TableBuilder) -> int | None:
-        """Return the bytes of a complete segment of rows; None if no task has its number."""
+        """Return the bytes of the complete segment of rows; None if no task has its number."""
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels

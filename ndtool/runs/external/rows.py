@@ -1,4 +1,5 @@
-"""A call in rows: the slices that index tuples select, in which all operators are alike."""
+"""The rows of a call: the slices that index tuples select, in terms of which operators are"
+" alike."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from ndtool.rules.reductions import identity
 
 
 class Rows(NamedTuple):
-    """A call in rows: the index tuples and the rows of data.
+    """The index tuples and the rows of data of a call.
 
-    tuples: their number. tuple_bytes: bytes of a tuple. over: the shape of the axes that number the
-    rows. width: bytes of a row. drops: whether tuples may be dropped. period, repeats: the tuples
-    of a batch, and how many successive batches share them, stored once. count_bytes: bytes of the
-    number of a row's updates, 0 if they are not counted. combines: whether updates can be combined
-    before they are applied, in any order.
+    tuples: the number of tuples. tuple_bytes: bytes of a tuple. shape: the axes of rows. width:
+    bytes of a row. drops: whether tuples may be dropped. period, repeats: the number of tuples of a
+    batch, and of consecutive batches that share stored tuples. count_bytes: bytes of the count of a
+    row's updates, 0 if updates are not counted. combines: whether updates can be combined in any
+    order before they are applied.
     """
 
     tuples: int
@@ -37,13 +38,13 @@ class Rows(NamedTuple):
         return prod(self.shape)
 
     def stored_index(self, tuple_index: int) -> int:
-        """Return the number of a tuple among those stored."""
+        """Return the index of a tuple among the stored tuples."""
         if self.repeats == 1:
             return tuple_index
         return tuple_index // (self.repeats * self.period) * self.period + tuple_index % self.period
 
     def count_stored(self, tuple_index: int) -> int:
-        """Return how many stored tuples occur before a tuple."""
+        """Return how many stored tuples occur before tuple `tuple_index`."""
         if self.repeats == 1:
             return tuple_index
         group, offset = divmod(tuple_index, self.repeats * self.period)
@@ -51,7 +52,7 @@ class Rows(NamedTuple):
 
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
-    """Return a call in rows; flat: whether to number the rows along one axis."""
+    """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
     drops = inference.handling.skips

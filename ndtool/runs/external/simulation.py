@@ -1,7 +1,7 @@
-"""A run whose tasks do all of their work, and report it to a simulated cluster.
+"""A run on a simulated cluster: tasks are executed, and report their requests to the simulator.
 
-Spilled data are in memory; what the tasks read and write is metered as of objects at a URL, with
-the requests of `spillfiles.ObjectStore` and of chunks.
+Spilled data are in memory. The tasks' reads and writes are counted as requests for objects at a
+URL, those of `spillfiles.ObjectStore` and of chunks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(
 ) -> None:
     """Execute a run on a simulated cluster, into a sink; `executor.now()` is then its duration.
 
-    Tasks report to `meter`; another executor than the simulator runs them as fast as it can.
+    Tasks report to `meter`; an executor other than the simulator runs them without delays.
     """
     layout = partitioning.layout
     store = _MeteredStore(Store(layout[""], layout[""], (), layout), meter)
@@ -57,7 +57,7 @@ def run(
         def do(phase: str, number: int) -> Any:
             before = store.nbytes
             result = tasks.run_task(work, phase, number)
-            # The tuples of the task, from the bytes that it spills for each or reads.
+            # The number of tuples follows from the bytes that the task spilled or read.
             tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
             meter.add(Step("computing", seconds=tuples / machine.sort_rate))
             return result
@@ -67,7 +67,7 @@ def run(
 
 
 class _MeteredStore:
-    """A spill store that reports the requests of objects."""
+    """A spill store that counts requests as for objects."""
 
     can_prefetch = False
 
@@ -123,7 +123,7 @@ class _MeteredStore:
 
 
 class _MeteredChunks:
-    """A chunked source or sink that reports its requests, an object for each chunk."""
+    """A chunked source or sink that counts requests, as for an object for each chunk."""
 
     def __init__(self, array: Any, meter: Meter) -> None:
         self._array, self._meter = array, meter
@@ -150,7 +150,7 @@ def _metered(array: Any, meter: Meter) -> Any:
 
 
 class _MeteredFlat:
-    """A reader or writer of a flat array that reports its range requests."""
+    """A reader or writer of a flat array that counts requests, as for ranges of an object."""
 
     def __init__(self, of: Any, meter: Meter) -> None:
         self.over, self.width, self.chunk = of.over, of.width, None

@@ -24,7 +24,7 @@ from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
 from ndtool.storage import descriptors, locations, remote
 
-OBJECT_BYTES = 8 << 20  # bytes of an object: each is sent when it is full
+OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
 _PART = ".part"  # suffix of incomplete files
 _SEGMENT_NAME = re.compile(r"([a-z]+[0-9]*)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
 _SPILL = "spill"
@@ -33,7 +33,7 @@ _SPILL = "spill"
 class FolderStore:
     """A spill store of files in a folder that all workers share.
 
-    Each attempt of a task writes its own file, so that attempts never conflict.
+    Each attempt of a task writes a separate file, so that attempts never conflict.
     """
 
     at_once = 1
@@ -69,7 +69,7 @@ class FolderStore:
             raise convert_error(exc) from None
 
     def _remove(self, segment: Segment) -> None:
-        """Remove an incomplete segment, which takes space that another attempt needs."""
+        """Remove an incomplete segment, to free space for another attempt."""
         if (fd := self._files.pop(segment, None)) is not None:
             os.close(fd)
         with suppress(OSError):
@@ -94,7 +94,7 @@ class FolderStore:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
-        """Write a file that all workers can read, or replace it."""
+        """Write or replace a file that all workers can read."""
         path = os.path.join(self._path, name)
         try:
             with open(path + _PART, "wb") as file:
@@ -104,7 +104,7 @@ class FolderStore:
             raise convert_error(exc) from None
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of such a file, None if it does not exist."""
+        """Return the content of a file of `write_file`, None if it does not exist."""
         try:
             with open(os.path.join(self._path, name), "rb") as file:
                 return file.read()
@@ -112,7 +112,7 @@ class FolderStore:
             return None
 
     def segments(self) -> dict[Segment, int]:
-        """Return the complete segments, with their bytes."""
+        """Return the complete segments, with their sizes."""
         with os.scandir(self._path) as entries:
             return _segments((entry.name, _size(entry)) for entry in entries)
 
@@ -122,7 +122,7 @@ class FolderStore:
         return buffer.cast("q")
 
     def close(self) -> None:
-        """Close files that are not complete."""
+        """Close the files of incomplete segments."""
         for fd in self._files.values():
             os.close(fd)
         self._files.clear()
@@ -143,7 +143,7 @@ class FolderStore:
 class ObjectStore:
     """A spill store of objects at a URL.
 
-    A segment is divided into objects, so that neither memory nor a disk need hold it.
+    A segment is divided into objects, so that it need not fit in memory or on a disk.
     """
 
     at_once = pool.MOST
@@ -153,7 +153,7 @@ class ObjectStore:
         from ndtool.storage.remotefolder import RemoteFolder
 
         self._folder = RemoteFolder(url)
-        self._unsent: dict[Segment, bytearray] = {}  # bytes that do not fill an object yet
+        self._unsent: dict[Segment, bytearray] = {}  # bytes of the next object
         self._object_counts: dict[Segment, int] = {}
         self._in_flight: set[futures.Future[None]] = set()
         self._closed = False
@@ -193,7 +193,7 @@ class ObjectStore:
             filled += stop - start
 
     def require_writable(self) -> None:
-        """Do nothing: the claim of the folder proved that it is writable."""
+        """Do nothing: claiming the folder has proved that it is writable."""
 
     def write_table(self, table: Table, numbers: memoryview) -> None:
         policy.with_retries(partial(self.write_file, table.name, numbers))
@@ -202,15 +202,15 @@ class ObjectStore:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
-        """Write a file that all workers can read, or replace it."""
+        """Write or replace an object that all workers can read."""
         self._put(name, bytes(body))
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of such a file, None if it does not exist."""
+        """Return the content of an object of `write_file`, None if it does not exist."""
         return self._folder.read(name)
 
     def segments(self) -> dict[Segment, int]:
-        """Return the segments that have objects, with their bytes."""
+        """Return the segments that have objects, with their sizes."""
         objects = self._folder.contents().items()
         return _segments((name, version.size or 0) for name, version in objects)
 
@@ -265,7 +265,7 @@ def open_store(path: str) -> SharedStore:
 def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     """Create a spill folder in a directory, or at a URL, that all workers share.
 
-    sweeps: whether to remove folders that killed runs abandoned in the directory.
+    sweeps: whether to remove spill folders of killed runs from the directory.
     """
     if not locations.is_url(location):
         path = os.path.join(os.path.abspath(location), _SPILL)
@@ -290,9 +290,9 @@ def require_shared(url: str) -> None:
 
 
 def find_abandoned(location: str) -> tuple[list[str], list[str]]:
-    """Return the abandoned spill folders in a directory or at a URL, and others.
+    """Return the spill folders of killed runs in a directory or at a URL, and those in use.
 
-    The first list has the paths of killed runs' data, the second folders that may be in use.
+    The first list has paths of the killed runs' data, the second folders that may be in use.
     """
     if locations.is_url(location):
         from ndtool.publish import claims
@@ -320,7 +320,7 @@ def reopen(path: str) -> SpillFolder | None:
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """Return the size of a file, 0 if a task that still ran has renamed it."""
+    """Return the size of a file, 0 if a task of the killed run has just renamed it."""
     try:
         return entry.stat().st_size
     except FileNotFoundError:
@@ -336,7 +336,7 @@ def _name(segment: Segment) -> str:
 
 
 def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
-    """Return the segments that files or objects belong to, with their bytes."""
+    """Return the segments that files or objects belong to, with their sizes."""
     sizes: Counter[Segment] = Counter()
     for name, nbytes in sizes_by_name:
         if match := _SEGMENT_NAME.fullmatch(name):
@@ -346,7 +346,7 @@ def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
 
 
 def _as_output_error(error: InputError) -> OutputError:
-    """Return the error about spilled data that cannot be read."""
+    """Convert the error about spilled data that cannot be read to an OutputError."""
     output_error = OutputError(error.message)
     output_error.passing = error.passing
     return output_error

@@ -1,4 +1,4 @@
-"""The spill store of a run in one process: memory first, then unnamed temporary files."""
+"""The spill store of a run in one process: in memory, then in unnamed temporary files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ndtool.runs.external.spill import Segment, Table
 from ndtool.runs.external.spillfiles import convert_error
 from ndtool.storage import descriptors, tempfiles
 
-STRIPE = 1 << 20  # bytes in one directory before the next one, if there are several
+STRIPE = 1 << 20  # bytes written to one file before the next file, if there are several
 _FILE = "temporary file"
 
 
 class Store:
     """A spill store of `nbytes` bytes, the first `in_memory` of them in memory; thread-safe.
 
-    directories: one file is in each, and they are striped; none for TMPDIR. phases: the offset of
-    each phase's segments. Disk space is reserved for the bytes that are not in memory. Raises
-    ResourceError if a directory has too little.
+    directories: each has one file, and data are striped over the files; empty for TMPDIR. phases:
+    the offset of each phase's segments. Reserves disk space for the bytes that are not in memory;
+    raises ResourceError if a directory has too little.
     """
 
     at_once = 1
@@ -29,7 +29,7 @@ class Store:
     def __init__(
         self, nbytes: int, in_memory: int, directories: Sequence[str], phases: dict[str, int]
     ) -> None:
-        self._files: list[tuple[int, str]] = []  # descriptors, and names in errors
+        self._files: list[tuple[int, str]] = []  # descriptors, and names for messages
         self._phases = phases
         self._tables: dict[str, memoryview] = {}
         self._in_memory = min(nbytes, in_memory)
@@ -101,7 +101,7 @@ class Store:
     def _stripes(self, start: int, nbytes: int) -> Iterator[tuple[tuple[int, str], int, int, int]]:
         """Yield the file, the offset in it, and the range in a buffer of each stripe of bytes.
 
-        start: their offset in the store, not in memory.
+        start: the offset of the bytes in the store, past those in memory.
         """
         offset, position, count = start - self._in_memory, 0, len(self._files)
         while position < nbytes:
@@ -113,7 +113,7 @@ class Store:
 
 
 def _file_sizes(nbytes: int, count: int) -> list[int]:
-    """Return the bytes of each file: the end of its last stripe."""
+    """Return the size of each file: the end of its last stripe."""
     if count == 1:
         return [nbytes]
     stripes, remainder = divmod(nbytes, STRIPE)

@@ -1,8 +1,9 @@
-"""The tasks of a partition of data: rows gathered from it, or updates applied to it.
+"""The tasks that sweep a partition of data: gather rows from it, or apply updates to it.
 
 A hot partition, which many tuples select, is swept in ranges of its tuples: each gathers its rows.
-Updates whose order does not matter are combined first: `combine` applies a range of them to neutral
-elements, and sweep applies the results. Other updates are applied in order, by one task.
+Updates whose order does not matter are combined first: `combine` applies a range of updates to
+identity elements of the reduction, and `sweep` applies the results. One task applies other updates
+in order.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
 
 
 def _tuple_range(work: Work, group: Group, range_number: int) -> tuple[int, int]:
-    """Return the tuples of a partition that a task sweeps."""
+    """Return the start and stop of the partition's tuples that a task sweeps."""
     range_tuples = work.partitioning.segment_tuples(group.depth)
     return range_number * range_tuples, min(group.tuples, (range_number + 1) * range_tuples)
 
@@ -76,10 +77,10 @@ def _spilled(work: Work, group: Group) -> SpilledTuples:
 
 
 def _prefetch(work: Work, group: Group) -> None:
-    """Prefetch the spilled tuples of the next partitions, as the first of its parent is swept.
+    """Prefetch the spilled tuples of all children of a parent when the first child is swept.
 
-    They are contiguous; read one partition at a time, each would take a random read, because reads
-    of data evict them from the page cache.
+    They are contiguous. Without prefetching, each child would take a random read, because reads of
+    data evict the spilled tuples from the page cache.
     """
     partitioning, fan_out = work.partitioning, work.partitioning.fan_out(group.depth - 1)
     if group.number % fan_out or not work.store.can_prefetch:
@@ -95,7 +96,7 @@ def _prefetch(work: Work, group: Group) -> None:
 
 
 def _gather(work: Work, group: Group, number: int, range_number: int) -> TaskResult:
-    """Gather rows of a partition and spill them; only chunks that they are in are read."""
+    """Gather rows of a partition and spill them; read only chunks that contain them."""
     partitioning, store, width = work.partitioning, work.store, work.partitioning.rows.width
     box, row_count = partitioning.box(group.number), partitioning.row_count(group.number)
     first, stop = _tuple_range(work, group, range_number)
@@ -124,7 +125,7 @@ def _gather(work: Work, group: Group, number: int, range_number: int) -> TaskRes
 
 
 def _chunk_count(work: Work, box: Box) -> int:
-    """Return the number of chunks of a partition; 1 if all are read together."""
+    """Return the number of chunks of a partition; 1 if all of them are read together."""
     sizes = grid.sizes(box)
     count = grid.blocks(sizes, work.arrays.data.chunk or sizes)
     return 1 if count > MAX_CHILDREN else count
@@ -133,9 +134,9 @@ def _chunk_count(work: Work, box: Box) -> int:
 def _missing_chunks(
     work: Work, box: Box, local: memoryview, n: int, allocate: Allocate, is_read: bytearray
 ) -> Sequence[int]:
-    """Return the numbers of a partition's chunks that rows need and that are not read yet.
+    """Return the indices of a partition's unread chunks that contain selected rows.
 
-    is_read: a flag for each chunk, which this sets.
+    is_read: a flag for each chunk, set for the returned chunks.
     """
     sizes = grid.sizes(box)
     steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
@@ -202,7 +203,7 @@ def _apply(
 
 
 def _apply_combined(work: Work, group: Group, buffer: memoryview) -> None:
-    """Apply the combined updates of all ranges of a partition, as updates of one long row."""
+    """Apply the combined updates of all ranges of a partition, each as updates of one large row."""
     partitioning, first_row = work.partitioning, memoryview(bytes(8))
     count = -(-group.tuples // partitioning.range_tuples)
     slice_bytes = partitioning.block * partitioning.rows.width
@@ -231,11 +232,11 @@ def _scatter(
 def bind_local_rows(
     row_count: int, local: memoryview, n: int, width: int, size: int = 4
 ) -> tuple[Addressing, Indices, WorkItem]:
-    """Bind rows of a group, and the numbers of n of them, of `size` bytes each."""
+    """Bind the rows of a group, and n local row indices of `size` bytes each."""
     addressing = Addressing((row_count,), (width,), n, (), (), False)
     return addressing, Indices(local, size, True, False), WorkItem(0, n, 0, width)
 
 
 def changed_error() -> OutputError:
-    """Return the error about spilled data that others have changed."""
+    """Return the error about spilled data that another program has changed."""
     return OutputError("a temporary file changed during the run")

@@ -1,14 +1,14 @@
-"""The tables that phases pass on: the groups, the segments, and the offsets in them.
+"""The tables that a phase writes for the next: the groups, the segments, and offsets in them.
 
     offsets{d}      for each group at depth d, and for the end: its first tuple among those of all
                     groups at that depth, and its first segment of rows
     starts{d}-{g}   the attempts of the blocks of a group; then for each child, and for the end,
                     its offset in each block in tuples
     attempts{d}     the attempts of the segments of rows of all groups at depth d
-    places{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
-                    child in tuples; made of starts{d}-{g}, which no task reads then
+    blocks{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
+                    child in tuples; derived from starts{d}-{g}, which is then discarded
 
-The rows are those gathered, or the combined updates of a hot partition.
+Segments of rows have gathered rows, or the combined updates of a hot partition.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ndtool.runs.external.spill import SpillStore, Table
 class Group(NamedTuple):
     """A group of rows, and the tuples that select them, in order; at depth 0 all rows.
 
-    first: its first tuple among those of all groups at its depth. tuples: their number. block: the
-    tuples of a block. segment: its first segment of rows, if they are in `attempts`.
+    first: its first tuple among those of all groups at its depth. tuples: the number of tuples.
+    block: the tuples of a block. segment: its first segment of rows in the table `attempts`.
     """
 
     depth: int
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
 
 class Tuples(NamedTuple):
-    """Where the tuples of a group are in the blocks of its parent: the offsets in each of them."""
+    """The tuples of a group in the blocks of its parent: the start and stop in each block."""
 
     parent: Group
     attempts: memoryview
@@ -61,9 +61,9 @@ class Tuples(NamedTuple):
 
 
 class BlockOffsets(NamedTuple):
-    """Where the gathered rows of a block are: its offsets in each child, and their segments.
+    """The gathered rows of a block: the start and stop in each child, and the children's segments.
 
-    attempt: that which spilled the tuples of the block.
+    attempt: the attempt that spilled the tuples of the block. attempts: those of the segments.
     """
 
     attempt: int
@@ -84,7 +84,7 @@ class Tables:
         return next(self._groups(depth, number, 1))
 
     def tuples(self, depth: int, number: int) -> Tuples:
-        """Return where the tuples of a group are."""
+        """Return the offsets of a group's tuples in the blocks of its parent."""
         parent_number, child = divmod(number, self._partitioning.fan_out(depth - 1))
         parent = self.group(depth - 1, parent_number)
         if not parent.tuples:
@@ -95,12 +95,12 @@ class Tables:
         return Tuples(parent, attempts, lines[: parent.blocks], lines[parent.blocks :])
 
     def attempts(self, group: Group, count: int) -> memoryview:
-        """Return the attempts of segments of rows, from the first of a group on."""
+        """Return the attempts of `count` segments of rows, from the first of a group on."""
         first = group.segment
         return self._store.read_lines(_attempts(group.depth), first, first + count)
 
     def block_offsets(self, group: Group, block: int) -> BlockOffsets:
-        """Return where the gathered rows of a block are."""
+        """Return the offsets of a block's gathered rows in the children of its group."""
         count = self._partitioning.children(group.number, group.depth)
         first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
@@ -114,7 +114,7 @@ class Tables:
     def _groups(
         self, depth: int, first: int, count: int, next_segments: bool = False
     ) -> Iterator[Group]:
-        """Yield successive groups; after: what follows them instead."""
+        """Yield consecutive groups; next_segments: with the first segment of the next group."""
         block = self._partitioning.block
         if not depth:
             yield Group(0, 0, 0, self._partitioning.rows.tuples, block)
@@ -127,9 +127,9 @@ class Tables:
 
 
 class TableBuilder:
-    """Collects the results of tasks, depth by depth, and writes the tables from them.
+    """Collects the results of tasks, depth by depth, and writes tables of them.
 
-    depth: that of the groups whose blocks are split, or restored, next.
+    depth: the depth of the groups whose blocks are split or restored.
     """
 
     def __init__(self, partitioning: Partitioning, store: SpillStore) -> None:
@@ -148,7 +148,7 @@ class TableBuilder:
                 yield Group(depth, number, first, stop - first, block, segment)
 
     def group(self, depth: int, number: int) -> Group:
-        """Return a group at a depth; without tuples if there is none of this number."""
+        """Return a group at a depth; an empty group if none has this number."""
         if number >= len(self._offsets[depth]) // 2 - 1:
             return Group(depth, number, 0, 0, self._partitioning.block)
         first, segment, stop, _ = self._offsets[depth][2 * number : 2 * number + 4]
@@ -178,7 +178,7 @@ class TableBuilder:
         starts[blocks + block :: blocks] = offsets
 
     def write_splits(self) -> None:
-        """Write the tables of a depth whose blocks are all split."""
+        """Write the tables of a depth after all of its blocks are split."""
         partitioning, depth = self._partitioning, len(self._starts) - 1
         fan_out, segment_tuples = (
             partitioning.fan_out(depth),
@@ -204,7 +204,7 @@ class TableBuilder:
                 self._discard_starts(group)
 
     def _discard_starts(self, group: Group) -> None:
-        """Release the starts of a group, which no task reads any more."""
+        """Release the starts of a group, which no later task reads."""
         del self._starts[group.depth][group.number]
         self._store.discard_table(_starts(group))
 
@@ -226,7 +226,7 @@ class TableBuilder:
         yield first_tuple
 
     def add_segment(self, group: Group, index: int, attempt: int) -> None:
-        """Add the attempt of segment `at` of the rows of a group."""
+        """Add the attempt of a group's segment of rows; index: of the segment in the group."""
         self._attempts[group.depth][group.segment + index] = attempt
 
     def write_attempts(self, depth: int) -> None:
@@ -265,7 +265,7 @@ def _starts(group: Group) -> Table:
 
 
 def _block_offsets_name(group: Group) -> str:
-    return f"places{group.depth}-{group.number}"
+    return f"blocks{group.depth}-{group.number}"
 
 
 def _offsets(depth: int) -> Table:

@@ -1,15 +1,15 @@
 """The tasks of external execution: pure functions of open arrays, a phase and a number.
 
-    split   sorts the index tuples (and updates) of a block stably by partition of data; dropped
-            tuples come last. Of the blocks of a group of partitions, too, once for each level
+    split   sorts the index tuples (and updates) of a block stably by partition of data, dropped
+            tuples last; at deeper levels, those of a block of a group
     combine (see sweeps.py) combines updates of a hot partition, if their order does not matter
     sweep   reads a partition of data once, sequentially; gathers its rows, or applies the updates
             of all blocks in the order of the blocks and writes the partition once
-    replay  for gathers only: restores the rows of a block to the order of its tuples, writes them;
-            of the blocks of a group, spills them
+    replay  of gathers: restores the rows of a block to the order of its tuples, and writes them to
+            the output; at deeper levels, spills them
 
 A task spills a segment under the ID of its attempt, which it returns, so that any worker can retry
-it. Within a group tuples are in row-major order, so results equal those of the sequential loop.
+it. The tuples of a group are in row-major order, so results equal those of the sequential loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _find_out_of_bounds(
 ) -> OutOfBounds | None:
     """Return the indices of a block out of bounds, None if all are valid.
 
-    first_occurrences: the tuples not in an earlier block, which are counted. indices: all tuples.
+    first_occurrences: the stored tuples that no earlier block contains; only these are counted.
+    indices: all tuples of the block.
     """
     addressing, _, entries = bind.bind_check(work.plan, work.inference.row.negatives)
     first, stop = work.partitioning.first_occurrences(block)
@@ -130,7 +131,7 @@ def _drops(work: Work, depth: int) -> bool:
 
 
 def _block(work: Work, number: int, depth: int) -> tuple[Group, int]:
-    """Return the group and the block that a task of split or replay is for."""
+    """Return the group and the block of a split or replay task."""
     group, block = divmod(number, work.partitioning.blocks)
     return work.tables.group(depth, group), block
 
@@ -139,7 +140,11 @@ def _partition_spilled_block(
     work: Work, group: Group, block: int, updates: memoryview | None,
     split: tuple[memoryview, memoryview, memoryview], allocate: Allocate, boxes: _kernels.Boxes,
 ) -> None:  # fmt: skip
-    """Read a block of a group that its parent has spilled; write partition IDs, rows, offsets."""
+    """Read a block of tuples that the parent's splits spilled, and compute the partition IDs.
+
+    updates: the buffer to read updates to. split: the buffers for partition IDs, local row indices
+    and partition offsets.
+    """
     tuples = SpilledTuples(
         work.partitioning, work.store, work.tables.tuples(group.depth, group.number)
     )
@@ -198,7 +203,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
 
 
 def _read_rows(work: Work, offsets: BlockOffsets, buffer: memoryview) -> None:
-    """Read the rows of a block, in the order of the children that they are from."""
+    """Read the rows of a block, in the order of the children of its group."""
     ranges: list[tuple[spill.Segment, int, int]] = []
     start_offset = end_offset = 0
     for segment, start, nbytes in _segments(work.partitioning, offsets):
@@ -239,7 +244,7 @@ sweep = sweeps.sweep
 def _permute(
     ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
 ) -> None:
-    """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
+    """Sort the rows of tuples stably by partition; inverse: restore the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
     if _kernels.permute(ids, table, rows, out, n, inverse):
         raise changed_error()

@@ -1,4 +1,4 @@
-"""The chunks that external execution does not divide."""
+"""The units of external execution: chunks and shards that partitions and blocks do not divide."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
 CODEC_BUFFERS = 4  # buffers of a chunk's size to decode or encode it, with any codec
-PLAIN_BUFFERS = 2  # the same without a codec
-WRITTEN_CHUNK_BYTES = 1 << 12  # bytes of the zarr package for each chunk of a shard that it writes
-READ_CHUNK_BYTES = 64  # the same for each chunk of a shard that it reads from
+PLAIN_BUFFERS = 2  # buffers of a chunk's size without a codec
+WRITTEN_CHUNK_BYTES = 1 << 12  # memory of the zarr package for each chunk of a shard to write
+READ_CHUNK_BYTES = 64  # memory for each chunk of a shard to read from
 
 
 class Units(NamedTuple):
     """The units of partitions and blocks, so that chunks are not divided.
 
-    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
-    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
-    the number of chunks to read or write concurrently.
+    box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
+    multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
+    blocks are multiples of it, so that no two blocks read the same chunk. buffer_bytes: bytes of
+    the buffers that read or write a chunk. at_once: the number of chunks to read or write
+    concurrently.
     """
 
     box: Shape
@@ -63,9 +64,9 @@ def units_of(
 
 
 def tuple_shape(plan: Plan) -> Shape:
-    """Return the shape of all tuples, the leading axes of a gather's output, or of updates.
+    """Return the shape of all tuples: the leading axes of a gather's output, or of updates.
 
-    Plain indices are repeated for the batches that share them.
+    Plain indices count once for each batch that shares them.
     """
     return plan.unrolled.positions if isinstance(plan, NdPlan) else plan.positions
 
@@ -82,12 +83,12 @@ def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
 
 
 def file_shape(metadata: ArrayMetadata) -> Shape | None:
-    """Return the shape of the array in one file, a chunk or shard; None for a flat array."""
+    """Return the shape of the chunk or shard that a file contains; None for a flat array."""
     return metadata.unit if metadata.in_chunks else None
 
 
 def slab(step: Shape | None, positions: Shape) -> int:
-    """Return the smallest number of successive positions that make complete chunks."""
+    """Return the smallest number of consecutive positions that fill complete chunks."""
     if step is None or not prod(positions):
         return 1
     for d, length in enumerate(positions):

@@ -60,8 +60,8 @@ class Work:
             pool.BufferPool(partitioning.scratch_bytes),
         )
         self._indices = arrays.indices
-        if partitioning.indices:
-            buffer = memoryview(bytearray(partitioning.indices))
+        if partitioning.index_bytes:
+            buffer = memoryview(bytearray(partitioning.index_bytes))
             read_range(arrays.indices, 0, buffer)
             self._indices = FlatReader(ByteRange(buffer), arrays.indices.over, Lock())
 
@@ -81,7 +81,7 @@ class Work:
     ) -> Indices:
         """Return the stored indices that occur in a block for the first time.
 
-        indices: those of the block; the same, unless batches share tuples.
+        indices: the indices of the block, which are returned unless batches share tuples.
         """
         if indices is not None and self.partitioning.rows.repeats == 1:
             return indices
@@ -103,7 +103,7 @@ class Work:
 
     @contextmanager
     def arena(self) -> Iterator[Allocate]:
-        """Yield an allocator of scratch, aligned to cache lines."""
+        """Yield an allocator of scratch memory, aligned to cache lines."""
         buffer, offset = self._scratch.take(), 0
 
         def allocate(nbytes: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""The worker's side of a cluster: opens the arrays of a run once, runs tasks, closes them."""
+"""The worker's side of a cluster: opens the arrays of a run once, runs tasks, closes the arrays."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ IDLE_RUNS = 4  # idle runs whose arrays stay open
 
 
 class Call(NamedTuple):
-    """The parameters of a task except its number; the executor sends them with each task.
+    """The call that a run's tasks belong to; the executor sends it with each task.
 
-    token: the ID of the run. arguments: the locations of inputs, by role. output: the shared
-    output. folder: the location of spilled data.
+    token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
+    inputs, by role. output: the shared output. folder: the location of spilled data.
     """
 
     token: str
@@ -48,14 +48,14 @@ _lock = Lock()
 
 
 class _GatedSink:
-    """A sink that can be closed against further writes."""
+    """A sink that refuses writes after it is closed."""
 
     def __init__(self, sink: Any) -> None:
         self.metadata, self.at_once = sink.metadata, sink.at_once
         self._sink, self._gate = sink, Gate(sink.name)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write as the sink does; OutputError if the run has ended."""
+        """Write to the sink; OutputError if the run has ended."""
         with self._gate.entered():
             self._sink.write(start, view, block)
 
@@ -106,7 +106,7 @@ def _run_ended(name: str) -> OutputError:
 
 @contextmanager
 def _without_causes() -> Iterator[None]:
-    """Remove the causes of our errors: the client may not be able to unpickle a library's."""
+    """Remove the causes of errors, which may be of libraries that the client cannot unpickle."""
     try:
         yield
     except NdtoolError as error:
@@ -126,14 +126,14 @@ def check_access(call: Call) -> NdtoolError | None:
 
 @_without_causes()
 def perform(call: Call, phase: str, number: int) -> Any:
-    """Run a task on this worker; the first one of a run opens its arrays."""
+    """Run a task on this worker; the first task of a run opens its arrays."""
     with _open_run(call) as open_run:
         return run_task(open_run.work, phase, number)
 
 
 @contextmanager
 def _open_run(call: Call) -> Iterator[_OpenRun]:
-    """Yield the open arrays of a run, and keep them open for the time of the context."""
+    """Yield the open arrays of a run, which stay open until the context ends."""
     with _lock:
         if call.token in _ended_tokens:
             raise _run_ended(call.output.name)
@@ -153,7 +153,7 @@ def _open_run(call: Call) -> Iterator[_OpenRun]:
 
 
 def close_run(token: str) -> NdtoolError | None:
-    """Close a run on this worker; return the error if one of its inputs has changed, else None."""
+    """Close a run on this worker; return the error if an input has changed, else None."""
     with _lock:
         open_run = _open_runs.pop(token, None)
         _ended_tokens.append(token)
