@@ -65,7 +65,7 @@ def put(s3: Bucket) -> None:
 
 def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without those that open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|places|offsets|attempts).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in found.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -256,7 +256,7 @@ def test_a_store_is_paid_by_request_and_by_byte() -> None:
 
 def test_time_is_limited_by_the_slowest_resource() -> None:
     phase = costs.Costs("sweep", 100, Counter(get=100_000), 10**11, 0, 0, 4)
-    machine = Machine(0.01, 10, 1e9, moved=float("inf"))
+    machine = Machine(0.01, 10, 1e9, copy_rate=float("inf"))
     assert estimates.seconds(phase, machine, 1) == pytest.approx(200)
     assert estimates.seconds(phase, machine, 100) == pytest.approx(2)
     assert estimates.seconds(phase, machine, 1000) == pytest.approx(2)  # there are 100 tasks

@@ -86,7 +86,7 @@ def large(gathers: bool, budget: int, levels: int) -> Partitioning:
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [large(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
+    tables = [large(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
     segments = [choice._segment_count(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
@@ -243,10 +243,10 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
     leveled(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
-    real, group = spillstore.Store.expect, batches.SpilledTuples.prefetch
+    real, group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
     monkeypatch.setattr(
         spillstore.Store,
-        "expect",
+        "prefetch",
         lambda store, segment, at, nbytes: (
             expected.append((segment.phase, segment.start + at, nbytes)),
             real(store, segment, at, nbytes),
