@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from whole_runs import GATHER, Bench, Record, opened
+from whole_runs import GATHER, Bench, Record, temporary_bench
 
 BLOCK = 1 << 22  # elements to generate, or compare, at a time
 HEADER = 128  # bytes of the .npy header
@@ -307,7 +307,7 @@ def _cgroup(memory: int) -> Path:
 def prepared(
     environment: dict[str, str], nbytes: int, memory: int, timeout: float
 ) -> Iterator[OutOfCoreBench]:
-    with opened(environment) as bench:
+    with temporary_bench(environment) as bench:
         out_of_core = OutOfCoreBench(bench, nbytes, memory, timeout)
         try:
             yield out_of_core

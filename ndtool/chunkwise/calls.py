@@ -117,7 +117,7 @@ class ChunkedCall:
 
     def rows_in_chunk(self, data_chunk: int) -> int:
         """Return the number of rows of a chunk of data, given the chunk's number."""
-        position = layouts.unravel(data_chunk, self.grid)
+        position = layouts.unravel_index(data_chunk, self.grid)
         return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, position, strict=True))
 
 

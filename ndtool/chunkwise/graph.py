@@ -258,7 +258,7 @@ class TaskGraph:
     def _chunk(self, data_chunk: int, lane: Shape, slice_position: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
         coordinates = [0] * len(self.call.chunks)
-        position = layouts.unravel(data_chunk, self.call.grid)
+        position = layouts.unravel_index(data_chunk, self.call.grid)
         for d, coordinate in zip(
             self.axes.transposed, lane + position + slice_position, strict=True
         ):

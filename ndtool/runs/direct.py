@@ -9,14 +9,14 @@ from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.engine import dispatch, gathers, layouts, tuning
-from ndtool.engine.bind import Operand, Runs
-from ndtool.engine.copies import Write
-from ndtool.engine.counting import Combining
-from ndtool.engine.dispatch import Gathering
+from ndtool.engine.bind import BoundSlices, Operand
+from ndtool.engine.copies import WriteAt
+from ndtool.engine.counting import ReductionOptions
+from ndtool.engine.dispatch import GatherKernel
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import memory
 from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.runs import operands
 from ndtool.runs.operands import Loaded, Validated
 from ndtool.storage.local import ByteRange
@@ -30,7 +30,7 @@ def output_buffer(
     threads: int = 1,
     progress: ProgressCallback | None = None,
     directory: str | None = None,
-) -> Iterator[tuple[memoryview, Write | None]]:
+) -> Iterator[tuple[memoryview, WriteAt | None]]:
     """Yield a writable buffer of the complete output, and a write function if that is faster.
 
     The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
@@ -68,14 +68,14 @@ def gather(
             )
         return
 
-    def choose_kernel() -> Gathering:
+    def choose_kernel() -> GatherKernel:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
-        return dispatch.gathering(
+        return dispatch.choose_gather(
             inference.plan, item, shape, data, nbytes, inference.row.negatives
         )
 
     kernel, byte_range = choose_kernel(), loaded.byte_range
-    if kernel.packs and loaded.constant is None:
+    if kernel.packs_data and loaded.constant is None:
         byte_range, data = _copy_row_major(loaded)
         kernel = choose_kernel()
     if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
@@ -97,12 +97,12 @@ def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
     packed = data.normalized(dtype.order, False)
-    return ByteRange(packed), Operand(packed, 0, layouts.contiguous(shape, dtype.itemsize))
+    return ByteRange(packed), Operand(packed, 0, layouts.contiguous_strides(shape, dtype.itemsize))
 
 
 def _gather_items(
     validated: Validated,
-    slices: Runs,
+    slices: BoundSlices,
     byte_range: ByteRange,
     data: Operand,
     sink: Sink,
@@ -111,19 +111,19 @@ def _gather_items(
     """Gather in work items; write each when it is complete."""
     inference, indices = validated.call.inference, validated.bound_indices
     nbytes, threads = inference.nbytes, validated.call.threads
-    workers = 1 if sink.streamed else team(threads, nbytes)
+    workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
     prefetches = _advise_access(byte_range, slices, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
-    releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
+    releases = limit is not None and not memory.can_hold(len(byte_range.buffer), limit)
     if limit is not None and releases:  # each tuple may fault in a page
         tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
         item_bytes = min(item_bytes, tuples * slices.width)
 
     def gather_item(item: WorkItem) -> None:
         if prefetches:
-            gathers.will_need(slices, data, indices, item)
-        buffer = buffers.take()
+            gathers.prefetch_pages(slices, data, indices, item)
+        buffer = buffers.acquire()
         rows = buffer[: item.tuples * item.width]
         if not gathers.gather_item(slices, data, indices, item, rows, team_size):
             raise operands.changed_error(inference)
@@ -131,19 +131,19 @@ def _gather_items(
             byte_range.advise("dontneed")
         written = item.byte_range(slices.width)
         sink.write(written.start, rows)
-        buffers.give(buffer)
+        buffers.release(buffer)
         progress(written.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(item_bytes, slices.itemsize)))
     run_all(gather_item, gathers.work_items(slices, item_bytes), workers)
 
 
-def _advise_access(data: ByteRange, slices: Runs, output_bytes: int) -> bool:
+def _advise_access(data: ByteRange, slices: BoundSlices, output_bytes: int) -> bool:
     """Advise the system how data will be read; return whether each work item must prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
-    if is_cold and gathers.needs_all(slices, size):
-        if not memory.holds(size):  # then direct execution implies that its tuples are in order
+    if is_cold and gathers.reads_all_pages(slices, size):
+        if not memory.can_hold(size):  # then direct execution implies that its tuples are in order
             return False
         _prefetch_all(data)
         is_cold = False
@@ -162,11 +162,11 @@ def scatter(
     validated: Validated, sink: Sink, progress: ProgressCallback, dry: bool = False
 ) -> Generator[str]:
     """Scatter into a sink: data with the updates applied; yield as `gather` does."""
-    from ndtool.engine.updates import Scatter
+    from ndtool.engine.updates import ScatterCall
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.attributes.reduction
-    combining = Combining.of(inference.attributes)
+    reduction_options = ReductionOptions.from_attributes(inference.attributes)
     order = dispatch.arithmetic_order(dtype, reduction)
     updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]
@@ -177,8 +177,8 @@ def scatter(
         yield ""
         if isinstance(origin, Constant):
             origin.fill(out)
-        work = Scatter(
-            inference.plan, dtype, None, validated.bound_indices, updates, combining, out,
+        work = ScatterCall(
+            inference.plan, dtype, None, validated.bound_indices, updates, reduction_options, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):

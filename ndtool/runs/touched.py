@@ -73,7 +73,7 @@ class TouchedByGather:
         coordinates = grid.blocks_along(self._plan.data, step)
         row_axes = len(self._row_shape)
         if self._touched_blocks is None or self._block_step != step:
-            strides = layouts.contiguous(coordinates[:row_axes], 1)
+            strides = layouts.contiguous_strides(coordinates[:row_axes], 1)
             self._touched_blocks = self._touched_indices(
                 step[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
@@ -95,7 +95,7 @@ class TouchedByGather:
             return
         row_count = prod(self._row_shape)
         granule = max(1, GRANULE // unit)
-        strides = layouts.contiguous(self._row_shape, 1, fortran)
+        strides = layouts.contiguous_strides(self._row_shape, 1, fortran)
         unit_steps = (1,) * len(self._row_shape)
         granule_set = self._touched_indices(unit_steps, strides, granule, -(-row_count // granule))
         first = stop = 0
@@ -135,7 +135,7 @@ class TouchedByGather:
 
         k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
-        position_strides = layouts.contiguous(self._positions, 1)
+        position_strides = layouts.contiguous_strides(self._positions, 1)
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
             tuple_indices = np.arange(first, min(first + step, tuples))

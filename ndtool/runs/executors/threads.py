@@ -33,7 +33,7 @@ class Threads:
     def completed(self) -> Iterator[tuple[Task, Any]]:
         with self._changed:
             thread_count = min(self.slots, len(self._waiting)) - 1 - self._active_count
-        pool.start(self._run_tasks, thread_count)
+        pool.start_threads(self._run_tasks, thread_count)
         while True:
             with self._changed:
                 while self._running and not (self._waiting or self._outcomes):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.reductions import identity
@@ -62,10 +62,11 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         shape = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, shape, width, drops, plan.per_batch, plan.repeats)
-    combining, dtype = Combining.of(inference.attributes), inference.dtype
-    identity_element = identity(dtype, combining.reduction) if inference.scatters else b""
+    dtype = inference.dtype
+    reduction_options = ReductionOptions.from_attributes(inference.attributes)
+    identity_element = identity(dtype, reduction_options.reduction) if inference.scatters else b""
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
-        count_bytes=combining.bytes_each(rows.tuples, rows.width),
-        combines=bool(identity_element) and dtype.kind in "iu" and not combining.is_counted,
+        count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),
+        combines=bool(identity_element) and dtype.kind in "iu" and not reduction_options.is_counted,
     )

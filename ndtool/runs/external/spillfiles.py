@@ -146,7 +146,7 @@ class ObjectStore:
     A segment is divided into objects, so that it need not fit in memory or on a disk.
     """
 
-    at_once = pool.MOST
+    at_once = pool.MAX_THREADS
     can_prefetch = False
 
     def __init__(self, url: str) -> None:
