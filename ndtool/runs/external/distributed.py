@@ -22,7 +22,7 @@ from ndtool.errors import (
 )
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.shared import Shared
 from ndtool.publish.sinks import DrySink
 from ndtool.rules.reductions import REDUCTIONS
@@ -201,7 +201,7 @@ def run(
     is_remote = any(map(locations.is_url, (shared_output.path, spill_folder.inside)))
     seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
     abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
-    endings.add_cleanup(abort)
+    signals.add_cleanup(abort)
     worker_call = worker.Call(
         token,
         __version__,
@@ -241,7 +241,7 @@ def run(
             spill_folder.leave()
         raise
     finally:
-        endings.remove_cleanup(abort)
+        signals.remove_cleanup(abort)
         spill_folder.drop()
 
 
