@@ -83,18 +83,18 @@ CASES = (
 
 def cost_model(case: Case, levels: int) -> CostModel:
     """Return the cost model of a case with a number of levels."""
-    height, tuples = int(case.nbytes) // case.width, int(case.tuples)
+    row_count, tuples = int(case.nbytes) // case.width, int(case.tuples)
     partition_rows = case.partition_bytes // case.width
-    partition_count = -(-height // partition_rows)
+    partition_count = -(-row_count // partition_rows)
     fan_out = 1
     while fan_out**levels < partition_count:
         fan_out *= 2
     group_shapes = tuple(
-        (min(height, partition_rows * fan_out ** (levels - 1 - depth)),) for depth in range(levels)
+        (min(row_count, partition_rows * fan_out ** (levels - 1 - depth)),) for depth in range(levels)
     )
-    rows = Rows(tuples, 8, (height,), case.width)
+    rows = Rows(tuples, 8, (row_count,), case.width)
     partitioning = Partitioning(rows, True, case.block, group_shapes, 0, 2 * CHUNK, case.workers)
-    inputs = {"data": _array(height, case.width), "indices": _array(tuples, 8, (tuples,))}
+    inputs = {"data": _array(row_count, case.width), "indices": _array(tuples, 8, (tuples,))}
     return CostModel(partitioning, "objects", inputs, 0, _array(tuples, case.width, (tuples,)))
 
 

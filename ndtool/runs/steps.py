@@ -1,6 +1,6 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolve_output` resolves the output; `prepared` plans, validates and
+`open_call` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
 yields a `Prepared`; `execute` or `dry_run` returns an `Outcome`. All of these are immutable.
 """
 
@@ -100,7 +100,7 @@ def resolve_output(call: OpenCall) -> Output | None:
 
 
 @contextmanager
-def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
+def prepare(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
     """Plan a run and, unless it is external, validate its indices.
 
     Raises BoundsError if an index is out of bounds and the mode does not allow that.
@@ -219,7 +219,7 @@ def outcome_without_output(run: Prepared) -> Outcome:
 
 def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome:
     """Run a call from beginning to end."""
-    with prepared(call, resolve_output(call)) as run:
+    with prepare(call, resolve_output(call)) as run:
         return execute(run, progress)
 
 
@@ -263,12 +263,12 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     """Return the warning about indices out of bounds: their number, and what the mode did."""
-    done, first = inferred.mode.done, ", ".join(bounds_report.places)
+    action, first = inferred.mode.done, ", ".join(bounds_report.places)
     if inferred.attributes.out_of_bounds == "fill":
-        done += f" with {inferred.attributes.fill or 0}"
-    literal = is_literal(inferred.inputs["indices"].name)
-    cause = f"; {bounds_report.hint}" if bounds_report.hint and not literal else ""
-    return f"{bounds_report.counted} are out of bounds, and {done}; the first: {first}{cause}"
+        action += f" with {inferred.attributes.fill or 0}"
+    is_literal_input = is_literal(inferred.inputs["indices"].name)
+    cause = f"; {bounds_report.hint}" if bounds_report.hint and not is_literal_input else ""
+    return f"{bounds_report.counted} are out of bounds, and {action}; the first: {first}{cause}"
 
 
 @contextmanager

@@ -117,17 +117,17 @@ def arrays(
     """
     plan, lock = call.inference.plan, Lock()
 
-    def reader(role: str, over: Shape) -> Reader:
+    def reader(role: str, axes_shape: Shape) -> Reader:
         source = call.sources[role]
         if isinstance(source, Constant) and role == "data":
-            return ConstantReader(source, over)
+            return ConstantReader(source, axes_shape)
         if not isinstance(source, Flat):
-            return GridReader(source, len(over), partitioning.at_once)
+            return GridReader(source, len(axes_shape), partitioning.at_once)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
-        return FlatReader(byte_range, over, lock)
+        return FlatReader(byte_range, axes_shape, lock)
 
     return Arrays(
         reader("data", partitioning.rows.shape),

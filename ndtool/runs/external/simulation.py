@@ -154,9 +154,9 @@ def _metered(array: Any, meter: Meter) -> Any:
 class _MeteredFlat:
     """A reader or writer of a flat array that counts requests, as for ranges of an object."""
 
-    def __init__(self, of: Any, meter: Meter) -> None:
-        self.over, self.width, self.chunk = of.over, of.width, None
-        self._array, self._meter = of, meter
+    def __init__(self, array: Any, meter: Meter) -> None:
+        self.over, self.width, self.chunk = array.over, array.width, None
+        self._array, self._meter = array, meter
 
     @classmethod
     def wrap(cls, array: Reader | Writer | None, meter: Meter) -> Any:
