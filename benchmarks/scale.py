@@ -90,7 +90,8 @@ def cost_model(case: Case, levels: int) -> CostModel:
     while fan_out**levels < partition_count:
         fan_out *= 2
     group_shapes = tuple(
-        (min(row_count, partition_rows * fan_out ** (levels - 1 - depth)),) for depth in range(levels)
+        (min(row_count, partition_rows * fan_out ** (levels - 1 - depth)),)
+        for depth in range(levels)
     )
     rows = Rows(tuples, 8, (row_count,), case.width)
     partitioning = Partitioning(rows, True, case.block, group_shapes, 0, 2 * CHUNK, case.workers)
@@ -275,7 +276,7 @@ def run_gather(client: object) -> tuple[float, dict[str, int], dict[str, float]]
     with (
         OpenCall(request) as call,
         distributed.get_task_stream(client=client) as stream,
-        steps.prepared(call, steps.resolve_output(call)) as prepared,
+        steps.prepare(call, steps.resolve_output(call)) as prepared,
     ):
         tasks = prepared.plan.tasks
         started = time.perf_counter()
@@ -433,7 +434,7 @@ def compare_on_a_disk(gibibytes: int = 1) -> None:
                 request = Request(operator, *files, output="out.npy", memory=memory, spill=".")
                 with (
                     OpenCall(request) as call,
-                    steps.prepared(call, steps.resolve_output(call)) as prepared,
+                    steps.prepare(call, steps.resolve_output(call)) as prepared,
                 ):
                     started = time.perf_counter()
                     steps.execute(prepared)

@@ -112,7 +112,7 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
-                with steps.prepared(call, None) as ready:
+                with steps.prepare(call, None) as ready:
                     steps.execute(ready, sink=sink)
         assert same(memory_block.view(expected.dtype).reshape(expected.shape), expected)
 

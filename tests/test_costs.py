@@ -117,7 +117,7 @@ def test_the_store_counts_the_planned_requests(
     )  # fmt: skip
     with OpenCall(requested) as call:
         output = steps.resolve_output(call)
-        with steps.prepared(call, output) as ready:
+        with steps.prepare(call, output) as ready:
             plan = ready.plan
             assert plan.partitioning is not None
             run = estimates.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
@@ -176,7 +176,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     requested = Request(
         operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
     )
-    with OpenCall(requested) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(requested) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         plan = ready.plan
         calls = SimpleNamespace(**vars(descriptors))
         counting = Counting(monkeypatch, calls, read_into="read", write_at="write")

@@ -263,7 +263,7 @@ def rehearsed(call: Any) -> Any:
     """Return the outcome of a dry run."""
     from ndtool.runs import steps
 
-    with steps.prepared(call, steps.resolve_output(call)) as ready:
+    with steps.prepare(call, steps.resolve_output(call)) as ready:
         return steps.dry_run(ready)
 
 

@@ -527,8 +527,8 @@ def test_an_import_that_ends_without_a_reason_lacks_memory(
     monkeypatch.syspath_prepend(workdir)
     with pytest.raises(SystemError) as caught:
         importlib.import_module("unreadable")
-    assert isinstance(program._lacking(caught.value), ResourceError)
-    assert program._lacking(SystemError(words)) is None  # a bug
+    assert isinstance(program._resource_error(caught.value), ResourceError)
+    assert program._resource_error(SystemError(words)) is None  # a bug
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:
@@ -984,7 +984,7 @@ def test_indices_that_change_after_the_check(
     good = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
     save(idx=good)
     request = Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         bad = memoryview((good << 40).tobytes())
         changed = ready.validated._replace(indices=bad)
         execution = steps._execution(call, ready.plan, changed)

@@ -158,7 +158,7 @@ def test_files(
             validated = operands.validate(call)
             rows = rows_of(call.inference)
             if not swept:
-                with steps.prepared(call, None) as ready:
+                with steps.prepare(call, None) as ready:
                     steps.execute(ready, sink=sink)
             elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources

@@ -60,7 +60,7 @@ def test_a_sweep_moves_the_planned_bytes(
 ) -> None:
     for _ in range(2):  # modules are read the first time
         requested = request(operator, suffix, updates, memory=memory, threads=2)
-        with OpenCall(requested) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+        with OpenCall(requested) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
             plan, before = ready.plan, moved()
             steps.execute(ready)
             after = moved()
@@ -96,7 +96,7 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
                 requested = request(operator, suffix, updates, scheduler=client)
                 with (
                     OpenCall(requested) as call,
-                    steps.prepared(call, steps.resolve_output(call)) as ready,
+                    steps.prepare(call, steps.resolve_output(call)) as ready,
                 ):
                     plan, before = ready.plan, (total("rchar"), total("wchar"))
                     steps.execute(ready)

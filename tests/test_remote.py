@@ -23,7 +23,7 @@ from npyfile import sparse
 from webserver import Server, serving
 
 from ndtool.arrays import source
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redacted
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redact_urls
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.runs import operands, steps
@@ -442,7 +442,7 @@ def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: P
         OpenCall(
             Request("gather_nd", server.add("/x.npy", npy(ROWS)), "idx.npy", output="out.npy")
         ) as call,
-        steps.prepared(call, steps.resolve_output(call)) as ready,
+        steps.prepare(call, steps.resolve_output(call)) as ready,
     ):
         operands.load_data(ready.validated)
         server.objects["/x.npy"].etag = '"2"'
@@ -698,7 +698,7 @@ def test_an_unknown_url_scheme() -> None:
     ],
 )
 def test_secrets_in_a_url(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+    assert redact_urls(text) == shown
 
 
 def test_files_need_nothing_of_urls(workdir: Path) -> None:

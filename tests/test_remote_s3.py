@@ -327,7 +327,7 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
 
 def acted(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
-    with steps.prepared(call, steps.resolve_output(call)) as ready:
+    with steps.prepare(call, steps.resolve_output(call)) as ready:
         return act(ready)
 
 

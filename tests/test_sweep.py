@@ -250,7 +250,7 @@ def test_an_index_that_changes_during_the_run_is_reported(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         assert ready.plan.way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
@@ -316,7 +316,7 @@ def test_the_directory_of_every_temporary_file(
     request = Request(
         "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
     )
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         assert ready.plan.way == "sweep"
         steps.execute(ready)
     # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
@@ -333,14 +333,14 @@ def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tempfiles, "filled", forbidden)
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         assert ready.plan.way == "sweep"
         steps.dry_run(ready)
     idx = np.load("idx.npy")
     idx[40, 500, 0] = 1 << 10
     save(idx=idx)
     bad = pytest.raises(BoundsError, match="out of bounds")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready, bad:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready, bad:
         steps.dry_run(ready)
 
 
@@ -435,7 +435,7 @@ def test_repeated_indices_are_checked_once(
         "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(axis=1, out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         cut = ready.plan.partitioning
         assert cut is not None
         assert cut.blocks > 2

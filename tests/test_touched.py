@@ -171,7 +171,7 @@ def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
 def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolve_output(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         assert numbers(read, "data.toy") == [], "validated, not read yet"
         steps.execute(ready)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()

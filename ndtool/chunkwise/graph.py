@@ -127,7 +127,9 @@ class TaskGraph:
         " valid."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
-            box = tuple(slice(start, start + size) for start, size in zip(origin, shape, strict=True))
+            box = tuple(
+                slice(start, start + size) for start, size in zip(origin, shape, strict=True)
+            )
             split = splits.split(self.call, indices[box], number, origin, shape)
             reports.append(split.report)
             self.splits.append(split)

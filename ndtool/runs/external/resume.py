@@ -13,7 +13,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.source import Source
-from ndtool.errors import NdtoolError, argument_name, redacted
+from ndtool.errors import NdtoolError, argument_name, redact_urls
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
@@ -51,7 +51,7 @@ def fingerprint_of(
     }
     for role, name in locations.items():
         if role != "data" or not inference.scatters:
-            fingerprint[role] = (redacted(name), _input_fingerprint(role, name, sources[role]))
+            fingerprint[role] = (redact_urls(name), _input_fingerprint(role, name, sources[role]))
     as_json: RunFingerprint = json.loads(json.dumps(fingerprint))
     return as_json
 

@@ -61,7 +61,9 @@ def _find_out_of_bounds(
     if count or indices is None:
         value = first_occurrences.value(number * entries + component) if count else 0
         return OutOfBounds(first + number, component, value, count) if count else None
-    number, component, invalid_count = _kernels.find(addressing, indices, 0, work.partitioning.tuples(block))
+    number, component, invalid_count = _kernels.find(
+        addressing, indices, 0, work.partitioning.tuples(block)
+    )
     if not invalid_count:
         return None
     value = indices.value(number * entries + component)
