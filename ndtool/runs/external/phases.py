@@ -40,7 +40,7 @@ def run(
     """Run all phases; yield the name of each before it begins.
 
     do: runs a task. abandoned: the abandoned run to resume. in_order: whether the tasks of the last
-    phase run one at a time, in order. troubles: see `policy.complete`.
+    phase run one at a time, in order. retry_log: see `policy.complete`.
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
     tables, bounds_reports = TableBuilder(partitioning, store), BoundsReports(inference)

@@ -69,8 +69,8 @@ def complete(
 ) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
-    The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
-    end the run without it.
+    The first outcome of a task counts. retry_log: counts late tasks, and errors that may pass,
+    which end the run without it.
     """
     run = _PhaseRun(
         executor,
