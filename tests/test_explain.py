@@ -20,7 +20,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, Flat
-from ndtool.cli import answers, reporter
+from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
@@ -523,7 +523,7 @@ def test_memory_of_an_answer_depends_on_no_length(
             if form == "JSON":
                 parts = reporter._json_fragments(records.explanation_record(call, *found, True))
             else:
-                parts = answers.explanation_lines(call, *found)
+                parts = explanations.explanation_lines(call, *found)
             for part in parts:
                 size += len(part)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
