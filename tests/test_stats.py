@@ -82,9 +82,9 @@ def test_every_figure_equals_brute_force(
     described(case)
     for module, name, some in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
-        (tally, "COUNTERS", (0, 1 << 23)),
+        (tally, "MAX_COUNTERS", (0, 1 << 23)),
         (tally, "PARTITIONS", (1, 3, 256)),
-        (tally, "STEP", (1, 2, 1 << 20)),
+        (tally, "BLOCK", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MOST", (1, 2, 5)),
     ):
@@ -357,14 +357,14 @@ def test_counters_hold_as_much_as_there_are_tuples() -> None:
         ((numbers, counts),) = one.ascending(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
-    assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass
-    wide = tally.Tally(tally.COUNTERS, 2**32)
+    assert not tally.Tally(tally.MAX_COUNTERS, 2**32 - 1).needs_second_pass
+    wide = tally.Tally(tally.MAX_COUNTERS, 2**32)
     wide.add(np.array([5]))
     assert wide.needs_second_pass
 
 
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "COUNTERS", 0)
+    monkeypatch.setattr(tally, "MAX_COUNTERS", 0)
     save(idx=np.full((5, 1), 9))
 
     def corrupt(share: float) -> None:

@@ -122,7 +122,7 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
         excerpt = None if axes is None else Excerpt(axes, [])
     if excerpt is None:
         return None
-    rows = tuples.of(call)
+    rows = tuples.load_tuples(call)
     grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
     drawn = [
         _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
@@ -215,5 +215,5 @@ def _update(plan: Plan, grids: dict[str, Grid], target: Position, at: Position) 
     """Return the position of the update of an element, None if it is not drawn."""
     if "updates" not in grids:
         return None
-    update = mapping.update_for(plan, target, at)
+    update = mapping.update_position(plan, target, at)
     return None if grids["updates"].flat_index(update) is None else update

@@ -115,14 +115,14 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
             *focus.output,
             *(copy.position for origin in origins for copy in origin.outputs),
         ] or [(0,) * len(plan.output)]
-    first = _first_target(tuples.of(call)) if call.inference.scatters else None
+    first = _first_target(tuples.load_tuples(call)) if call.inference.scatters else None
     return [(0,) * len(plan.output) if first is None else first]
 
 
 def _first_target(call: Tuples) -> Position | None:
     """Return the first element of data that the first tuples select."""
     for first, block in tuples.blocks(call.plan, call.indices):
-        valid, normalized = tuples.selecting(call.plan, block, call.handling)
+        valid, normalized = tuples.select_valid(call.plan, block, call.handling)
         if len(valid):
             at = layouts.unravel_index(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
@@ -193,7 +193,7 @@ def _axes_through(shape: Shape, positions: Sequence[Position]) -> Axes:
 
 def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
     """Return the coordinates around the first index out of bounds, or None if too many."""
-    plan, indices = call.inference.plan, tuples.of(call)
+    plan, indices = call.inference.plan, tuples.load_tuples(call)
     for window in _WINDOWS:
         axes_near = _axes_around(plan.positions, [error.position], window)
         axes = {"indices": (*axes_near, *complete(plan.indices[len(plan.positions) :]))}
@@ -207,7 +207,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
         axes["data"] = _axes_through(plan.data, [target for _, target in pairs])
         if call.inference.scatters:
             shape = call.inference.inputs["updates"].shape
-            updates = [mapping.update_for(plan, target, at) for at, target in pairs]
+            updates = [mapping.update_position(plan, target, at) for at, target in pairs]
             axes["updates"] = _axes_through(shape, updates)
         if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
             return axes

@@ -143,7 +143,7 @@ class _Call:
 
     def __init__(self, call: OpenCall, list_all: bool) -> None:
         self.call, self.plan, self.list_all = call, call.inference.plan, list_all
-        self.tuples: Tuples = tuples.of(call)
+        self.tuples: Tuples = tuples.load_tuples(call)
 
     def gathered(
         self, at: list[Position], origins: list[Position], progress: ProgressCallback
@@ -151,10 +151,12 @@ class _Call:
         plan = self.plan
         searches = [Search(target, self.list_all) for target in origins]
         self.tuples.search(searches, self.tuples.checked(progress))
-        tuples_at = [mapping.tuple_of(plan, target) for target in at]
+        tuples_at = [mapping.index_tuple_position(plan, target) for target in at]
         normalized = [self.tuples.normalized(self._index(position)) or () for position in tuples_at]
         sources_at = [
-            mapping.source_of(plan, *pair) for pair in zip(at, normalized, strict=True) if pair[1]
+            mapping.source_position(plan, *pair)
+            for pair in zip(at, normalized, strict=True)
+            if pair[1]
         ]
         data = self._elements("data", sources_at + origins)
         read = zip(sources_at, data, strict=False)
@@ -180,7 +182,7 @@ class _Call:
         def copies() -> Iterator[Copy]:
             for numbers in _blocks(search.stored):
                 for position, stored, _ in self._selecting(target, numbers):
-                    yield Copy(mapping.copied_to(self.plan, target, position), position, stored)
+                    yield Copy(mapping.copy_position(self.plan, target, position), position, stored)
 
         return Listing(len(search.stored), copies)
 
@@ -193,7 +195,7 @@ class _Call:
             stored = pick(call.indices, tuple(map(np.asarray, at)), numbers.shape)[:, None]
         else:
             stored = call.rows[numbers]
-        selecting, normalized = tuples.selecting(self.plan, stored, call.handling)
+        selecting, normalized = tuples.select_valid(self.plan, stored, call.handling)
         if len(selecting) < len(stored):
             raise operands.changed(self.call.inference)
         columns = (np.broadcast_to(along, len(numbers)).tolist() for along in at)
@@ -236,7 +238,7 @@ class _Call:
         for (position, stored, normalized), value, result in zip(
             updated, values, results, strict=True
         ):
-            at = mapping.update_for(self.plan, target, position)
+            at = mapping.update_position(self.plan, target, position)
             yield Step("updates", at, value, position, stored, normalized, result)
 
     def _index(self, position: Position) -> Position:
@@ -369,14 +371,14 @@ class _ElementFinder:
     def _after_each(self, running: RunningValues, updates: Array) -> RunningValues:
         """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
-        after_each = running.repeated(len(updates))
+        after_each = running.repeat(len(updates))
         after_each.apply(result, values.as_void(updates)[update].view(updates.dtype))
         return after_each
 
     def _updates_at(self, numbers: Array) -> Array:
         """Return the updates of the element by the linear indices of their tuples."""
         assert self._updates is not None
-        at = mapping.update_for(
+        at = mapping.update_position(
             self._call.plan,
             self.search.target,
             self._call.tuples.positions(self.search.target, numbers),

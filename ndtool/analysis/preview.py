@@ -139,12 +139,15 @@ def _gathered(
     """Gather the elements of a window; empty: the fill value's bytes."""
     positions = list(product(*visible.positions))
     rows = np.array(
-        [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in positions]
+        [
+            np.atleast_1d(element_at(indices, mapping.index_tuple_position(plan, at)))
+            for at in positions
+        ]
     )
-    valid, normalized = tuples.selecting(plan, rows, rule)
+    valid, normalized = tuples.select_valid(plan, rows, rule)
     gathered = np.repeat(empty, len(positions))
     for number, index in zip(valid.tolist(), normalized.tolist(), strict=True):
-        gathered[number] = element_at(data, mapping.source_of(plan, positions[number], index))
+        gathered[number] = element_at(data, mapping.source_position(plan, positions[number], index))
     return gathered.reshape(visible.shape)
 
 

@@ -15,7 +15,7 @@ from ndtool._kernels import PAGE
 from ndtool.analysis import mapping, tuples
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
-from ndtool.analysis.tally import Numbers, Tally
+from ndtool.analysis.tally import Int64Array, Tally
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
@@ -130,7 +130,7 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
 
 def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     """Return the statistics of a call's indices; counts those out of bounds without raising."""
-    index_tuples = tuples.of(call)
+    index_tuples = tuples.load_tuples(call)
     first_pass = _TuplePass(index_tuples)
     for first, block in index_tuples.blocks(portion(progress, 0, 0.4)):
         first_pass.add(first, block)
@@ -142,7 +142,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         except ValueError:  # fewer numbers in the first pass
             raise operands.changed(call.inference) from None
     totals = _SliceTotals(call, first_pass.runs)
-    for rows, counts in tally.ascending(portion(progress, 0.6, 0.8)):
+    for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
     most = totals.most
     searches = [Search(first_pass.first_element(row), False) for row, _ in most]
@@ -155,7 +155,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         first_pass.all_minus_one,
         [column.component for column in first_pass.columns],
         first_pass.first_out_of_bounds,
-        first_pass.ascending,
+        first_pass.iterate_counts,
         first_pass.runs,
         totals.distinct,
         totals.duplicated,
@@ -191,7 +191,7 @@ class _TuplePass:
         self.tally = Tally(prod(self.runs), len(call.rows))
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
-        self.ascending = True
+        self.iterate_counts = True
         self._last = 0
 
     def add(self, first: int, block: Array) -> None:
@@ -203,8 +203,8 @@ class _TuplePass:
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
-        if self.ascending and len(rows):
-            self.ascending = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
+        if self.iterate_counts and len(rows):
+            self.iterate_counts = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
         self.tally.add(rows)
 
@@ -217,20 +217,20 @@ class _TuplePass:
             position = layouts.unravel_index(first + number, self._call.plan.positions)
             self.first_out_of_bounds.append(BadIndex(position, j, int(block[number, j])))
 
-    def rows(self, first: int, block: Array) -> Numbers:
+    def rows(self, first: int, block: Array) -> Int64Array:
         """Return the linear indices of the slices that tuples select.
 
         Applies modes that redirect indices out of bounds; in other modes such tuples select none.
         """
         call, valid = self._call, np.arange(len(block))
         if call.handling.drops:
-            valid, block = tuples.selecting(call.plan, block, call.handling)
-            return tuples.slice_numbers(call.plan, first, block, valid)
+            valid, block = tuples.select_valid(call.plan, block, call.handling)
+            return tuples.slice_indices(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
             bad = column.bad(block[:, j])
             if bad is not None:
                 valid, block = valid[~bad], block[~bad]
-        return tuples.slice_numbers(call.plan, first, block, valid)
+        return tuples.slice_indices(call.plan, first, block, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
@@ -288,7 +288,7 @@ class _SliceTotals:
         self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
         self._page = -1  # the last page counted
 
-    def add(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Int64Array, counts: Int64Array) -> None:
         """Process the next slices and their counts."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
@@ -316,7 +316,7 @@ class _Histogram:
         self.width = -(-runs // bins) or 1
         self.counts = np.zeros(-(-runs // self.width), np.int64)
 
-    def add(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Int64Array, counts: Int64Array) -> None:
         """Add slices and their counts."""
         np.add.at(self.counts, rows // self.width, counts)
 

@@ -313,12 +313,12 @@ class _ComparisonPass:
         if not self.beyond and exceeding.any():
             self._first_beyond = int(numbers[exceeding.argmax()])
         self.beyond += int(exceeding.sum())
-        if len(self._apart) == diagnosis.EXAMINED:
+        if len(self._apart) == diagnosis.MAX_EXAMINED:
             further = ulps > self._apart[-1]
             numbers, ulps = numbers[further], ulps[further]
         numbers = np.concatenate([self._furthest, numbers])
         ulps = np.concatenate([self._apart, ulps])
-        order = np.argsort(~ulps, kind="stable")[: diagnosis.EXAMINED]
+        order = np.argsort(~ulps, kind="stable")[: diagnosis.MAX_EXAMINED]
         self._furthest, self._apart = numbers[order], ulps[order]
 
     @property
