@@ -766,5 +766,5 @@ def test_large_updates_in_chunks_are_not_read_for_a_drawing(
     zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
     with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as large:
         assert not excerpts.has_large_updates(large)
-        monkeypatch.setattr(excerpts, "_READ", 4799)
+        monkeypatch.setattr(excerpts, "_MAX_UPDATE_BYTES", 4799)
         assert excerpts.has_large_updates(large)

@@ -24,7 +24,7 @@ from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
-LIMITS = {"_SHOWN": (3, 20, 1000), "_WHOLE": (2, 100), "_BLOCK": (1, 3, 1 << 18)}
+LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100), "_BLOCK_TUPLES": (1, 3, 1 << 18)}
 MANY = 1 << 16  # updates of one element, in several blocks
 
 
@@ -62,23 +62,25 @@ def test_previews_equal_the_reference(
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     found = inferred(case.operator, arrays, Attributes(**case.arguments))
-    seen = preview.window(expected.shape)
-    shown = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, seen)
+    seen = preview.choose_window(expected.shape)
+    shown = preview.compute_elements(
+        found, {**arrays, "indices": arrays["indices"].copy("C")}, seen
+    )
     assert shown.shape == seen.shape
     assert same(shown, part(expected, seen))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
 def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
-    seen = preview.window(shape)
+    seen = preview.choose_window(shape)
     assert np.prod(seen.shape) <= 1000
     for size, along in zip(shape, seen.positions, strict=True):
         assert list(along) == sorted(set(along))
         assert set(along) <= set(range(size))
     if np.prod(shape, dtype=object) <= 100:
-        assert (seen.shape, seen.corner, seen.gaps) == (shape, 0, False)
+        assert (seen.shape, seen.leading_axes, seen.is_summarized) == (shape, 0, False)
     else:
-        assert seen.corner or seen.gaps
+        assert seen.leading_axes or seen.is_summarized
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
@@ -93,8 +95,8 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
     found = inferred(operator, arrays, Attributes(reduction=reduction))
-    seen = preview.window(data.shape)
-    shown = preview.elements(found, arrays, seen)
+    seen = preview.choose_window(data.shape)
+    shown = preview.compute_elements(found, arrays, seen)
     expected = data.copy()
     if reduction == "none":
         expected[location] = updates[-1]
@@ -114,8 +116,10 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     every = {"data": data, "indices": index, "updates": data + 1}
     arrays = {role: every[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
-    seen = preview.window(expected.shape)
-    assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
+    seen = preview.choose_window(expected.shape)
+    assert same(
+        preview.compute_elements(inferred(operator, arrays, Attributes()), arrays, seen), expected
+    )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
     ran = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
@@ -130,7 +134,7 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
     found = inferred(operator, arrays, Attributes())
-    shown = preview.elements(found, arrays, preview.window((1,)))
+    shown = preview.compute_elements(found, arrays, preview.choose_window((1,)))
     assert shown.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
 
@@ -139,7 +143,7 @@ def test_index_tuples_of_64_components() -> None:
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
     found = inferred("scatter_nd", arrays, Attributes(reduction="add"))
-    shown = preview.elements(found, arrays, preview.window(data.shape))
+    shown = preview.compute_elements(found, arrays, preview.choose_window(data.shape))
     assert shown.reshape(-1).tolist() == [7, 1, 2, 11]
 
 

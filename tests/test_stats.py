@@ -354,7 +354,7 @@ def test_counters_hold_as_much_as_there_are_tuples() -> None:
     few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
     for one in (few, many):
         one.add(np.array([2, 0, 2]))
-        ((numbers, counts),) = one.ascending(lambda share: None)
+        ((numbers, counts),) = one.iterate_counts(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
     assert not tally.Tally(tally.MAX_COUNTERS, 2**32 - 1).needs_second_pass

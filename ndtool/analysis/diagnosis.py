@@ -190,8 +190,7 @@ def _equality_test(
 
 
 def _widen(values: Array) -> Array:
-    """Convert floats to double precision, to neglect rounding; integers keep their type and"
-    " wrap."""
+    """Convert floats to double precision, to neglect rounding; integers keep their type."""
     wide_dtype: Any = {"f": np.float64, "c": np.complex128}.get(values.dtype.kind)
     if values.dtype.name == "bfloat16":
         wide_dtype = np.float64

@@ -158,8 +158,7 @@ class Tuples(NamedTuple):
         search.add(first + skipped + (rows if valid is None else valid[rows]))
 
     def _line_blocks(self, plan: ElementsPlan, target: Position) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the indices that can select an element: those on its line along the"
-        " axis."""
+        """Yield blocks of the indices that can select an element: its line along the axis."""
         axis = plan.axis
         line_start = (*target[:axis], 0, *target[axis + 1 :])
         if any(i >= size for i, size in zip(line_start, plan.indices, strict=True)):

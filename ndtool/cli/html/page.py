@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 import click
 
-from ndtool.analysis import drawing, excerpts, explain, stats
+from ndtool.analysis import drawing, excerpts, preview, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
@@ -166,7 +166,7 @@ class Report:
             typed = Input(source.name, metadata.dtype, metadata.shape).viewed_as(call.request.dtype)
             if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = explain.elements_at(source, dtype, grid.positions)
+            elements = preview.elements_at(source, dtype, grid.positions)
         pairs = zip(elements, grid.elements, strict=True)
         return [(actual, actual.tobytes() != expected.tobytes()) for actual, expected in pairs]
 
