@@ -42,7 +42,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
     for run, times in counts.items():
         wanted[run // shown.width] += times
     assert shown.density == wanted
-    assert len(shown.density) == -(-total // shown.width) <= stats.FINE
+    assert len(shown.density) == -(-total // shown.width) <= stats.PICTURE_BINS
     often = Counter(map(word, counts.values()))
     assert {name: count for name, count in shown.repeats if count} == {
         **often,

@@ -86,7 +86,7 @@ def test_every_figure_equals_brute_force(
         (tally, "PARTITIONS", (1, 3, 256)),
         (tally, "BLOCK", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
-        (stats, "MOST", (1, 2, 5)),
+        (stats, "MAX_LISTED", (1, 2, 5)),
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
     with opened(case) as call:
@@ -112,7 +112,7 @@ def check(case: Case, found: Stats) -> None:
         for j, (value, size) in enumerate(zip(values, lengths, strict=True))
         if not -size <= value < size
     ]
-    assert found.first_out_of_bounds == beyond[: stats.MOST]
+    assert found.first_out_of_bounds == beyond[: stats.MAX_LISTED]
     runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in good]
     assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
@@ -120,7 +120,7 @@ def check(case: Case, found: Stats) -> None:
     assert found.distinct == len(counts)
     often = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(often)
-    assert [(-one.frequency, one.row) for one in found.most_frequent] == often[: stats.MOST]
+    assert [(-one.frequency, one.row) for one in found.most_frequent] == often[: stats.MAX_LISTED]
     for one in found.most_frequent:
         who = [i for (i, _), run in zip(good, runs, strict=True) if run == one.row]
         assert one.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
@@ -151,7 +151,7 @@ def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> 
     for part, times in enumerate(found.histogram):
         first = part * found.width
         assert times == sum(numbers[n] for n in range(first, first + found.width))
-    assert len(found.histogram) <= stats.BINS
+    assert len(found.histogram) <= stats.TEXT_BINS
 
 
 def test_explanations_as_text() -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
 from ndtool.analysis.engines import (
-    LISTED,
+    MAX_LISTED,
     EngineCall,
     EngineProgress,
     EngineSettings,
@@ -199,8 +199,8 @@ def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
             places += [f"{name}: {line}" for line in error.places]
     if not wrong:
         return None
-    more = f"; {len(wrong) - LISTED} more nodes" if len(wrong) > LISTED else ""
-    return DifferenceError("; ".join(wrong[:LISTED]) + more, places=tuple(places[:LISTED]))
+    more = f"; {len(wrong) - MAX_LISTED} more nodes" if len(wrong) > MAX_LISTED else ""
+    return DifferenceError("; ".join(wrong[:MAX_LISTED]) + more, places=tuple(places[:MAX_LISTED]))
 
 
 class _RefusedError(Exception):
