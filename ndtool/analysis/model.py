@@ -249,7 +249,7 @@ class _ModelRun:
             node.doc_string = str(unassigned[name].pop(0))
 
     def _evaluator(self) -> Any:
-        """Return an evaluator class that computes gathers and scatters with ndtool and records them.
+        """Return an evaluator class that computes and records gathers and scatters with ndtool.
 
         It does so in subgraphs and functions, too.
         """
