@@ -725,7 +725,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataOb
     expected = call(reference, case)
     at = tuple(chosen.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(at) == expected.ndim)
-    small = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
+    small = patch.multiple(excerpts, MAX_ELEMENTS=12, _MAX_COMPLETE=4)
     with small, opened(case) as opened_call:
         found = drawing.draw(opened_call, excerpts.Focus((at,)))
     assume(found is not None)

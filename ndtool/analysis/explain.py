@@ -75,7 +75,10 @@ class Element(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A copy of an element of data. indices: the tuple's position, None in a scatter."""
+    """A copy of an element of data; indices, stored: the position of its tuple, and the tuple.
+
+    In a scatter these are None and empty.
+    """
 
     position: Position
     indices: Position | None

@@ -77,10 +77,10 @@ def open_typed_call(request: Request, sources: dict[str, Source] | None = None) 
     """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
     from ndtool.runs import steps
 
-    opened_sources, symbols = sources or {}, request.arguments.items()
+    opened_sources, arguments = sources or {}, request.arguments.items()
     types: dict[str, Source] = {
         role: source
-        for role, name in symbols
+        for role, name in arguments
         if role not in opened_sources and (source := type_source(name))
     }
     return steps.open_call(request, types | opened_sources)
