@@ -13,14 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
 from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, Flat
-from ndtool.cli import answers, reporter
+from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
@@ -118,7 +118,7 @@ def combined(old: Array, update: Array, reduction: str) -> Array:
 def test_an_explanation_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
 ) -> None:
-    described(case)
+    note_attributes(case)
     limits.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
     limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
@@ -412,7 +412,7 @@ def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "missing element: expected --at or --from"),
+        ((), "missing option: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),
@@ -521,9 +521,9 @@ def test_memory_of_an_answer_depends_on_no_length(
         with typed.open_typed_call(request) as call:
             found = explain.explain(call, at, origins, list_all=True)
             if form == "JSON":
-                parts = reporter._json_parts(records.explanation_record(call, *found, True))
+                parts = reporter._json_fragments(records.explanation_record(call, *found, True))
             else:
-                parts = answers.explained(call, *found)
+                parts = explanations.explanation_lines(call, *found)
             for part in parts:
                 size += len(part)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
