@@ -102,7 +102,7 @@ def examined_of(case: Case, out: Array, wrong: list[int]) -> diagnosis.Diagnosis
 
 def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:
     found = examined_of(case, out, wrong)
-    assert found.otherwise == 0
+    assert found.compared_otherwise == 0
     return found.examined, found.lost, found.doubled
 
 
@@ -194,7 +194,7 @@ def test_products() -> None:
 
 
 def test_more_updates_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_MOST", 100)
+    monkeypatch.setattr(diagnosis, "_MAX_UPDATES", 100)
     idx, upd = np.arange(640)[:, None] % 16, np.ones(640, "i4")
     case = Case("scatter_nd", (np.zeros(16, "i4"), idx, upd), {"reduction": "add"})
     assert blamed(case, np.full(16, 39, "i4"), list(range(16))) == (2, 2, 0)
@@ -202,7 +202,7 @@ def test_more_updates_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> Non
     assert blamed(case, first_two, list(range(16))) == (2, 2, 0)
     assert blamed(case, first_two[::-1].copy(), list(range(16))[::-1]) == (2, 2, 0)
     assert blamed(case, first_two, list(range(16))[::-1]) == (2, 0, 0)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 1)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 1)
     assert blamed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
 
 
@@ -451,7 +451,7 @@ def test_all_blocks_are_compared(
     piece: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", piece)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 5)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     request = without_updates(workdir)
     with pytest.raises(DifferenceError) as caught:
         verify.verify(request)
@@ -468,7 +468,7 @@ def test_largest_differences_are_examined(
 ) -> None:
     """If most differences are rounding errors, the few lost updates are reported, too."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", piece)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 5)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")
     case = Case("scatter_nd", (np.zeros(100, "f4"), idx, upd), {"reduction": "add"})
     out = np.nextafter(call(reference, case), np.float32(9))

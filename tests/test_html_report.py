@@ -725,7 +725,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataOb
     expected = call(reference, case)
     at = tuple(chosen.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(at) == expected.ndim)
-    small = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
+    small = patch.multiple(excerpts, MAX_ELEMENTS=12, _MAX_COMPLETE=4)
     with small, opened(case) as opened_call:
         found = drawing.draw(opened_call, excerpts.Focus((at,)))
     assume(found is not None)
@@ -766,5 +766,5 @@ def test_large_updates_in_chunks_are_not_read_for_a_drawing(
     zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
     with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as large:
         assert not excerpts.has_large_updates(large)
-        monkeypatch.setattr(excerpts, "_READ", 4799)
+        monkeypatch.setattr(excerpts, "_MAX_UPDATE_BYTES", 4799)
         assert excerpts.has_large_updates(large)

@@ -428,8 +428,10 @@ def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
     arrays = dict(zip(roles, case.arrays, strict=True))
     given_ = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    seen = preview.window(expected.shape)
-    shown = preview.elements(inference.infer(case.operator, given_, attributes), arrays, seen)
+    seen = preview.choose_window(expected.shape)
+    shown = preview.compute_elements(
+        inference.infer(case.operator, given_, attributes), arrays, seen
+    )
     bits = opaque(expected)  # a selection of records would lack their padding
     picked = bits[np.ix_(*seen.positions)] if expected.ndim else bits
     assert same(np.asarray(shown), np.asarray(picked).view(expected.dtype))
