@@ -116,10 +116,10 @@ def ranges() -> None:
     first = np.random.default_rng(0).choice(4 * SHAPE[0] * SHAPE[1] // (RANGE * 20), COUNT, False)
     wanted = [(int(start) * RANGE * 20, int(start) * RANGE * 20 + RANGE) for start in sorted(first)]
 
-    def rate(url: str, at_once: int, variables: dict[str, str]) -> float:
+    def rate(url: str, concurrency: int, variables: dict[str, str]) -> float:
         os.environ.update(variables)
         file = RemoteFile(url)
-        file._requests.at_once = at_once
+        file._reader.concurrency = concurrency
         started = time.perf_counter()
         file.download(wanted)
         seconds = time.perf_counter() - started
@@ -130,13 +130,15 @@ def ranges() -> None:
 
     with serving(DELAY) as host:
         ways = {
-            f"{name}, {at_once} at once": lambda url=url, n=at_once, more=more: rate(url, n, more)
+            f"{name}, {concurrency} at once": lambda url=url, n=concurrency, more=more: rate(
+                url, n, more
+            )
             for name, url, more in (
                 ("http", f"http://{host}/bucket/x.npy", {}),
                 ("s3", "s3://bucket/x.npy", {}),
                 ("s3, settings of s3fs", "s3://bucket/x.npy", {CLIENT: "regional"}),
             )
-            for at_once in (10, 64)
+            for concurrency in (10, 64)
         }
         for name, found in in_turn(ways).items():
             print(f"{name:32} {median(found):6.0f} ranges/s ({min(found):.0f} to {max(found):.0f})")

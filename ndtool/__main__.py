@@ -76,9 +76,9 @@ def _run(arguments: list[str]) -> "Status":
 def _lacking(exc: Exception) -> "NdtoolError | None":
     """Return the error of an exhausted system, also amid an import; None if it is a bug."""
     from ndtool.errors import ResourceError
-    from ndtool.storage.descriptors import EXHAUSTED, failure
+    from ndtool.storage.descriptors import EXHAUSTION_ERRNOS, failure
 
-    if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
+    if isinstance(exc, OSError) and exc.errno in EXHAUSTION_ERRNOS:
         return failure(exc, str(exc.filename or "the system"))
     no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
     if no_memory or isinstance(exc, MemoryError) or _interrupted_import(exc):

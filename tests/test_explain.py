@@ -503,7 +503,7 @@ def test_memory_depends_on_no_size(workdir: Path) -> None:
 def test_memory_of_an_answer_depends_on_no_length(
     operator: str, form: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, a file is used
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)  # beyond it, a file is used
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)

@@ -997,7 +997,7 @@ def test_indices_that_change_after_the_check(
 def test_data_that_are_not_in_memory(
     fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.ByteRange, "cached", lambda _: 0.0)
+    monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)

@@ -52,7 +52,7 @@ def test_a_file_is_recognized_by_content(array, name):
         assert byte_range.buffer.readonly
         assert byte_range.buffer.format == "B"
         assert len(byte_range.buffer) == metadata.nbytes == array.nbytes
-        assert byte_range.mapped == (array.nbytes > local.SMALL)
+        assert byte_range.mapped == (array.nbytes > local.MAP_THRESHOLD)
         assert byte_range.position == 128
         for kind in ("random", "sequential", "willneed"):
             byte_range.advise(kind)
@@ -263,7 +263,7 @@ def test_consecutive_arrays_on_a_pipe(step):
 
 
 def test_a_large_array_on_a_pipe(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
         with opened("-", stdin) as source:
@@ -358,7 +358,7 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
 
 
 def test_no_space_for_a_stream(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -372,14 +372,14 @@ def test_no_space_for_a_stream(monkeypatch):
 @pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
 def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
-    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1000)
     with Feed(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
 def test_spools_without_nameless_files(monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     spool = tempfiles.Spool()
     for piece in (b"12345", b"67890", b"abc", b""):
         spool.write(piece)
@@ -444,9 +444,9 @@ def test_arrays_in_memory(monkeypatch, wrong, share):
         monkeypatch.setattr(os, "preadv", failing(wrong))
     with opened("x.npy") as source:
         assert source.whole().mapped
-        assert source.whole().cached() == share
+        assert source.whole().cached_fraction() == share
         known = wrong == errno.EAGAIN
-        assert source.whole().cached(1, unknown=0.5) == (share if known else 0.5)
+        assert source.whole().cached_fraction(1, default=0.5) == (share if known else 0.5)
 
 
 def test_a_closed_descriptor_is_no_input():
@@ -488,14 +488,14 @@ def test_a_file_without_access_when_opened(monkeypatch):
 
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", failing(errno.EROFS))
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as caught:
         tempfiles.Spool().write(bytes(100))
     assert "TMPDIR" in caught.value.hint
 
 
 def test_a_spool_that_cannot_be_mapped(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     spool = tempfiles.Spool()
     spool.write(bytes(100))
     monkeypatch.setattr(tempfiles, "map_bytes", failing(errno.ENOMEM))

@@ -27,7 +27,7 @@ from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.formats.npz import writer
 from ndtool.formats.streams import Streams
-from ndtool.publish import leftovers, newfile, sinks
+from ndtool.publish import cleanup, newfile, sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
 from ndtool.storage import tempfiles
@@ -454,10 +454,10 @@ def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
 
 @pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
-@pytest.mark.parametrize("memory", [10, tempfiles.MEMORY])
+@pytest.mark.parametrize("memory", [10, tempfiles.MAX_IN_MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, mode, array, memory, blocking):
-    monkeypatch.setattr(tempfiles, "MEMORY", memory)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
     out = streamed(drain.end, npy(array)[: -array.nbytes or None], metadata_of(array))
@@ -473,7 +473,7 @@ def test_a_stream_takes_bytes_in_order_only():
     drain = Drain()
     out = streamed(drain.end, b"header")
     for at, count in ((4, 1), (0, 11)):
-        with pytest.raises(ValueError, match=f"cannot take bytes at {at}"):
+        with pytest.raises(ValueError, match=f"at offset {at} cannot be appended"):
             out.write(at, memoryview(bytes(count)))
     out.write(0, memoryview(b"1234"))
     with pytest.raises(ValueError, match="only 4 of 10"):
@@ -696,7 +696,7 @@ def test_a_temporary_copy_without_space(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     monkeypatch.setattr(tempfiles, "unnamed_file", fail)
     kind = ResourceError if wrong is MemoryError else OutputError
     out = streamed(1, b"header", metadata_of(ARRAY), "o\n")
@@ -774,12 +774,12 @@ def test_a_shared_file_is_locked_until_it_has_its_name(method, monkeypatch):
     move = newfile.NewFile._move
 
     def moved(self):
-        assert leftovers.sweep(".").removed == []
+        assert cleanup.clean(".").removed == []
         move(self)
 
     monkeypatch.setattr(newfile.NewFile, "_move", moved)
     with written("x.npy") as out:
-        assert out.shared() is not None
+        assert out.share() is not None
         fill(out, ARRAY)
         sinks.commit(out)
     assert load("x.npy").tolist() == ARRAY.tolist()

@@ -220,7 +220,7 @@ def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> 
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
     wanted = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
-    joined = list(ranged.joined(wanted, gap, largest))
+    joined = list(ranged.merge_ranges(wanted, gap, largest))
     held = [at for start, stop in joined for at in range(start, stop)]
     assert held == sorted(set(held))
     assert set(held) >= {at for start, stop in wanted for at in range(start, stop)}
@@ -239,9 +239,11 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
             there |= set(range(start, start + count))
         start = data.draw(st.integers(0, 80))
         stop = data.draw(st.integers(start, 100))
-        missing = [at for a, b in memory_block.missing([(start, stop)]) for at in range(a, b)]
+        missing = [
+            at for a, b in memory_block.missing_ranges([(start, stop)]) for at in range(a, b)
+        ]
         assert missing == [at for at in range(start, stop) if at not in there]
-        assert memory_block.has(start, stop) == (not missing)
+        assert memory_block.contains(start, stop) == (not missing)
     finally:
         memory_block.close()
 

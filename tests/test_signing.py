@@ -34,15 +34,15 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.Mo
     for name, value in settings("").items():
         monkeypatch.delenv(name, raising=False)
         assert value is None or name in {*KEYS, "AWS_ENDPOINT_URL"}
-    for name in signing._PROXIES:
+    for name in signing._PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("fsspec.config.conf", {})
-    monkeypatch.setattr(s3, "_client_only", set())
-    signing._profile.cache_clear()
+    monkeypatch.setattr(s3, "_client_only_buckets", set())
+    signing._read_profile.cache_clear()
     yield monkeypatch
-    signing._profile.cache_clear()
+    signing._read_profile.cache_clear()
 
 
 @pytest.mark.parametrize("token", [None, "to/ken+=="])
@@ -74,7 +74,7 @@ def test_signatures_are_those_of_botocore(
         ),
     )
     for key in ("x.npy", "a b/ü~(1)'*!$&+,;=:@.npy", "data/100%/#x"):
-        base = signing.base_of(bucket, region, endpoint)
+        base = signing.bucket_url(bucket, region, endpoint)
         assert base is not None
         at = Settings(base, key, region, ("AKIA", "se/cr+et", token))
         expected = client.generate_presigned_url(
@@ -82,7 +82,7 @@ def test_signatures_are_those_of_botocore(
         )
         stamp = expected.partition("X-Amz-Date=")[2].partition("&")[0]
         now = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
-        found = signing.signed(at, now)
+        found = signing.signed_url(at, now)
         parted = [
             (url.split("?")[0], sorted(url.split("?")[1].split("&"))) for url in (found, expected)
         ]
@@ -90,7 +90,7 @@ def test_signatures_are_those_of_botocore(
 
 
 def test_anonymous_urls_have_no_signature() -> None:
-    assert signing.signed(Settings(BASE, "a b.npy", "us-east-1", None)) == f"{BASE}/a%20b.npy"
+    assert signing.signed_url(Settings(BASE, "a b.npy", "us-east-1", None)) == f"{BASE}/a%20b.npy"
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_settings_that_are_understood(
     for name, value in variables.items():
         clean.setenv(name, value)
     clean.setattr("fsspec.config.conf", {"s3": options})
-    assert signing.settings_of("s3://bucket/x.npy") == expected
-    assert signing.settings_of("s3a://bucket/x.npy") == expected
+    assert signing.find_settings("s3://bucket/x.npy") == expected
+    assert signing.find_settings("s3a://bucket/x.npy") == expected
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_settings_that_are_understood(
 def test_names_that_are_left_to_s3fs(clean: pytest.MonkeyPatch, url: str) -> None:
     for name, value in AWS.items():
         clean.setenv(name, value)
-    assert signing.settings_of(url) is None
+    assert signing.find_settings(url) is None
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_profiles(
         (tmp_path / ".aws" / name).write_text(text.replace("{keys}", keys), "latin-1")
     if profile is not None:
         clean.setenv("AWS_PROFILE", profile)
-    found = signing.settings_of("s3://bucket/x.npy")
+    found = signing.find_settings("s3://bucket/x.npy")
     assert (found and found.region) == expected
     assert found is None or found.credentials == ("A", "B", None)
     clean.setenv("AWS_ACCESS_KEY_ID", "C")
     clean.setenv("AWS_SECRET_ACCESS_KEY", "D")
-    found = signing.settings_of("s3://bucket/x.npy")
+    found = signing.find_settings("s3://bucket/x.npy")
     assert found is None or found.credentials == ("C", "D", None)
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "ALL_PROXY"])
 def test_proxies_are_left_to_s3fs(clean: pytest.MonkeyPatch, name: str) -> None:
-    assert signing.is_direct()
+    assert signing.bypasses_s3fs()
     clean.setenv(name, "http://127.0.0.1:1")
-    assert not signing.is_direct()
+    assert not signing.bypasses_s3fs()
 
 
 @pytest.fixture
@@ -219,13 +219,13 @@ print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform."""
-    called, call = [], s3.S3.call
+    called, call = [], s3.S3Object.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         called.append(operation)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(s3.S3, "call", noted)
+    monkeypatch.setattr(s3.S3Object, "call", noted)
     return called
 
 
@@ -266,12 +266,12 @@ def test_what_a_server_refuses_is_requested_by_the_client(
         signs.append(at)
         return f"{served.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
-    clean.setattr(s3.Http, "open", refusing)
+    clean.setattr(s3.HttpObject, "open", refusing)
     called = counted(clean)
     assert np.array_equal(load(url), ROWS)
     assert "get_object" in called
-    assert len(s3._client_only) == 1
-    clean.setattr(signing, "signed", elsewhere)
+    assert len(s3._client_only_buckets) == 1
+    clean.setattr(signing, "signed_url", elsewhere)
     assert np.array_equal(load(url), ROWS)  # without another attempt
     assert signs == []
 
@@ -308,18 +308,18 @@ def test_special_names_are_requested_by_the_client(
 
 
 def test_errors_are_those_of_the_client(served: Bucket, clean: pytest.MonkeyPatch) -> None:
-    clean.setattr(s3.Http, "open", refusing)
+    clean.setattr(s3.HttpObject, "open", refusing)
     clean.setattr("ndtool.storage.failures.BACKOFF", 0.001)
     with pytest.raises(InputError, match=r"s3://none-here/x.npy: there is no such object"):
         load("s3://none-here/x.npy")
-    assert s3._client_only == set()
+    assert s3._client_only_buckets == set()
 
 
 def test_urls_are_signed_again_before_they_expire(
     served: Bucket, clean: pytest.MonkeyPatch
 ) -> None:
-    url, signs, sign = served.put("x.npy", npy(ROWS)), [], signing.signed
-    clean.setattr(signing, "signed", lambda at: signs.append(at) or sign(at))
+    url, signs, sign = served.put("x.npy", npy(ROWS)), [], signing.signed_url
+    clean.setattr(signing, "signed_url", lambda at: signs.append(at) or sign(at))
     assert np.array_equal(load(url), ROWS)
     once = len(signs)
     clean.setattr(s3, "_RENEWAL_SECONDS", -1)

@@ -34,7 +34,7 @@ LITTLE = ("--memory", "1MiB")
 class Chunks:
     """A source or sink of a chunked array in memory that counts its calls."""
 
-    name, warning, progress, at_once, streamed, kept = "chunks", None, None, 1, False, None
+    name, warning, progress, concurrency, streamed, kept = "chunks", None, None, 1, False, None
 
     def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
         self.metadata, self.array, self.counts = metadata, array, Counter()

@@ -253,7 +253,7 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
 def test_holes_are_zeros_and_take_no_space(
     read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 0)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr(assembly, "GAP", 0)
     reserved: list[tuple[int, int]] = []
     fallocate = descriptors.os.posix_fallocate
@@ -291,7 +291,7 @@ def test_no_space_for_the_touched_blocks_is_reported_first(
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
         validated = operands.validate(call)
-        monkeypatch.setattr(tempfiles, "MEMORY", 0)
+        monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
         monkeypatch.setattr(descriptors.os, "posix_fallocate", full)
         with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
             operands.load_data(validated)

@@ -143,7 +143,7 @@ def test_a_server_without_ranges(web: Server) -> None:
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndtool.storage.remote.Http.largest", 1000)
+    monkeypatch.setattr("ndtool.storage.remote.HttpObject.max_request", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
     put("x.zarr", data, chunks=(1000,), compressors=None)
     assert same(load(serve(web, "x.zarr")), data)
@@ -241,7 +241,7 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
     array = some(code, (7, 5, 3))
-    options = {"like": like(version), "chunks": (3, 5, 2)}
+    options = {"data_layout": like(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)
     write("memory://x.zarr", array, **options)
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
@@ -315,7 +315,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    ours = claims._new_lock(mark, claims._folder(url, path))
+    ours = claims._new_lock(mark, claims._relative_folder(url, path))
     assert b"SEC" not in ours.body
     folder = json.loads(ours.body)["folder"]
     assert join(mark, folder, sibling=True) == join(url, path)
@@ -460,14 +460,14 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then botocore repeats the request, which finds the object of the first one."""
-    call = remote.S3.call
+    call = remote.S3Object.call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "put_object":
             await call(self, operation, *names, **arguments)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3, "call", twice)
+    monkeypatch.setattr(remote.S3Object, "call", twice)
     np.save("x.npy", DATA)
     for target in ("x.zarr", "y.zarr:g/a"):
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:

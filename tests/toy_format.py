@@ -61,7 +61,7 @@ class Blocks:
     """A source of several blocks."""
 
     warning = None
-    at_once = 1
+    concurrency = 1
     progress = None
 
     def __init__(self, storage: Any, name: str, metadata: ArrayMetadata, start: int) -> None:
@@ -90,7 +90,7 @@ class BlockSink:
     """A sink of several blocks."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
     preserved = None
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
@@ -107,7 +107,7 @@ class BlockSink:
         header = MAGIC + text.encode() + b"\n"
         self._start = len(header)
         try:
-            self._file = NewFile(target.path, target.old, target.clobber, target.sync)
+            self._file = NewFile(target.path, target.current, target.clobber, target.sync)
             try:
                 reserve(self._file.descriptor, self._start + metadata.nbytes, self.name)
                 write_at(self._file.descriptor, 0, header)

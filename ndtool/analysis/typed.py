@@ -27,7 +27,7 @@ class TypeSource:
     """A Source with a type and shape but no values."""
 
     warning: str | None = None
-    at_once = 0
+    concurrency = 0
     progress: ProgressCallback | None = None
 
     def __init__(self, name: str, metadata: ArrayMetadata) -> None:

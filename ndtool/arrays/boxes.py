@@ -174,12 +174,12 @@ class ConstantReader:
 class GridReader:
     """A reader of a chunked source; a chunk is read for every box that overlaps it.
 
-    at_once: the number of chunks that one box reads concurrently, at most.
+    concurrency: the number of chunks that one box reads concurrently, at most.
     """
 
-    def __init__(self, source: Source, axes: int, at_once: int) -> None:
+    def __init__(self, source: Source, axes: int, concurrency: int) -> None:
         self._source, metadata = source, source.metadata
-        self._at_once = min(source.at_once, at_once)
+        self._at_once = min(source.concurrency, concurrency)
         self.over = metadata.shape[:axes]
         self.chunk: Shape | None = metadata.grid[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
@@ -230,11 +230,11 @@ class FlatWriter:
 
 
 class GridWriter:
-    """A writer to a chunked sink, which writes each chunk once; at_once: see GridReader."""
+    """A writer to a chunked sink, which writes each chunk once; concurrency: see GridReader."""
 
-    def __init__(self, sink: Sink, axes: int, at_once: int) -> None:
+    def __init__(self, sink: Sink, axes: int, concurrency: int) -> None:
         self._sink, metadata = sink, sink.metadata
-        self._at_once = min(sink.at_once, at_once)
+        self._at_once = min(sink.concurrency, concurrency)
         self.over = metadata.shape[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 

@@ -47,7 +47,7 @@ class BufferSink:
     """A sink that writes to a buffer of the caller."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
     preserved: tuple[str, ...] | None = None
 
     def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:

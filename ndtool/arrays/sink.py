@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
 
@@ -35,7 +35,7 @@ class Sink(Protocol):
     """One output array; it is invisible to readers before `commit`.
 
     name: its name in messages. metadata: its metadata; each block is in row-major order. streamed:
-    whether bytes must be written in order. at_once: the number of blocks worth writing
+    whether bytes must be written in order. concurrency: the number of blocks worth writing
     concurrently. preserved: the preserved members of the file, None if there is no file to
     preserve.
     """
@@ -43,7 +43,7 @@ class Sink(Protocol):
     name: str
     metadata: ArrayMetadata
     streamed: bool
-    at_once: int
+    concurrency: int
     preserved: tuple[str, ...] | None
 
     def map(self) -> memoryview | None:
@@ -70,7 +70,7 @@ class PartialBlocks:
     def put(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
         """Add bytes of a block of `total` bytes; return the block if that completes it."""
         if start < 0 or start + len(view) > total:
-            raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
+            raise ValueError(f"{len(view)} bytes at {start} exceed {total} bytes")
         if len(view) == total:
             return view
         with self._lock:
@@ -100,8 +100,8 @@ def deliver(
     """Write a complete array, given in row-major order, to a sink; blocks concurrently."""
     metadata = sink.metadata
     if metadata.grid == metadata.shape:
-        for first in range(0, metadata.nbytes, CHUNK):
-            stop = min(first + CHUNK, metadata.nbytes)
+        for first in range(0, metadata.nbytes, BLOCK_SIZE):
+            stop = min(first + BLOCK_SIZE, metadata.nbytes)
             sink.write(first, buffer[first:stop])
             if progress is not None:
                 progress(stop / metadata.nbytes)
@@ -109,4 +109,4 @@ def deliver(
     from ndtool.arrays import assembly
 
     block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
-    assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.at_once), progress)
+    assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.concurrency), progress)

@@ -178,15 +178,15 @@ class Touched(Protocol):
 class Source(Protocol):
     """One open input array.
 
-    name: the argument. warning: a warning about the file, or None. at_once: the number of blocks
-    worth reading concurrently, whatever the number of processors. progress: progress callback of a
-    download, set by the caller.
+    name: the argument. warning: a warning about the file, or None. concurrency: the number of
+    blocks worth reading concurrently, whatever the number of processors. progress: progress
+    callback of a download, set by the caller.
     """
 
     name: str
     metadata: ArrayMetadata
     warning: str | None
-    at_once: int
+    concurrency: int
     progress: ProgressCallback | None
 
     def whole(self, touched: Touched | None = None) -> ByteRange | None:
@@ -229,7 +229,7 @@ class StoredSource:
     name: str
     _storage: Storage | None
     warning: str | None = None
-    at_once = 1
+    concurrency = 1
     progress: ProgressCallback | None = None
 
     def recheck(self) -> None:
@@ -316,10 +316,10 @@ def whole(
         block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
         blocks = None if touched is None else touched.blocks
         label = f"temporary copy of {argument_name(source.name)}"
-        at_once = max(threads, source.at_once)
+        concurrency = max(threads, source.concurrency)
         read = None if dry else source.block
         byte_range = assembly.assembled(
-            block_grid, read, blocks, label, at_once, source.progress, directory
+            block_grid, read, blocks, label, concurrency, source.progress, directory
         )
     return byte_range
 

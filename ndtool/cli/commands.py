@@ -132,17 +132,17 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
 
 @click.pass_obj
 def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
-    from ndtool.publish import claims, leftovers
+    from ndtool.publish import claims, cleanup
     from ndtool.storage import locations
     from ndtool.storage.descriptors import failure
 
     location = locations.local_path(folder)
     failed: list[tuple[str, OSError]] = []
     if locations.is_url(location):
-        removed, in_use = claims.sweep(location, force)
+        removed, in_use = claims.clean(location, force)
     else:
         try:
-            (removed, failed), in_use = leftovers.sweep(location, all_boots=True), []
+            (removed, failed), in_use = cleanup.clean(location, all_boots=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]

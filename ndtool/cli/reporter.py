@@ -29,7 +29,7 @@ from ndtool.errors import (
 )
 from ndtool.redaction import LONG, foreign, in_fields, redacted
 from ndtool.rules.shapes import described
-from ndtool.storage.descriptors import LOST
+from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 
 if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison
@@ -253,7 +253,7 @@ class Reporter:
     def final_messages(self) -> tuple[bytes, int, bytes]:
         """Return the bytes for a lost mapped page, their stream, and the bytes for a signal."""
         clear = b"\r\x1b[K" if self._is_interactive() else b""
-        exc = OutputError(LOST)
+        exc = OutputError(LOST_INPUT_MESSAGE)
         text = _json(exc.fields()) if self.json else f"error: {exc}\n"
         return clear + text.encode(), 1 if self.json and not self.data_on_stdout else 2, clear
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ByteRange
 
 
@@ -23,8 +23,8 @@ def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator
 
 def blocks_of(buffer: memoryview) -> Iterator[bytes]:
     """Yield a buffer in blocks."""
-    for start in range(0, len(buffer), CHUNK):
-        yield bytes(buffer[start : start + CHUNK])
+    for start in range(0, len(buffer), BLOCK_SIZE):
+        yield bytes(buffer[start : start + BLOCK_SIZE])
 
 
 def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:

@@ -8,7 +8,7 @@ from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
 from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.rules import dtypes
 from ndtool.rules.shapes import described
-from ndtool.storage.descriptors import reader
+from ndtool.storage.descriptors import sequential_reader
 
 if TYPE_CHECKING:
     from ndtool.publish.sinks import FileSink
@@ -236,14 +236,14 @@ def recognises(storage: "LocalFile") -> bool:
 
 def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of the file's single array; reads only the header."""
-    header = read(reader(storage.peek, 0), storage.size, path)
+    header = read(sequential_reader(storage.peek, 0), storage.size, path)
     warning = surplus(path, storage.size - header.offset - header.nbytes)
     return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
 
 
 def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> Flat:
     """Open the array in a file; closing the source closes the file."""
-    header = read(reader(storage.peek, 0), storage.size, name)
+    header = read(sequential_reader(storage.peek, 0), storage.size, name)
     byte_range = storage.byte_range(header.offset, header.nbytes, name)
     warning = surplus(name, storage.size - header.offset - header.nbytes)
     return Flat(name, metadata_of(header), byte_range, storage, warning)

@@ -22,15 +22,15 @@ class Output(NamedTuple):
     """The resolved argument of `-o`: the target of an array and its format.
 
     name: the argument. metadata: the array's metadata, with its chunks. stored: the element type as
-    stored, void if the format lacks the type. encoding: encoding options of chunks. at_once: number
-    of chunks worth writing concurrently. format, target: None for standard output.
+    stored, void if the format lacks the type. encoding: encoding options of chunks. concurrency:
+    number of chunks worth writing concurrently. format, target: None for standard output.
     """
 
     name: str
     metadata: ArrayMetadata
     stored: Dtype
     encoding: Encoding = DEFAULT
-    at_once: int = 1
+    concurrency: int = 1
     format: Format | None = None
     target: Target | None = None
 
@@ -66,14 +66,14 @@ def resolve(
     from ndtool.formats import npy
 
     if argument == "-":
-        encoding.refuse(argument)
+        encoding.require_no_options(argument)
         return Output(argument, metadata, npy.stored(metadata.dtype), encoding)
     file_format, target = _target(argument, clobber, sync, only, encoding)
-    stored, at_once = _stored(file_format, target, metadata.dtype), 1
+    stored, concurrency = _stored(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
         metadata = file_format.module.planned(target, metadata)
-        at_once = pool.MOST if target.url and file_format.is_folder else 1
-    return Output(argument, metadata, stored, encoding, at_once, file_format, target)
+        concurrency = pool.MOST if target.url and file_format.is_folder else 1
+    return Output(argument, metadata, stored, encoding, concurrency, file_format, target)
 
 
 def create(output: Output, dry: bool = False) -> Any:
@@ -91,13 +91,13 @@ def create(output: Output, dry: bool = False) -> Any:
         return sinks.standard_output(metadata, npy.encode(metadata.dtype, metadata.shape))
     target = _current(target, file_format)
     if dry:
-        return _dry(file_format, target._replace(dry=True), metadata)
+        return _dry(file_format, target._replace(is_dry_run=True), metadata)
     if target.is_file:
         return file_format.module.create(target, metadata)
     with os_errors(target.path, OutputError):
         fd = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
     header = npy.encode(metadata.dtype, metadata.shape)
-    return sinks.StreamSink(fd, target.path, metadata, header, owned=True)
+    return sinks.StreamSink(fd, target.path, metadata, header, owns_fd=True)
 
 
 def _dry(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
@@ -155,7 +155,7 @@ def _target(
         _require_no_member(path)
     old = None if url else existing(path)
     target = Target(path, member, old, clobber, sync, only, encoding)
-    target = target._replace(names_in=table.names_in, preserves=table.preserves)
+    target = target._replace(list_arrays=table.names_in, preserves=table.preserves)
     if not named and member is None and target.is_file and not target.is_store:
         require_supported(path.partition("?")[0] if url else path)
     file_format = named or table.FORMATS[0]
@@ -168,7 +168,7 @@ def _target(
         with closing(storage):
             file_format = table.of_content(storage, path)
     if not file_format.chunks:
-        encoding.refuse(argument)
+        encoding.require_no_options(argument)
     return file_format, target
 
 
@@ -187,7 +187,7 @@ def _remote(argument: str, file_format: Format, target: Target) -> Target:
     from ndtool.storage import upload
 
     if not file_format.chunks:
-        target.encoding.refuse(argument)
+        target.encoding.require_no_options(argument)
     if not file_format.is_folder:
         upload.writer(target.path)  # raises if it is not writable
     return target._replace(url=True)
@@ -203,7 +203,7 @@ def _current(target: Target, file_format: Format) -> Target:
         preserves = target.member is not None and not target.only
         version = upload.existing(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
-    now = target._replace(old=existing(target.path))
+    now = target._replace(current=existing(target.path))
     if (now.is_file, now.is_store) != (target.is_file, target.is_store):
         raise OutputError(f"{printable(target.path)} changed during the run")
     return now

@@ -8,7 +8,7 @@ import stat
 from ndtool.arrays.source import Flat, MemberInfo
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
-from ndtool.storage.descriptors import CHUNK, is_closed, os_errors, reader
+from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
 from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
 
 
@@ -61,7 +61,7 @@ class Stream:
     def _from_file(self, label: str) -> Flat:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = npy.read(reader(file.peek, start), max(file.size - start, 0), label)
+        header = npy.read(sequential_reader(file.peek, start), max(file.size - start, 0), label)
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
         return Flat(self.name, npy.metadata_of(header), byte_range, file)
@@ -71,7 +71,7 @@ class Stream:
 
         header = npy.read(self._read, None, label)
         spool = Spool(self.directory)
-        buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
+        buffer = memoryview(bytearray(min(header.nbytes, BLOCK_SIZE)))
         remaining = header.nbytes
         while remaining:
             count = self._fill(buffer[:remaining])

@@ -90,7 +90,7 @@ def gather(
 
 def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
     """Return data in row-major order."""
-    if not data.dry and data.byte_range.cached() < 0.5:
+    if not data.dry and data.byte_range.cached_fraction() < 0.5:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
     packed = data.normalized(dtype.order, False)
@@ -138,7 +138,7 @@ def _gather_items(
 def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
-    is_cold = data.cached() < 0.5
+    is_cold = data.cached_fraction() < 0.5
     if is_cold and gathers.needs_all(runs, size):
         if not memory.holds(size):  # such a plan is direct only if its tuples are in order
             return False

@@ -8,15 +8,15 @@ from typing import NamedTuple
 class Machine(NamedTuple):
     """A worker, which runs a task at a time, and its storage; rates per second.
 
-    latency: seconds of a request. at_once: its concurrent requests. bandwidth: bytes to and from
-    its storage. gets, puts: requests of all workers, 0 for no limit. every: bytes of all workers, 0
-    for no limit. sorted: tuples that it partitions or restores to order. moved: bytes that it
-    copies. scheduled: seconds of the scheduler for a task. writing: the time to write a byte, as a
-    multiple of that to read one.
+    latency: seconds of a request. concurrency: its concurrent requests. bandwidth: bytes to and
+    from its storage. gets, puts: requests of all workers, 0 for no limit. every: bytes of all
+    workers, 0 for no limit. sorted: tuples that it partitions or restores to order. moved: bytes
+    that it copies. scheduled: seconds of the scheduler for a task. writing: the time to write a
+    byte, as a multiple of that to read one.
     """
 
     latency: float
-    at_once: int
+    concurrency: int
     bandwidth: float
     gets: float = 0.0
     puts: float = 0.0

@@ -57,7 +57,7 @@ class Loaded(NamedTuple):
         label = f"temporary copy of {argument_name(name)}"
         if self.dry:
             return tempfiles.allocate(size, label, directory=self.spill).toreadonly()
-        return tempfiles.filled(
+        return tempfiles.filled_buffer(
             size,
             label,
             lambda write: copies.write_normalized(data, shape, dtype, order, write, self.threads),

@@ -59,10 +59,12 @@ class Plan(NamedTuple):
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
-    out, at_once = destination(call, output)
+    out, concurrency = destination(call, output)
     chunked = _in_chunks(call, out)
     partitioning, reason = (
-        _partition_chunked(call, limit, out, at_once) if chunked else _partition_flat(call, limit)
+        _partition_chunked(call, limit, out, concurrency)
+        if chunked
+        else _partition_flat(call, limit)
     )
     if partitioning is not None:
         return planned("sweep", call, partitioning, reason, output)
@@ -70,13 +72,13 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
     read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
-    nbytes = _buffer_bytes(call, out, at_once if chunked else None)
+    nbytes = _buffer_bytes(call, out, concurrency if chunked else None)
     return Plan("direct", {}, read, written, 0, nbytes, reason)
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
     """Return the metadata of the output, and how many of its chunks are worth writing at once."""
-    return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
+    return (call.metadata, 1) if output is None else (output.metadata, output.concurrency)
 
 
 def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
@@ -102,16 +104,17 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
     return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))  # and other buffers
 
 
-def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
-    """Return the bytes of buffers of direct execution; at_once: output chunks, None without any."""
+def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
+    """Return the bytes of buffers of direct execution; concurrency: output chunks, None without"
+    " any."""
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _counts(call)
-    if at_once is not None:
+    if concurrency is not None:
         from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        nbytes += max(call.threads, _at_once(call, at_once)) * chunk_bytes
+        nbytes += max(call.threads, _at_once(call, concurrency)) * chunk_bytes
     if gathers and (not isinstance(data, Flat) or data.local_range is None):
         from ndtool.runs import touched
 
@@ -156,7 +159,7 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 
 
 def _partition_chunked(
-    call: OpenCall, limit: int | None, out: ArrayMetadata, at_once: int
+    call: OpenCall, limit: int | None, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None for direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
@@ -190,7 +193,7 @@ def _partition_chunked(
     if fits:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
-        is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
+        is_read_in_turn = metadata["data"].in_chunks and data.concurrency == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
     from ndtool.runs.external import choice
@@ -198,7 +201,7 @@ def _partition_chunked(
     minimums = list[int]()
     for output in (out, out._replace(grid=out.shape, layout=None)):  # or assemble its chunks
         written = chunk_buffers(out, True)
-        partition = partial(_for_chunks, call, output, (written, at_once, allowed))
+        partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
         if partitioning := choice.chosen(partition, budget, allowed):
             break
         minimums.append(choice.least(partition))
@@ -219,8 +222,8 @@ def _for_chunks(
     call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
 ) -> Partitioning | None:
     """Partition for this process; limits: buffers that write a chunk, chunks at once, memory."""
-    written, at_once, allowed = limits
-    partitioning = partition_chunks(call, out, at_once, budget, levels)
+    written, concurrency, allowed = limits
+    partitioning = partition_chunks(call, out, concurrency, budget, levels)
     if partitioning is None:
         return None
     return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
@@ -236,7 +239,7 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
 
 
 def partition_chunks(
-    call: OpenCall, out: ArrayMetadata, at_once: int, budget: int, levels: int = 1
+    call: OpenCall, out: ArrayMetadata, concurrency: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
     from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
@@ -244,7 +247,7 @@ def partition_chunks(
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, out)
-    units = units_of(call.inference, metadata, out, _at_once(call, at_once))
+    units = units_of(call.inference, metadata, out, _at_once(call, concurrency))
     if not metadata["data"].in_chunks and (not call.inference.scatters or not out.in_chunks):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
@@ -254,7 +257,7 @@ def partition_chunks(
 
 def _at_once(call: OpenCall, written: int) -> int:
     """Return how many chunks to read or write concurrently, independent of processors."""
-    return max(written, *(item.at_once for item in call.sources.values()))
+    return max(written, *(item.concurrency for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
@@ -305,7 +308,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep = tuning.RANDOM_READ_COST, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
-        uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
+        uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched = min(int(scattered * (PAGE + rows.width)), span)
         if memory.holds(int(touched * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)

@@ -128,7 +128,7 @@ class ColumnsSource(StoredSource):
         with self._lock:
             if self._buffer is None:
                 label = f"temporary copy of {argument_name(self.name)}"
-                self._buffer = tempfiles.filled(metadata.nbytes, label, self._decode)
+                self._buffer = tempfiles.filled_buffer(metadata.nbytes, label, self._decode)
             return ByteRange(self._buffer)
 
     def block(self, number: int) -> memoryview:

@@ -61,7 +61,7 @@ class Table:
         pa = arrow.library()
         self._path, self._size = path, storage.size
         with library_errors(path):
-            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).all())
+            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).load())
             self._file = pa.ipc.open_file(pa.BufferReader(self._buffer))
             self.schema = self._file.schema
             count = self._file.num_record_batches

@@ -97,7 +97,7 @@ class ChunkedSource(StoredSource):
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
-        self.at_once = pool.MOST if hasattr(storage, "download") else 1
+        self.concurrency = pool.MOST if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None

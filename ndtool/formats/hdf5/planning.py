@@ -12,8 +12,8 @@ from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StorageLayout
 from ndtool.formats.hdf5.library import library, opened
-from ndtool.publish.preserved import OldFile
-from ndtool.publish.targets import Encoding, Target, exists
+from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.targets import Encoding, Target, exists_error
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import File
 
@@ -47,7 +47,7 @@ def name_of(target: Target) -> str:
 
 def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a dataset, with its chunks if it has any; write nothing."""
-    old = OldFile(target)
+    old = CurrentFile(target)
     try:
         layout = layout_of(target, metadata, read(old, target, metadata).reused)
     finally:
@@ -57,7 +57,7 @@ def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     return metadata._replace(grid=layout.chunks, layout=layout)
 
 
-def read(old: OldFile, target: Target, metadata: ArrayMetadata) -> OldContent:
+def read(old: CurrentFile, target: Target, metadata: ArrayMetadata) -> OldContent:
     """Read the content of an old file; OutputError if the dataset cannot be written to it."""
     default, content = OldContent(), "a file of the new dataset"
     return old.read(lambda file: _content(file, target, metadata), default, content)
@@ -78,8 +78,8 @@ def _content(file: File, target: Target, metadata: ArrayMetadata) -> OldContent:
         if dataset is None:
             return OldContent(names, start, file.size)
         if not target.clobber:
-            raise exists(label)
-        options = target.encoding.given
+            raise exists_error(label)
+        options = target.encoding.options
         reused = None if options else _reusable(dataset, label, start, metadata)
         return OldContent(names, start, file.size, True, reused)
 
@@ -137,7 +137,7 @@ def layout_of(
             f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
             f" the output has rank {len(shape)}"
         )
-    like = None if options.codec == "none" else options.like
+    like = None if options.codec == "none" else options.data_layout
     if chunks is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
@@ -167,7 +167,7 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _LEVEL}",)
     codecs = []
-    for codec in options.like.codecs if options.like else ():
+    for codec in options.data_layout.codecs if options.data_layout else ():
         name, *parameters = codec.split()
         if name == "shuffle":
             codecs.append(name)

@@ -14,11 +14,11 @@ from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.formats.numpytypes import padded
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame
 from ndtool.publish.targets import Target
 from ndtool.rules import grid
-from ndtool.storage.descriptors import CHUNK, write_at
+from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 
 _ALIGNMENT = 64
 _SMALL = 1024  # bytes up to which objects are not aligned
@@ -28,7 +28,7 @@ _ENTRY = 64  # approximate bytes of a chunk's entry in the table of chunks
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one dataset; metadata: as `planned` returned them."""
-    old = OldFile(target)
+    old = CurrentFile(target)
     try:
         content = planning.read(old, target, metadata)
         if planning.layout_of(target, metadata, content.reused) != metadata.layout:
@@ -44,7 +44,11 @@ class DatasetFrame(Frame):
     """The bytes of a file other than the values of the written dataset."""
 
     def __init__(
-        self, target: Target, metadata: ArrayMetadata, old: OldFile, content: planning.OldContent
+        self,
+        target: Target,
+        metadata: ArrayMetadata,
+        old: CurrentFile,
+        content: planning.OldContent,
     ) -> None:
         super().__init__(b"", metadata.nbytes, 0, old, content.names)
         self._target, self._metadata, self._content = target, metadata, content
@@ -66,7 +70,7 @@ class DatasetFrame(Frame):
         return count * (each + _ENTRY)
 
     def begin(self, fd: int) -> None:
-        content, old, path = self._content, self.old, self._target.path
+        content, old, path = self._content, self.current, self._target.path
         if old is not None and old.file is not None:
             old.copy(fd, self._ranges())
         self._output = OutputFile(fd, path, content.start, content.size - content.start)
@@ -109,8 +113,8 @@ class DatasetFrame(Frame):
             self.start = content.start + offset
             if content.reused is None:  # zeros replace the bytes of a removed dataset
                 stop = min(content.size, self.start + self._metadata.nbytes)
-                for position in range(self.start, stop, CHUNK):
-                    write_at(fd, position, bytes(min(CHUNK, stop - position)))
+                for position in range(self.start, stop, BLOCK_SIZE):
+                    write_at(fd, position, bytes(min(BLOCK_SIZE, stop - position)))
 
     def _created(self, raw: bytes) -> Any:
         h5py, metadata = library(), self._metadata
@@ -172,7 +176,7 @@ class ChunkSink(FileSink):
     def map(self) -> None:
         return None
 
-    def shared(self) -> None:
+    def share(self) -> None:
         """Return None: other processes cannot write chunks."""
 
     def release(self, start: int, nbytes: int) -> None:

@@ -11,10 +11,10 @@ from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
 from ndtool.formats.npz.directory import Member
 from ndtool.formats.npz.writer import PreservedMembers
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame
-from ndtool.publish.targets import Target, exists
-from ndtool.storage.descriptors import CHUNK, read_at, write_at
+from ndtool.publish.targets import Target, exists_error
+from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
 
 DEFAULT = "output"  # name of a written member if none is given
@@ -117,17 +117,17 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _old(target: Target) -> tuple[OldFile, PreservedMembers]:
+def _old(target: Target) -> tuple[CurrentFile, PreservedMembers]:
     """Return the old archive and its preserved members; OutputError if it may not be replaced."""
 
     def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
         preserved = writer.preserve(file.peek, file.size, target.path, target.member)
         if preserved.replaced and not target.clobber:
-            raise exists(f"{target.path}:{target.member}")
+            raise exists_error(f"{target.path}:{target.member}")
         return preserved
 
-    archive = OldFile(target)
+    archive = CurrentFile(target)
     return archive, archive.read(parse, writer.NOTHING, "an archive of the new member")
 
 
@@ -135,7 +135,12 @@ class MemberFrame(Frame):
     """The bytes of an archive before and after the written member's data."""
 
     def __init__(
-        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, preserved: PreservedMembers
+        self,
+        name: bytes,
+        header: bytes,
+        nbytes: int,
+        archive: CurrentFile,
+        preserved: PreservedMembers,
     ) -> None:
         self._name, self._archive, self._preserved = name, archive, preserved
         self._size = len(header) + nbytes
@@ -164,7 +169,7 @@ class MemberFrame(Frame):
         """Return the member's CRC, read from the file, as its bytes are written in any order."""
         crc, offset, end = 0, self._member, self._member + self._size
         while offset < end:
-            block = read_at(fd, offset, min(CHUNK, end - offset))
+            block = read_at(fd, offset, min(BLOCK_SIZE, end - offset))
             if not block:
                 raise OutputError(f"{printable(name)}: the file became shorter")
             crc = zlib.crc32(block, crc)

@@ -16,7 +16,7 @@ from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import LONGEST, VARINT
 from ndtool.storage import locations
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ByteRange, File, Fingerprint, LocalFile
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def open_tensor(
         try:
             byte_range = data.byte_range(start or 0, tensor.stored, path)
             if tensor.decode_reason:
-                byte_range = _decoded(tensor, blocks_of(byte_range.all()), label)
+                byte_range = _decoded(tensor, blocks_of(byte_range.load()), label)
         except BaseException:
             data.close()
             raise
@@ -158,16 +158,16 @@ def _stored_blocks(values: Values | None) -> Iterator[bytes]:
         return
     message = values.message
     if values.together:
-        for start in range(values.first.start, values.first.stop, CHUNK):
-            yield message.raw(start, min(CHUNK, values.first.stop - start))
+        for start in range(values.first.start, values.first.stop, BLOCK_SIZE):
+            yield message.raw(start, min(BLOCK_SIZE, values.first.stop - start))
         return
     gathered = bytearray()
     for field in message.fields():
         if field.number != values.field:
             continue
-        for start in range(field.start, field.stop, CHUNK):
-            gathered += message.raw(start, min(CHUNK, field.stop - start))
-            if len(gathered) >= CHUNK:
+        for start in range(field.start, field.stop, BLOCK_SIZE):
+            gathered += message.raw(start, min(BLOCK_SIZE, field.stop - start))
+            if len(gathered) >= BLOCK_SIZE:
                 yield bytes(gathered)
                 gathered.clear()
     yield bytes(gathered)

@@ -8,9 +8,9 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame, convert_stored
-from ndtool.publish.targets import Target, exists
+from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.local import File
 
 _EMPTY = Header((), "", 0)
@@ -34,7 +34,7 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _old(target: Target) -> tuple[OldFile, Header]:
+def _old(target: Target) -> tuple[CurrentFile, Header]:
     """Return the old file and its header; OutputError if it may not be replaced."""
 
     def parse(file: File) -> Header:
@@ -42,10 +42,10 @@ def _old(target: Target) -> tuple[OldFile, Header]:
             raise InputError(f"{printable(target.path)}: not a safetensors file")
         header = headers.of_file(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
-            raise exists(f"{target.path}:{target.member}")
+            raise exists_error(f"{target.path}:{target.member}")
         return header
 
-    old = OldFile(target)
+    old = CurrentFile(target)
     return old, old.read(parse, _EMPTY, "a file of the new tensor")
 
 
@@ -59,22 +59,24 @@ class TensorFrame(Frame):
     metadata: of the array, whose elements are stored in little-endian order, or packed.
     """
 
-    def __init__(self, new: Tensor, metadata: ArrayMetadata, header: Header, old: OldFile) -> None:
+    def __init__(
+        self, new: Tensor, metadata: ArrayMetadata, header: Header, old: CurrentFile
+    ) -> None:
         self._dtype = metadata.dtype
         self._tensors = headers.laid_out(header.tensors, new)
         raw = headers.encode(self._tensors, header.metadata)
         self.start_of_data = len(raw)
         preserved = tuple(name for name in _names(header.tensors) if name != new.name)
         unpacked = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
-        super().__init__(raw, self._tensors[-1].stop + unpacked, old=old, names=preserved)
+        super().__init__(raw, self._tensors[-1].stop + unpacked, current=old, names=preserved)
         self._ranges = list(_preserved_ranges(header, self._tensors, len(raw), new.name))
         written = next(tensor for tensor in self._tensors if tensor.name == new.name)
         self.start = len(raw) + written.start
         self._stop = self.start + metadata.nbytes
 
     def begin(self, fd: int) -> None:
-        if self.old is not None and self._ranges:
-            self.old.copy(fd, self._ranges)
+        if self.current is not None and self._ranges:
+            self.current.copy(fd, self._ranges)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:

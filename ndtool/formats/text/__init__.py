@@ -17,7 +17,7 @@ from ndtool.formats.text.numbers import NotIntegersError, Values, as_float
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
-from ndtool.storage.descriptors import CHUNK, reader
+from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 from ndtool.storage.local import ByteRange, File
 from ndtool.storage.tempfiles import Spool
 
@@ -82,12 +82,12 @@ def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Fla
         metadata, buffer = _parsed(lambda: stream.text, "", member, options, label)
         return Flat(stream.name, metadata, ByteRange(buffer))
     spool = Spool(options.directory)  # as the type depends on all numbers, they may be read twice
-    while block := stream.text(CHUNK):
+    while block := stream.text(BLOCK_SIZE):
         spool.write(block)
     copy = spool.finish()
 
     def read() -> Read:
-        return reader(lambda start, n: bytes(copy[start : start + n]), 0)
+        return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
     metadata, buffer = _parsed(read, "", member, options, label)
     return Flat(stream.name, metadata, ByteRange(buffer))
@@ -137,7 +137,9 @@ def _detect_format(read: Read) -> tuple[Read, str]:
 
 
 def _read(storage: File, label: str) -> Read:
-    return reader(lambda start, n: storage.read(start, min(n, storage.size - start), label), 0)
+    return sequential_reader(
+        lambda start, n: storage.read(start, min(n, storage.size - start), label), 0
+    )
 
 
 def _suffix(path: str) -> str:

@@ -93,7 +93,7 @@ class ZarrSource:
     def __init__(
         self, name: str, metadata: ArrayMetadata, array: Any, storage: Folder, node: str
     ) -> None:
-        self.name, self.metadata, self.at_once = name, metadata, storage.at_once
+        self.name, self.metadata, self.concurrency = name, metadata, storage.concurrency
         self._array, self._storage, self._node = array, storage, node
         self._layout = store.layout_of(array, metadata.dtype, name)
         self._files = tuple(array.shards or array.chunks)  # the shape of a file's elements
@@ -202,7 +202,7 @@ class ZarrSource:
             with self._lock:
                 total[0] = (total[0] + hash((number, *fingerprint))) & _MASK
 
-        pool.run_all(add, self._recorded(), self.at_once)
+        pool.run_all(add, self._recorded(), self.concurrency)
         return total[0]
 
     def _key(self, coordinates: Shape) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.storage.local import ZARR_METADATA, Folder
-from ndtool.storage.localfolder import LONGEST, LocalFolder
+from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if absent
 
@@ -111,10 +111,10 @@ def require_growth(storage: Folder, new: Mapping[str, bytes]) -> None:
 
 
 def _require_readable(body: bytes) -> None:
-    if len(body) > LONGEST or _values(body) > _VALUES:
+    if len(body) > MAX_METADATA_SIZE or _values(body) > _VALUES:
         raise OutputError(
             f"its consolidated metadata would have {len(body)} bytes and {_values(body)} values:"
-            f" at most {LONGEST} and {_VALUES} are read"
+            f" at most {MAX_METADATA_SIZE} and {_VALUES} are read"
         )
 
 

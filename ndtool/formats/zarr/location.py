@@ -15,15 +15,15 @@ from ndtool.errors import NdtoolError, OutputError, UsageError, printable
 from ndtool.formats.members import LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr import store as zarr
-from ndtool.publish import leftovers
+from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
-from ndtool.publish.newfolder import NewFolder, write_below
-from ndtool.publish.shared import Shared
-from ndtool.publish.targets import Target, existing, exists
+from ndtool.publish.newfolder import NewFolder, write_file
+from ndtool.publish.shared import SharedOutput
+from ndtool.publish.targets import Target, existing, exists_error
 from ndtool.storage import locations
 from ndtool.storage.descriptors import absolute, require_space, reserve, write_at
-from ndtool.storage.local import ZARR_METADATA, Folder, is_store
-from ndtool.storage.localfolder import METADATA, LocalFolder
+from ndtool.storage.local import ZARR_METADATA, Folder, is_zarr_store
+from ndtool.storage.localfolder import METADATA_NAMES, LocalFolder
 
 Body = bytes | memoryview
 Put = Callable[[str, Body], None]  # writes the value of a key of a store
@@ -57,9 +57,9 @@ def resolve(target: Target) -> ZarrTarget:
 def _local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
     root, names = _split(target)
-    if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
+    if target.current is not None and not stat.S_ISDIR(target.current.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
-    if target.old is None and names and not os.path.lexists(root):
+    if target.current is None and names and not os.path.lexists(root):
         return ZarrTarget(root, "/".join(names), (), False, None, None)
     if not names or target.only:
         return _root(target, root, names)
@@ -73,7 +73,7 @@ def _local_target(target: Target) -> ZarrTarget:
             break
     old = os.path.lexists(path)
     if old and not target.clobber:
-        raise exists(f"{target.path}:{target.member}")
+        raise exists_error(f"{target.path}:{target.member}")
     kind = _kind_at(path) if old else ""
     if old and kind != "array":
         kind = "a group" if kind == "group" else "neither an array nor a group"
@@ -98,7 +98,7 @@ def _preserved(target: Target) -> tuple[str, ...]:
 
 def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
     target.require_replaceable()
-    may_have_arrays = target.old is not None and not target.only
+    may_have_arrays = target.current is not None and not target.only
     arrays = hierarchy.arrays_in(LocalFolder(root)) if may_have_arrays else []
     if arrays and arrays != [""]:
         raise OutputError(
@@ -107,7 +107,7 @@ def _root(target: Target, root: str, names: list[str]) -> ZarrTarget:
             hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
-    return ZarrTarget(root, "/".join(names), (), target.old is not None, None, None)
+    return ZarrTarget(root, "/".join(names), (), target.current is not None, None, None)
 
 
 def _remote_target(target: Target) -> ZarrTarget:
@@ -133,7 +133,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 " can be in it"
             )
     if hierarchy.kind(storage, path) or (
-        storage.listed(path) and not claims.is_abandoned(url, path)
+        storage.list_entries(path) and not claims.is_abandoned(url, path)
     ):
         raise OutputError(
             f"{printable(zarr.label(storage.path, path))} exists, and a store at a URL cannot be"
@@ -162,7 +162,7 @@ def _member_path(target: Target) -> list[str]:
 def _split(target: Target) -> tuple[str, list[str]]:
     """Return the root folder of the store, and the components of the array's path in it."""
     root, names = target.path.rstrip("/") or "/", _member_path(target)
-    while is_store(os.path.dirname(absolute(root))):
+    while is_zarr_store(os.path.dirname(absolute(root))):
         root, name = os.path.split(absolute(root))
         names.insert(0, name)
     return root, names
@@ -176,7 +176,7 @@ def check(target: Target) -> tuple[str, ...] | None:
 
 def _require_removable(site: ZarrTarget) -> None:
     """Raise OutputError if the existing array or store could not be removed."""
-    if site.old and (folder := leftovers.unremovable(site.path)):
+    if site.old and (folder := cleanup.find_unremovable(site.path)):
         raise OutputError(
             f"{printable(folder)}: nothing can be removed from it, so {printable(site.path)}"
             " cannot be replaced"
@@ -186,11 +186,11 @@ def _require_removable(site: ZarrTarget) -> None:
 class NewStore(Unpublished, Protocol):
     """An unpublished store.
 
-    within: the path of the array in it. at_once: number of chunks worth writing concurrently.
+    within: the path of the array in it. concurrency: number of chunks worth writing concurrently.
     """
 
     within: str
-    at_once: int
+    concurrency: int
 
     def require_space(self, files: int, nbytes: int, largest: int) -> None:
         """Raise ResourceError if there is too little space; nbytes: of all files, largest: of one.
@@ -204,7 +204,7 @@ class NewStore(Unpublished, Protocol):
     def sync(self) -> None:
         """Wait until the bytes are stored as required before publication."""
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         """Return the location where other processes can write, None if they cannot."""
 
 
@@ -213,11 +213,11 @@ def output(site: ZarrTarget, target: Target) -> NewStore:
     return _RemoteStore(site) if target.url else _LocalStore(site, target)
 
 
-def reopen(shared: Shared) -> tuple[Folder, Put]:
+def reopen(shared: SharedOutput) -> tuple[Folder, Put]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
     if shared.lock is None:
         try:
-            return LocalFolder(shared.path), partial(write_below, shared.path)
+            return LocalFolder(shared.path), partial(write_file, shared.path)
         except OSError as exc:
             raise OutputError(
                 f"{printable(shared.name)}: {printable(shared.path)}: {exc.strerror}"
@@ -225,14 +225,14 @@ def reopen(shared: Shared) -> tuple[Folder, Put]:
     from ndtool.storage.remotefolder import RemoteFolder
 
     shared.lock.require(", on a worker")
-    storage = RemoteFolder(shared.path, shared.pending)
+    storage = RemoteFolder(shared.path, shared.pending_metadata)
     return storage, storage.write
 
 
 class _LocalStore:
     """A temporary folder, which is renamed to that of an array or store."""
 
-    at_once = 1
+    concurrency = 1
 
     def __init__(self, site: ZarrTarget, target: Target) -> None:
         _require_removable(site)
@@ -242,20 +242,20 @@ class _LocalStore:
                 raise OutputError(
                     f"{printable(group)}: its consolidated metadata cannot be written"
                 )
-        clobber, sync, sweeps = target.clobber, target.sync, not target.dry
-        self._folder = NewFolder(site.path, site.old, clobber, sync, sweeps=sweeps)
+        clobber, sync, sweeps = target.clobber, target.sync, not target.is_dry_run
+        self._folder = NewFolder(site.path, site.old, clobber, sync, cleans=sweeps)
         self.path, self.within, self._above = self._folder.path, site.rest, site.above
         self._site, self._target = site, target
         self._metadata: dict[str, bytes] = {}  # of the new array, by final path
         self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
 
     def put(self, key: str, body: Body) -> None:
-        if key.rpartition("/")[2] in METADATA:
+        if key.rpartition("/")[2] in METADATA_NAMES:
             self._metadata[os.path.join(self._site.path, key)] = bytes(body)
         self._folder.write(key, body)
 
     def require_space(self, files: int, nbytes: int, largest: int) -> None:
-        require_space(self._folder.inside, files, nbytes, largest, self.path)
+        require_space(self._folder.working_folder, files, nbytes, largest, self.path)
         for group in self._above:
             with _named(group):
                 hierarchy.require_growth(LocalFolder(group), self._metadata)
@@ -263,8 +263,8 @@ class _LocalStore:
     def sync(self) -> None:
         self._folder.sync()
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared:
-        return Shared(name, metadata, self._folder.inside, self.within, 0)
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput:
+        return SharedOutput(name, metadata, self._folder.working_folder, self.within, 0)
 
     def open_folder(self) -> int:
         root = self._above[0] if self._above else self._site.path
@@ -272,7 +272,7 @@ class _LocalStore:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def recheck(self) -> None:
-        now = _local_target(self._target._replace(old=existing(self._target.path)))
+        now = _local_target(self._target._replace(current=existing(self._target.path)))
         if now != self._site._replace(preserved=None):
             is_new = now.old and not self._site.old
             change = "was created by another process" if is_new else "changed"
@@ -319,19 +319,23 @@ class _RemoteStore:
         from ndtool.publish.newobjects import NewObjects
 
         self._objects = NewObjects(site.path, site.rest)
-        self.at_once = self._objects.at_once
+        self.concurrency = self._objects.concurrency
         self.path, self.within, self._above = self._objects.path, site.rest, site.above
 
     def put(self, key: str, body: Body) -> None:
         objects = self._objects
-        if key.rpartition("/")[2] not in METADATA or objects.read(key) is None:  # keeps groups
+        if (
+            key.rpartition("/")[2] not in METADATA_NAMES or objects.read(key) is None
+        ):  # keeps groups
             objects.write(key, body)
 
     def require_space(self, files: int, nbytes: int, largest: int) -> None:
         """Check only the size of pending: an object store does not report free space."""
         for group in self._above:
             with _named(zarr.label(self._objects.path, group)):
-                hierarchy.require_growth(self._objects.subfolder(group), self._objects.pending)
+                hierarchy.require_growth(
+                    self._objects.subfolder(group), self._objects.pending_metadata
+                )
 
     def sync(self) -> None:
         """Do nothing: a response means that the object is stored."""
@@ -342,11 +346,11 @@ class _RemoteStore:
     def recheck(self) -> None:
         """Do nothing: objects are written on the condition that they do not exist."""
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         url = self._objects.url
         if not locations.is_shared(url):
             return None
-        return Shared(name, metadata, url, self.within, 0, *self._objects.shared())
+        return SharedOutput(name, metadata, url, self.within, 0, *self._objects.share())
 
     def publish(self) -> None:
         self._objects.publish()

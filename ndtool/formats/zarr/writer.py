@@ -13,7 +13,7 @@ from ndtool.formats.zarr import location
 from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import Put, ZarrTarget
 from ndtool.machine import pool
-from ndtool.publish.shared import Shared
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
@@ -26,19 +26,19 @@ class Chunks:
     streamed = False
 
     def __init__(
-        self, name: str, metadata: ArrayMetadata, array: Any, put: Put, at_once: int = 1
+        self, name: str, metadata: ArrayMetadata, array: Any, put: Put, concurrency: int = 1
     ) -> None:
-        self.name, self.metadata, self.at_once = name, metadata, at_once
+        self.name, self.metadata, self.concurrency = name, metadata, concurrency
         self._array, self._put, self._dtype = array, put, numpy_dtype(metadata.dtype)
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
-    def reopen(cls, shared: Shared) -> Chunks:
+    def reopen(cls, shared: SharedOutput) -> Chunks:
         """Return the writer of an array that another process created."""
         storage, put = location.reopen(shared)
-        array = zarr.array_of(storage.read, shared.name, shared.within)
-        at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
-        return cls(shared.name, shared.metadata, array, put, at_once)
+        array = zarr.array_of(storage.read, shared.name, shared.array_path)
+        concurrency = 1 if shared.lock is None else pool.MOST  # remote writes have latency
+        return cls(shared.name, shared.metadata, array, put, concurrency)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a complete block, from any thread."""
@@ -100,16 +100,16 @@ class ZarrSink:
             raise
 
     @property
-    def at_once(self) -> int:
-        return self._output.at_once
+    def concurrency(self) -> int:
+        return self._output.concurrency
 
     def map(self) -> None:
         return None
 
-    def shared(self) -> Shared | None:
+    def share(self) -> SharedOutput | None:
         """Return the location where other processes can write, None if they cannot."""
         self._is_shared = True
-        return self._output.shared(self.name, self.metadata)
+        return self._output.share(self.name, self.metadata)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
@@ -144,7 +144,7 @@ def _created(
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = site.version or (options.like.version if options.like else None) or 3
+    version = site.version or (options.data_layout.version if options.data_layout else None) or 3
     dtype = numpy_dtype(metadata.dtype)
     serializer = {}
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
@@ -193,7 +193,7 @@ def _chunks(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None
             )
     if options.shards is not None and version == 2:
         raise UsageError("--shards: Zarr version 2 has no shards")
-    chunks, shards, like = options.chunks, options.shards, options.like
+    chunks, shards, like = options.chunks, options.shards, options.data_layout
     if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks or None
         shards = like.shards if version == 3 else None
@@ -209,7 +209,7 @@ def _chunks(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None
 
 def _compressor(options: Encoding, version: int) -> Any:
     """Return the compressor of chunks: the requested one, else that of data."""
-    codec = options.codec or (_codec_of(options.like) if options.like else None)
+    codec = options.codec or (_codec_of(options.data_layout) if options.data_layout else None)
     if codec is None:
         return "auto"
     name, _, level = codec.partition(":")

@@ -40,11 +40,14 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
         stack.callback(scratch.drop)
         # A restarted worker that is lost again at this timeout would be dropped for good.
         patient = {"distributed.deploy.lost-worker-timeout": "1 day"}
-        stack.enter_context(dask.config.set({"temporary-directory": scratch.inside, **patient}))
+        stack.enter_context(
+            dask.config.set({"temporary-directory": scratch.working_folder, **patient})
+        )
         made: Any = distributed.LocalCluster  # untyped
         started = made(
             n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",
-            memory_limit=0, local_directory=scratch.inside, silence_logs=logging.CRITICAL + 1,
+            memory_limit=0, local_directory=scratch.working_folder,
+            silence_logs=logging.CRITICAL + 1,
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
         kill = partial(_killed, started, other_processes)

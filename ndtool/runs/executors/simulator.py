@@ -158,7 +158,7 @@ class Simulator:
     def _ended(self, start: float, step: Step) -> float:
         """Return when a step ends that begins at `start`."""
         machine, requests = self._machine, step.gets + step.puts
-        begin, at = start + step.seconds, machine.latency * ceil(requests / machine.at_once)
+        begin, at = start + step.seconds, machine.latency * ceil(requests / machine.concurrency)
         self.spent["computing"] += step.seconds
         self.spent["latency"] += at
         self.spent["bandwidth"] += step.nbytes / machine.bandwidth

@@ -55,9 +55,11 @@ class Stored(NamedTuple):
         if not self.is_remote or not metadata.nbytes:
             return Counter()
         if not metadata.in_chunks:
-            return Counter(get=1 + -(-metadata.nbytes // http.LARGEST), head=1)
+            return Counter(get=1 + -(-metadata.nbytes // http.MAX_REQUEST), head=1)
         chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
-        per_chunk = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
+        per_chunk = (
+            -(-prod(metadata.grid) * metadata.dtype.itemsize // http.MAX_REQUEST) + is_sharded
+        )
         reread = self._chunks_read_again(partitioning, chunks)
         # At the end each process looks for changes of the chunks that it read.
         head = self.files + min(reread, self.files * (partitioning.workers - 1))
@@ -89,7 +91,7 @@ class Stored(NamedTuple):
             return Counter()
         if self.metadata.in_chunks:
             return Counter(put=self.files)
-        parts = -(-self.metadata.nbytes // upload.PART)
+        parts = -(-self.metadata.nbytes // upload.MIN_PART)
         return Counter(put=parts + 2 if parts > 1 else 1)
 
 
@@ -223,8 +225,10 @@ class Run(NamedTuple):
         if partitioning.gathers:
             segments = self._segments(partitioning.levels)
             segment_tuples = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
-            at_once = max(1, min(MOST_SEGMENTS, partitioning.block // segment_tuples))  # in a batch
-            batches = -(-segments // partitioning.partitions // at_once)
+            concurrency = max(
+                1, min(MOST_SEGMENTS, partitioning.block // segment_tuples)
+            )  # in a batch
+            batches = -(-segments // partitioning.partitions // concurrency)
             requests += self._write("sweep", batches)
             written = self._in_file("sweep")
         else:

@@ -23,7 +23,7 @@ from ndtool.errors import (
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import endings
-from ndtool.publish.shared import Shared
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import plan
@@ -85,7 +85,7 @@ def folder(spill: str | None, output: str) -> str:
     if spill is not None:
         return spill
     path = locators.parse(locators.absolute(output)).path.rstrip("/")
-    return locations.folder(path if locations.is_url(path) else os.path.realpath(path))
+    return locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
 
 
 def find_abandoned(
@@ -121,7 +121,7 @@ def choose(
     )
 
     def partition(budget: int, levels: int) -> Partitioning | None:
-        partitioning = plan.partition_chunks(call, to, output.at_once, budget, levels)
+        partitioning = plan.partition_chunks(call, to, output.concurrency, budget, levels)
         if partitioning is None:
             return None
         return partitioning._replace(in_memory=0, workers=cluster.slots).in_ranges()
@@ -177,7 +177,7 @@ def run(
     run survives.
     """
     location, named = locations_of
-    shared: Shared | None = sink.shared() if hasattr(sink, "shared") else None
+    shared: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
     objects = isinstance(sink, DrySink) and not sink.streamed
     if shared is None and not objects:
         raise UsageError(
@@ -192,16 +192,18 @@ def run(
     resumed = abandoned.folder if abandoned else None
     folder = resumed or _spill(location, partitioning, sweeps=not dry)
     token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
-    is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
+    is_sent = any(map(locations.is_url, (shared.path, folder.working_folder)))
     seconds = SENT if is_sent else HURRY
     abandon = partial(cluster.abandon, worker.finish, token, seconds=seconds)
     endings.add_cleanup(abandon)
-    sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
+    sent = worker.Call(
+        token, __version__, named, inference, partitioning, shared, folder.working_folder
+    )
     try:
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
         _raise_any(cluster.everywhere(worker.look, sent), BaseException)
-        store = spillfiles.open_store(folder.inside)
+        store = spillfiles.open_store(folder.working_folder)
         new_fingerprint = partial(
             resume.fingerprint_of, inference, partitioning.rows, named, call.sources
         )
@@ -221,10 +223,10 @@ def run(
     except BaseException as error:
         abandon()
         if is_resumable and isinstance(error, ResourceError):
-            folder.leave()
+            folder.suspend()
             error.hint = error.hint or "--resume continues this run"
         if resumed and dry:
-            folder.leave()
+            folder.suspend()
         raise
     finally:
         endings.remove_cleanup(abandon)
@@ -246,7 +248,7 @@ def _spill(location: str, partitioning: Partitioning, sweeps: bool) -> SpillFold
             *spilling, _ = partitioning.tasks.values()  # one file for each task but the last ones
             files = sum(spilling)
             descriptors.require_space(
-                new.inside, files, partitioning.spilled_total, 0, "temporary files"
+                new.working_folder, files, partitioning.spilled_total, 0, "temporary files"
             )
         except BaseException:
             new.drop()

@@ -77,18 +77,18 @@ def run_seconds(run: Run, phases: list[Costs], machine: Machine, workers: int) -
 
     One of them waits for the disk.
     """
-    at_once = 1 if run.is_shared else max(1, run.partitioning.workers - 1)
-    return sum(seconds(phase, machine, workers, at_once) for phase in phases)
+    concurrency = 1 if run.is_shared else max(1, run.partitioning.workers - 1)
+    return sum(seconds(phase, machine, workers, concurrency) for phase in phases)
 
 
-def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> float:
+def seconds(phase: Costs, machine: Machine, workers: int, concurrency: int = 1) -> float:
     """Return how long the tasks of a phase take `workers` workers.
 
-    at_once: the number of tasks that a worker executes concurrently.
+    concurrency: the number of tasks that a worker executes concurrently.
     """
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = paid(phase.requests)
-    calls = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
+    calls = max(phase.steps, phase.requests.total() / tasks / machine.concurrency)
     transferred = (phase.read + phase.written * machine.writing) / machine.bandwidth
     computed = nbytes / machine.moved + phase.tuples / machine.sorted
     task_seconds = machine.latency * calls + (transferred + computed) / tasks
@@ -99,7 +99,7 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
         gets / machine.gets if machine.gets else 0.0,
         puts / machine.puts if machine.puts else 0.0,
     )
-    return max(-(-phase.tasks // (workers * at_once)) * task_seconds, *limits)
+    return max(-(-phase.tasks // (workers * concurrency)) * task_seconds, *limits)
 
 
 def dollars(phases: list[Costs], prices: Prices) -> float:

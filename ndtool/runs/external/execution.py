@@ -121,7 +121,7 @@ def arrays(
         if isinstance(source, Constant) and role == "data":
             return ConstantReader(source, over)
         if not isinstance(source, Flat):
-            return GridReader(source, len(over), partitioning.at_once)
+            return GridReader(source, len(over), partitioning.concurrency)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
@@ -144,7 +144,7 @@ def writer(
     if partitioning.gathers:
         over = plan.output[: len(plan.output) - len(run)]
     if buffer is None and sink.metadata.in_chunks:
-        return GridWriter(sink, len(over), partitioning.at_once)
+        return GridWriter(sink, len(over), partitioning.concurrency)
     return FlatWriter(sink, over, buffer)
 
 

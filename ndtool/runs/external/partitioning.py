@@ -44,9 +44,9 @@ class Partitioning(NamedTuple):
     group_shapes: the shape of a group at each depth, of a partition at the last. gathers: whether
     rows are gathered, else updated. in_memory: spilled bytes that stay in memory. chunk: bytes of
     the buffers that read or write a chunk. workers: the number of concurrent tasks. indices: bytes
-    of repeated indices that are held in memory, 0 if each block reads its own. at_once: the number
-    of chunks that a task reads or writes concurrently. range_tuples: the tuples of a partition that
-    one task sweeps, at most; 0 for all.
+    of repeated indices that are held in memory, 0 if each block reads its own. concurrency: the
+    number of chunks that a task reads or writes concurrently. range_tuples: the tuples of a
+    partition that one task sweeps, at most; 0 for all.
     """
 
     rows: Rows
@@ -57,7 +57,7 @@ class Partitioning(NamedTuple):
     chunk: int
     workers: int
     indices: int = 0
-    at_once: int = 1
+    concurrency: int = 1
     range_tuples: int = 0
 
     @property
@@ -217,14 +217,18 @@ class Partitioning(NamedTuple):
             segments = max(segments, min(MOST_SEGMENTS, max(self.fan_out(depth), self.blocks)))
         entries = CHILD * fan_out + LINE * self.blocks + ENTRY * segments
         return (
-            entries + self.partition_bytes + self.counts + self.scratch + self.chunk * self.at_once
+            entries
+            + self.partition_bytes
+            + self.counts
+            + self.scratch
+            + self.chunk * self.concurrency
         )
 
     def within(self, allowed: int) -> Partitioning:
         """Return the partitioning with less concurrency, to fit `allowed` bytes if possible."""
         partitioning = self
-        while partitioning.memory > allowed and partitioning.at_once > 1:
-            partitioning = partitioning._replace(at_once=partitioning.at_once // 2)
+        while partitioning.memory > allowed and partitioning.concurrency > 1:
+            partitioning = partitioning._replace(concurrency=partitioning.concurrency // 2)
         while partitioning.memory > allowed and partitioning.workers > 1:
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
@@ -315,8 +319,10 @@ def partitioning_for(
     chunk = 0 if units is None else units.held
     repeated = rows.tuples // rows.repeats * rows.tuple_bytes
     indices = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
-    at_once = 1 if units is None else units.at_once
-    return Partitioning(rows, gathers, block, shapes, budget // 4, chunk, workers, indices, at_once)
+    concurrency = 1 if units is None else units.concurrency
+    return Partitioning(
+        rows, gathers, block, shapes, budget // 4, chunk, workers, indices, concurrency
+    )
 
 
 def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:

@@ -166,7 +166,7 @@ class AbandonedRun:
     def close(self) -> None:
         """Release the folder for another run, unless it was removed."""
         if self.folder is not None:
-            self.folder.leave()
+            self.folder.suspend()
 
     def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
@@ -179,7 +179,7 @@ class AbandonedRun:
                 results[segment.number] = end
 
         segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
-        pool.run_all(read, segments, self._store.at_once)
+        pool.run_all(read, segments, self._store.concurrency)
         return results
 
     def _result(self, segment: Segment, depth: int, tables: Collected) -> TaskResult | None:

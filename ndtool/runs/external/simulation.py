@@ -71,7 +71,7 @@ class _MeteredStore:
     prefetches = False
 
     def __init__(self, store: Store, meter: Meter) -> None:
-        self.at_once, self.nbytes = store.at_once, 0
+        self.concurrency, self.nbytes = store.concurrency, 0
         self._store, self._meter = store, meter
         self._rest: Counter[Segment] = Counter()
 
@@ -131,7 +131,7 @@ class _Metered:
     def block(self, number: int) -> memoryview:
         """Read a chunk."""
         chunk: memoryview = self._of.block(number)
-        gets = -(-len(chunk) // http.LARGEST)
+        gets = -(-len(chunk) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
         return chunk
 
@@ -162,7 +162,7 @@ class _Flat:
 
     def read(self, box: Any, buffer: memoryview, chosen: Iterator[int] | None = None) -> None:
         """Read a box."""
-        gets = -(-len(buffer) // http.LARGEST)
+        gets = -(-len(buffer) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(buffer)))
         self._of.read(box, buffer, chosen)
 

@@ -23,7 +23,7 @@ class Store:
     ResourceError if a directory has too little.
     """
 
-    at_once = 1
+    concurrency = 1
     prefetches = True
 
     def __init__(

@@ -21,19 +21,22 @@ class Units(NamedTuple):
 
     box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
     multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk. at_once:
-    the number of chunks to read or write concurrently.
+    same chunk; only a preference. held: bytes of the buffers that read or write a chunk.
+    concurrency: the number of chunks to read or write concurrently.
     """
 
     box: Shape
     written: int
     read: int
     held: int
-    at_once: int = 1
+    concurrency: int = 1
 
 
 def units_of(
-    inference: Inference, sources: dict[str, ArrayMetadata], output: ArrayMetadata, at_once: int = 1
+    inference: Inference,
+    sources: dict[str, ArrayMetadata],
+    output: ArrayMetadata,
+    concurrency: int = 1,
 ) -> Units:
     """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
     plan = inference.plan
@@ -53,7 +56,7 @@ def units_of(
     read = [slab(files_of(sources[role]), over) for role, over in slabs.items() if role in sources]
     written = slab(files_of(output), positions) if gathers else 1
     held = max(chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values()))
-    return Units(box, written, lcm(*read), held, at_once)
+    return Units(box, written, lcm(*read), held, concurrency)
 
 
 def positions_of(plan: Plan) -> Shape:
