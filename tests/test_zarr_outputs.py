@@ -234,7 +234,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
     size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
     before = everything()
-    for name, most in (("LONGEST", size + 100), ("_VALUES", values + 4)):
+    for name, most in (("MAX_METADATA_SIZE", size + 100), ("_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, most)
             for attempt in (write, checked):

@@ -278,7 +278,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
         memory.pipe_file(f"/x.zarr/{name}", body)
     root = "zarr.json" if version == 3 else ".zmetadata"
     before = {path: memory.cat(path) for path in memory.find("/")}
-    monkeypatch.setattr(hierarchy, "LONGEST", len(memory.cat(f"/x.zarr/{root}")) + 100)
+    monkeypatch.setattr(hierarchy, "MAX_METADATA_SIZE", len(memory.cat(f"/x.zarr/{root}")) + 100)
     with pytest.raises(
         OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
     ):

@@ -70,7 +70,7 @@ class PartialBlocks:
     def put(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
         """Add bytes of a block of `total` bytes; return the block if that completes it."""
         if start < 0 or start + len(view) > total:
-            raise ValueError(f"{len(view)} bytes at {start} exceed {total} bytes")
+            raise ValueError(f"{len(view)} bytes at offset {start} exceed a block of {total}")
         if len(view) == total:
             return view
         with self._lock:

@@ -200,7 +200,9 @@ class FileSink:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
         if start < 0 or start + len(view) > self.metadata.nbytes:
-            raise ValueError(f"{len(view)} bytes at {start} exceed {self.metadata.nbytes} bytes")
+            raise ValueError(
+                f"{len(view)} bytes at offset {start} exceed the array of {self.metadata.nbytes}"
+            )
         try:  # `os_errors` would take longer than a small write
             write_at(self._file.descriptor, self._frame.start + start, view)
         except OSError as exc:

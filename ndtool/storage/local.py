@@ -67,10 +67,10 @@ class LocalFile:
         The ctime is not compared, as a new hard link or mode changes it, too.
         """
         try:
-            current, opened = os.fstat(self.fd), self.status
+            status, opened = os.fstat(self.fd), self.status
         except OSError as exc:
             return f"cannot be accessed ({exc.strerror})"
-        if (current.st_size, current.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
+        if (status.st_size, status.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
             return "changed during the run"
         try:
             current = opened if self.path is None else os.stat(self.path)

@@ -126,10 +126,10 @@ class RemoteFile:
         if not self._ranged:
             self._download_all()
             return
-        ranges = merge_ranges(
+        missing = merge_ranges(
             self._buffer.missing_ranges(ranges), MAX_GAP, self._reader.max_request
         )
-        self._wait(self._download_ranges(ranges, report_progress))
+        self._wait(self._download_ranges(missing, report_progress))
 
     async def _download_ranges(
         self, ranges: Iterator[tuple[int, int]], report_progress: Callable[[int], object]
