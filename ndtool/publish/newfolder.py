@@ -46,7 +46,7 @@ class NewFolder:
         self._parent, self._name = os.path.split(self._real_path)
         self._temporary, self._lock, self._is_published = "", -1, False
         self.admission_lock = AdmissionLock(path)
-        endings.settle(False)
+        endings.set_published(False)
         endings.add_cleanup(self.drop)
         try:
             if abandoned:

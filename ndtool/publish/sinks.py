@@ -152,7 +152,7 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         if len(block) < min(BLOCK_SIZE, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")
         if is_swapped:
-            copies.swap(memoryview(block), dtype.unit)
+            copies.swap_bytes(memoryview(block), dtype.unit)
             write_at(fd, offset, block)
         else:
             packed = packing.pack(bytes(block), dtype.bits)

@@ -29,7 +29,7 @@ class RemoteFolder:
     """
 
     size = 0
-    concurrency = pool.MOST
+    concurrency = pool.MAX_THREADS
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redacted(url)

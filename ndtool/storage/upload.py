@@ -71,7 +71,7 @@ class Upload:
 
     def publish(self) -> None:
         """Publish the object; OutputError if the current one may not be replaced."""
-        endings.settle(False)  # the upload may take long, and the object is visible only after it
+        endings.set_published(False)  # the upload may take long; the object is visible after it
         if self._must_match or not self._clobber:
             self._require_unchanged(existing(self._writer.url, required=self._current is not None))
         etag = self._current.etag if self._current else None
@@ -84,7 +84,7 @@ class Upload:
             self._wait(self._writer.commit(self.descriptor, condition))
         except FileExistsError:
             raise self._exists_error() from None
-        endings.settle()
+        endings.set_published()
 
     def _exists_error(self) -> OutputError:
         if self._must_match:
