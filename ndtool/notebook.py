@@ -74,8 +74,8 @@ class ShownInference(Inference):
     """An inference that notebooks show as two tables: the array types, and the trace."""
 
     def _repr_html_(self) -> str:
-        inputs = [(role, argument.described) for role, argument in self.inputs.items()]
-        assumed = [("assumed", sentence) for sentence in self.trace.assumed]
-        output = ("output", shapes.described(self.dtype, self.plan.output))
+        inputs = [(role, argument.description) for role, argument in self.inputs.items()]
+        assumed = [("assumed", sentence) for sentence in self.trace.assumptions]
+        output = ("output", shapes.format_type(self.dtype, self.plan.output))
         call = table(self.operator, ("array", "type"), [*inputs, *assumed, output])
         return call + ShownTrace(*self.trace)._repr_html_()

@@ -118,7 +118,7 @@ def test_arrays_and_spilled_data_in_all_storages(
     assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
     assert set(os.listdir()) - workdir == (set() if out.startswith(ROOT) else {out})
     with opened(out) as one:
-        got = bytes(source.whole(one).buffer)
+        got = bytes(source.load_array(one).buffer)
     assert got == wanted("scatter_nd").tobytes()
 
 
@@ -290,7 +290,7 @@ def test_segments_of_a_killed_run_are_resumed(
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.notes() if "idx.zarr" in line]
     with opened(out) as one:
-        assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
+        assert bytes(source.load_array(one).buffer) == wanted("scatter_nd").tobytes()
     assert tops(s3) == ({"out.zarr"} if out.startswith(ROOT) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 

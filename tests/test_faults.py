@@ -1030,7 +1030,7 @@ def test_a_job_that_cannot_begin_closes_its_files(
     assert len(opened) == 2
     for source in opened:
         with pytest.raises(ValueError, match="released"):
-            bytes(source.whole().buffer)
+            bytes(source.load().buffer)
 
 
 def test_a_limit_that_is_met_anywhere(

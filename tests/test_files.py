@@ -42,7 +42,7 @@ def test_a_file_is_recognized_by_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
     with opened(name) as source:
-        metadata, byte_range = source.metadata, source.whole()
+        metadata, byte_range = source.metadata, source.load()
         assert (source.name, source.warning) == (name, None)
         assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
         assert metadata.grid == metadata.shape
@@ -121,7 +121,7 @@ def test_bytes_after_the_array():
     put("x.npy", npy() + b"abcde")
     with opened("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
-        assert bytes(source.whole().buffer) == ARRAY.tobytes()
+        assert bytes(source.load().buffer) == ARRAY.tobytes()
     assert locators.describe("x.npy")[0].warning == source.warning
 
 
@@ -142,7 +142,7 @@ def test_a_sparse_file_of_terabytes():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
     with opened("x.npy") as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range.buffer[nbytes - 1] == 0
         byte_range.advise("random")
         byte_range.advise("willneed", nbytes - 10_000, 4096)
@@ -195,14 +195,14 @@ def test_inputs_stay_as_they_are():
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
     with opened("x.npy") as source, pytest.raises(TypeError):
-        source.whole().buffer[0] = 1
+        source.load().buffer[0] = 1
 
 
 def test_closing_during_a_read():
     put("x.npy", npy(LARGE))
     source = locators.open_source("x.npy", Streams())
-    array = np.frombuffer(source.whole().buffer, "<i8")
-    held = pickle.PickleBuffer(source.whole().buffer)
+    array = np.frombuffer(source.load().buffer, "<i8")
+    held = pickle.PickleBuffer(source.load().buffer)
     source.close()
     source.close()
     assert np.array_equal(array, LARGE)
@@ -267,7 +267,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
         with opened("-", stdin) as source:
-            byte_range = source.whole()
+            byte_range = source.load()
             assert type(byte_range.buffer.obj).__name__ == "mmap"
             assert (byte_range.mapped, byte_range.position) == (False, None)
             assert byte_range.buffer.readonly
@@ -291,9 +291,9 @@ def test_consecutive_arrays_in_a_file(large):
         file.seek(4)
         stdin = Streams(file.fileno())
         with opened("-", stdin) as source:
-            assert source.whole().mapped == large
+            assert source.load().mapped == large
             source.recheck()
-            assert bytes(source.whole().buffer) == arrays[0].tobytes()
+            assert bytes(source.load().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
@@ -443,10 +443,10 @@ def test_arrays_in_memory(monkeypatch, wrong, share):
     else:
         monkeypatch.setattr(os, "preadv", failing(wrong))
     with opened("x.npy") as source:
-        assert source.whole().mapped
-        assert source.whole().cached_fraction() == share
+        assert source.load().mapped
+        assert source.load().cached_fraction() == share
         known = wrong == errno.EAGAIN
-        assert source.whole().cached_fraction(1, default=0.5) == (share if known else 0.5)
+        assert source.load().cached_fraction(1, default=0.5) == (share if known else 0.5)
 
 
 def test_a_closed_descriptor_is_no_input():

@@ -49,8 +49,8 @@ def test_every_byte_is_written_once(
     dtype = dtypes.from_numpy(np.dtype(code))
     array = of_bytes(shape, dtype.itemsize)
     turned = array.tobytes("C")
-    if dtype.unit > 1 and dtype.order != order:
-        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
+    if dtype.swap_size > 1 and dtype.order != order:
+        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
     strides = layouts.contiguous_strides(shape, dtype.itemsize, fortran)
     data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
     out, seen = bytearray(len(turned)), np.zeros(len(turned), int)

@@ -172,7 +172,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with opened(url) as one:
         assert requested == [1 << 16]
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
     assert max(requested) <= 1 << 18
     assert sum(requested) == len(npy(np.zeros((60_000, 4), "<f4")))
@@ -180,7 +180,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_a_change_during_the_run(store: Store) -> None:
     with opened(store.put("x.npy", npy(ROWS))) as one:
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
         store.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):

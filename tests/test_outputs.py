@@ -197,7 +197,7 @@ def test_output_is_an_input(method, alias):
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
     with closing(locators.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
-        raw = source.whole().buffer
+        raw = source.load().buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
         source.recheck()
@@ -315,7 +315,7 @@ def test_archives(method, mode, array, target, member):
     assert entry.position % 64 == 0
     first = content("x.npz")
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
+        assert bytes(source.load().buffer) == array.tobytes()
         save(target, array, mode)
     assert content("x.npz") == first
 
@@ -337,12 +337,12 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
-        assert source.whole().position % 64 == 0
+        assert bytes(source.load().buffer) == array.tobytes()
+        assert source.load().position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
     with closing(locators.open_source("y.npz:a", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
+        assert bytes(source.load().buffer) == array.tobytes()
 
 
 @pytest.mark.slow("an archive is written in ZIP64")
@@ -364,7 +364,7 @@ def test_an_archive_of_more_than_4_gib():
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer[-5:]) == b"12345"
+        assert bytes(source.load().buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
 

@@ -254,7 +254,9 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
 def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
     with opened(url) as one:
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS[:10].ravel())
+        assert np.array_equal(
+            np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS[:10].ravel()
+        )
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
         one.recheck()
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
@@ -282,7 +284,7 @@ def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: 
     sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
     with opened(url) as one:
-        source.whole(one)
+        source.load_array(one)
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
     assert len(requested) == 1 + 16
@@ -299,9 +301,9 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
     with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.whole(one)
+        source.load_array(one)
         before = len(server.requests)
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS.ravel())
         assert len(server.requests) == before
 
 
@@ -331,7 +333,7 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
     with opened(url) as one:
         server.objects["/x.npy"].cuts = 2
-        assert np.array_equal(np.frombuffer(source.whole(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS.ravel())
     requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
     assert requested == [first, first + (1 << 20), first + (2 << 20)]
@@ -343,7 +345,7 @@ def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     with opened(url) as one:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
-            source.whole(one)
+            source.load_array(one)
     assert len(server.requests) == 4
 
 
@@ -390,7 +392,7 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     with opened(url) as one:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
-            source.whole(one)
+            source.load_array(one)
 
 
 def test_a_compressed_reply(server: Server) -> None:
@@ -427,7 +429,7 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
 
     found.before = change
     with opened(url) as one, pytest.raises(OutputError, match=r"x.npy changed during the run"):
-        source.whole(one)
+        source.load_array(one)
 
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
@@ -435,7 +437,7 @@ def test_a_file_that_becomes_shorter(server: Server) -> None:
     with opened(url) as one:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(one)
+            source.load_array(one)
 
 
 def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
@@ -719,7 +721,7 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
     with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.whole(one)
+        source.load_array(one)
     assert open_files() == before
 
 

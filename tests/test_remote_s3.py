@@ -62,13 +62,13 @@ def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     with opened(url) as one:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(one)
+            source.load_array(one)
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     with opened(url) as one:
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):

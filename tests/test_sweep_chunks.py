@@ -16,7 +16,7 @@ from test_out_of_bounds import beyond, described, outcome
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.arrays.assembly import window
+from ndtool.arrays.assembly import box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError
@@ -40,9 +40,9 @@ class Chunks:
         self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
-        return window(grid.box(self.metadata.shape, self.metadata.grid, number))
+        return box_slices(grid.box(self.metadata.shape, self.metadata.grid, number))
 
-    def whole(self, touched: Any = None) -> None:
+    def load(self, touched: Any = None) -> None:
         return None
 
     def block(self, number: int) -> memoryview:

@@ -44,7 +44,7 @@ def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     with closing(
         locators.open_source(argument, Streams(-1), literals=literals, dtype=wanted)
     ) as one:
-        raw = source.whole(one).buffer
+        raw = source.load_array(one).buffer
         found = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
         return found.reshape(one.metadata.shape)
 

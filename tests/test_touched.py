@@ -84,8 +84,10 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     plan, indices = call
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
-    count = grid.blocks(plan.data, step)
-    wanted = [n for n in range(count) if hit[assembly.window(grid.box(plan.data, step, n))].any()]
+    count = grid.count_blocks(plan.data, step)
+    wanted = [
+        n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
         patch.setattr(touched, "FLAGS", flags)
@@ -254,7 +256,7 @@ def test_holes_are_zeros_and_take_no_space(
     read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
-    monkeypatch.setattr(assembly, "GAP", 0)
+    monkeypatch.setattr(assembly, "MAX_GAP", 0)
     reserved: list[tuple[int, int]] = []
     fallocate = descriptors.os.posix_fallocate
 
@@ -267,18 +269,18 @@ def test_holes_are_zeros_and_take_no_space(
     Path("data.toy").write_bytes(blocks(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as one:
-        byte_range = source.whole(one, gathered(plan, indices), threads)
+        byte_range = source.load(one, gathered(plan, indices), threads)
         got = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     some = list(gathered(plan, indices).blocks(step))
     wanted, held = np.zeros_like(DATA), 0
     for number in some:
-        window = assembly.window(grid.box(DATA.shape, step, number))
+        window = assembly.box_slices(grid.box(DATA.shape, step, number))
         wanted[window] = DATA[window]
         held += DATA[window].nbytes
     assert (got == wanted).all()
     assert numbers(read, "data.toy") == some
     nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(some) >= grid.blocks(DATA.shape, step)
+    many = 2 * len(some) >= grid.count_blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else held)
 
 

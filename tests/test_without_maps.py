@@ -147,7 +147,7 @@ def test_a_large_input_is_read_within_the_memory_bound(
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with opened("data.npy") as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range is not None
         assert not byte_range.mapped
         assert type(byte_range.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB

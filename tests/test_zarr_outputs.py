@@ -58,7 +58,7 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     out = outputs.create(outputs.resolve(argument, metadata, encoding=encoding, **options))
     try:
         if array.nbytes:
-            sink.deliver(memoryview(raw(array)), out)
+            sink.write_array(memoryview(raw(array)), out)
         sinks.commit(out)
     finally:
         out.abort()
@@ -438,7 +438,7 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
     metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
-    sink.deliver(memoryview(raw(DATA)), out)
+    sink.write_array(memoryview(raw(DATA)), out)
     put("x.zarr", DATA + 1)
     with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
         sinks.commit(out)

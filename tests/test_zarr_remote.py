@@ -170,7 +170,7 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
     with opened(url) as one:
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
@@ -440,7 +440,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
     with opened(url) as one:
-        source.whole(one)
+        source.load_array(one)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
             one.recheck()

@@ -68,7 +68,7 @@ class Blocks:
         self.name, self.metadata = name, metadata
         self._storage, self._start = storage, start
 
-    def whole(self, touched: Any = None) -> None:
+    def load(self, touched: Any = None) -> None:
         return None
 
     def block(self, number: int) -> memoryview:

@@ -67,7 +67,7 @@ def has_large_updates(call: OpenCall) -> bool:
     updates = call.sources.get("updates")
     if updates is None or isinstance(updates, TypeSource):
         return False
-    unmapped = updates.metadata.in_chunks or locations.is_url(updates.name)
+    unmapped = updates.metadata.is_chunked or locations.is_url(updates.name)
     return unmapped and updates.metadata.nbytes > _READ
 
 
@@ -230,7 +230,7 @@ def _slice(plan: Plan, at: Position, index_tuple: Position) -> Iterator[Position
     if isinstance(plan, ElementsPlan):
         yield (*at[: plan.axis], *index_tuple, *at[plan.axis + 1 :])
         return
-    groups, run = len(plan.groups), plan.slice_shape
+    groups, run = len(plan.index_batch), plan.slice_shape
     start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
     lengths = [min(size, 1) for size in run[:-1]] + [min(size, _SLICE) for size in run[-1:]]
     for along in product(*map(range, lengths)):
@@ -246,5 +246,5 @@ def selects(plan: Plan, at: Position, index_tuple: Position, target: Position) -
             *target[: plan.axis],
             *target[plan.axis + 1 :],
         )
-    groups = len(plan.groups)
+    groups = len(plan.index_batch)
     return at[:groups] == target[:groups]

@@ -26,7 +26,7 @@ from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.shapes import written
+from ndtool.rules.shapes import format_shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 
@@ -128,8 +128,8 @@ def _position(option: str, position: Position, shape: Shape, array: str) -> Posi
     prefix = f"{option} {','.join(map(str, position))}"
     if len(position) != len(shape):
         raise UsageError(
-            f"{prefix}: {array} has shape {written(shape)}: expected one number for each of its"
-            f" {len(shape)} axes"
+            f"{prefix}: {array} has shape {format_shape(shape)}: expected one number for each of"
+            f" its {len(shape)} axes"
         )
     for axis, (number, size) in enumerate(zip(position, shape, strict=True)):
         if not -size <= number < size:
@@ -171,7 +171,7 @@ class _Call:
     def _filling(self) -> tuple[Position, Array]:
         """Return the fill value, which has no position."""
         inference = self.call.inference
-        return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
+        return (), values.as_array(memoryview(inference.fill_bytes), inference.dtype, ())
 
     def _copies(self, search: Search) -> Listing[Copy]:
         """Return the copies that the tuples found by a search make of its element."""
@@ -269,7 +269,7 @@ def elements_at(origin: Source, dtype: Dtype, positions: list[Position]) -> list
     if not positions:
         return []
     metadata = origin.metadata
-    buffer = source.whole(origin, Positions(metadata.shape, positions)).buffer
+    buffer = source.load_array(origin, Positions(metadata.shape, positions)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
 

@@ -14,8 +14,8 @@ def tuple_of(plan: Plan, at: Position) -> Position:
     """Return the position of the index tuple that selects an element of a gather's output."""
     if isinstance(plan, ElementsPlan):
         return at
-    if plan.plain:
-        b, groups = len(plan.batch), len(plan.groups)
+    if plan.has_scalar_indices:
+        b, groups = len(plan.batch), len(plan.index_batch)
         return (*at[:groups], *at[b : b + len(plan.indices) - groups])
     return at[: len(plan.positions)]
 
@@ -26,7 +26,7 @@ def source_of(plan: Plan, at: Position, index: Position) -> Position:
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
-    return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
+    return (*at[:b], *normalized, *at[b + q - len(plan.index_batch) :])
 
 
 def sizes(plan: Plan) -> Shape:
@@ -38,7 +38,7 @@ def slice_grid(plan: Plan) -> Shape:
     """Return the shape of all slices that tuples can select; for elements operators, data's."""
     if isinstance(plan, ElementsPlan):
         return plan.data
-    return plan.groups + plan.sizes
+    return plan.index_batch + plan.sizes
 
 
 def index_tuple_of(plan: Plan, target: Position) -> Position:
@@ -53,7 +53,7 @@ def copied_to(plan: Plan, target: Position, tuple_at: Position) -> Position:
     if isinstance(plan, ElementsPlan):
         return tuple_at
     b = len(plan.batch)
-    return (*target[:b], *tuple_at[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_at[len(plan.index_batch) :], *target[b + plan.k :])
 
 
 def update_for(plan: Plan, target: Position, tuple_at: Position) -> Position:
@@ -69,7 +69,7 @@ class Positions:
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous_strides(grid.blocks_along(self._shape, step), 1)
+        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, step), 1)
         yield from sorted(
             {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
         )

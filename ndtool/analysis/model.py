@@ -130,7 +130,7 @@ def _inferred(
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(known.values())).dtype
-    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumed
+    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumptions
 
 
 class _Open(Symbol):

@@ -20,7 +20,7 @@ from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
 from ndtool.runs.bounds import normalized_indices
 from ndtool.runs.operands import Validated
@@ -55,7 +55,7 @@ class Window(NamedTuple):
 def text(validated: Validated) -> str:
     """Return the preview of a run's output, with its type and shape."""
     call, inference = validated.call, validated.call.inference
-    title = described(inference.dtype, inference.plan.output)
+    title = format_type(inference.dtype, inference.plan.output)
     if inference.dtype.itemsize > values.WIDEST:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
     arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
@@ -111,7 +111,7 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
     data = arrays["data"].view(opaque)
     rule = inference.handling
     if "updates" not in arrays:
-        empty = np.frombuffer(inference.filling, opaque)
+        empty = np.frombuffer(inference.fill_bytes, opaque)
         return _gathered(plan, data, arrays["indices"], visible, rule, empty).view(dtype)
     result = pick(data, _index_arrays(visible.positions), visible.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype

@@ -120,7 +120,9 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
         stack.pop_all()  # the call closes them
     if OPERATORS[request.operator].scatters:
         data, indices = opened_sources["data"].metadata, opened_sources["indices"].metadata
-        shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
+        shape = shapes.updates_shape(
+            request.operator, data.shape, indices.shape, request.attributes
+        )
         opened_sources["updates"] = TypeSource(
             "updates", ArrayMetadata(data.dtype, shape, "C", shape, {})
         )
@@ -222,7 +224,7 @@ class _TuplePass:
         Applies modes that redirect indices out of bounds; in other modes such tuples select none.
         """
         call, valid = self._call, np.arange(len(block))
-        if call.handling.drops:
+        if call.handling.may_alter_tuples:
             valid, block = tuples.selecting(call.plan, block, call.handling)
             return tuples.slice_numbers(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
@@ -236,7 +238,7 @@ class _TuplePass:
         plan, at = self._call.plan, layouts.unravel_index(row, self.runs)
         if isinstance(plan, ElementsPlan):
             return at
-        groups, skipped = len(plan.groups), len(plan.batch) - len(plan.groups)
+        groups, skipped = len(plan.index_batch), len(plan.batch) - len(plan.index_batch)
         return (*at[:groups], *(0,) * skipped, *at[groups:])
 
 
@@ -276,10 +278,10 @@ class _SliceTotals:
         self.nbytes = call.inference.dtype.itemsize  # of a slice
         repeated = 1
         if not isinstance(plan, ElementsPlan):
-            repeated = plan.repeats
+            repeated = plan.batch_repeats
             self.nbytes *= plan.width * repeated
         self.contiguous = (
-            metadata.order == "C" and metadata.grid == metadata.shape and repeated == 1
+            metadata.order == "C" and metadata.block_shape == metadata.shape and repeated == 1
         )
         self.distinct = self.duplicated = self.pages = 0
         self.most: list[tuple[int, int]] = []
@@ -326,7 +328,7 @@ def causes(statistics: Stats, dtype: Dtype) -> list[str]:
     if not statistics.first_out_of_bounds:
         return [_MASK] if _is_mask(statistics) else _padding(statistics)
     values = [(index.value, sizes[index.component]) for index in statistics.first_out_of_bounds]
-    guesses, (value, _) = mistakes.likely(values, dtype), values[0]
+    guesses, (value, _) = mistakes.likely_causes(values, dtype), values[0]
     if all(value == size for value, size in values):
         lowest = min(c.lowest for c in statistics.components if c.lowest is not None)
         base = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
@@ -352,7 +354,7 @@ def _padding(statistics: Stats) -> list[str]:
     """Return the hint that -1 is padding, [] unless it is the lowest value of all components."""
     if any(component.lowest != -1 for component in statistics.components):
         return []
-    padding = mistakes.padding(
+    padding = mistakes.padding_warning(
         statistics.all_minus_one, statistics.tuples, components=len(statistics.components)
     )
     return [padding] if padding else []

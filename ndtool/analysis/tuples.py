@@ -140,13 +140,15 @@ class Tuples(NamedTuple):
     def _look(self, search: Search, first: int, block: Array) -> None:
         """Add the tuples of a block to a search, except those of other batches."""
         plan, skipped = self.plan, 0
-        if isinstance(plan, NdPlan) and plan.groups:
-            batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
-            begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
+        if isinstance(plan, NdPlan) and plan.index_batch:
+            batch = int(
+                np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch)
+            )
+            begin, end = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
         index_tuple, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
         valid = None
-        if self.handling.drops:
+        if self.handling.may_alter_tuples:
             valid, block = selecting(plan, block, self.handling)
         hits = matches(block, index_tuple, sizes, self.negatives)
         search.add(first + skipped + (hits if valid is None else valid[hits]))
@@ -216,8 +218,8 @@ def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = No
     if isinstance(plan, ElementsPlan):
         at = list(np.unravel_index(numbers, plan.indices))
         at[plan.axis] = columns[0]
-    elif plan.groups:
-        at = [*np.unravel_index(numbers // plan.per_batch, plan.groups), *columns]
+    elif plan.index_batch:
+        at = [*np.unravel_index(numbers // plan.tuples_per_batch, plan.index_batch), *columns]
     else:
         at = columns
     result = np.zeros(len(block), np.int64)
@@ -240,9 +242,9 @@ def element_updates(
     if isinstance(plan, NdPlan):
         width, repeats, sizes, tuples_per_batch = (
             plan.width,
-            plan.repeats,
+            plan.batch_repeats,
             prod(plan.sizes),
-            plan.per_batch,
+            plan.tuples_per_batch,
         )
     # The linear index of each slice in one repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(sizes, 1))

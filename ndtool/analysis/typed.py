@@ -33,7 +33,7 @@ class TypeSource:
     def __init__(self, name: str, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = name, metadata
 
-    def whole(self, touched: Touched | None = None) -> NoReturn:
+    def load(self, touched: Touched | None = None) -> NoReturn:
         """Raise UsageError: a type has no bytes."""
         raise UsageError(
             f"{printable(self.name)} is a type without values: expected a file",
@@ -42,7 +42,7 @@ class TypeSource:
 
     def block(self, number: int) -> NoReturn:
         """Raise UsageError as `whole` does."""
-        self.whole()
+        self.load()
 
     def recheck(self) -> None:
         """Do nothing: a type cannot change."""
@@ -91,13 +91,13 @@ def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
         raise _not_a_type(argument)
     size_texts = sizes.replace(" ", "").split(",") if sizes else []
     shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in size_texts)
-    if any(size > shapes.MOST for size in shape):
+    if any(size > shapes.MAX_SIZE for size in shape):
         raise _not_a_type(argument)
     names = [size for size in shape if isinstance(size, Symbol)]
     if names and not symbolic:
         raise UsageError(f"{printable(argument)}: size {names[0]} is a symbol: expected a number")
-    if len(shape) > shapes.MOST_RANK:
-        raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
+    if len(shape) > shapes.MAX_RANK:
+        raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
     return shape
 
 

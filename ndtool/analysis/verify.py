@@ -14,7 +14,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.values import as_array, short_text
-from ndtool.arrays.source import Source, whole
+from ndtool.arrays.source import Source, load_array
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import (
     BoundsError,
@@ -153,7 +153,7 @@ def opened_arrays(
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
             opened.append(source)
-            call.byte_ranges[role] = whole(source)
+            call.byte_ranges[role] = load_array(source)
             call.arrays[role] = _array(source, call.byte_ranges[role], role, request.dtype)
         try:
             yield call
@@ -189,7 +189,7 @@ def recomputed(
         return np.ndarray(shape, dtype, buffer)
 
     attributes = request.attributes
-    keywords: dict[str, Any] = operator_of(request.operator).given(attributes)
+    keywords: dict[str, Any] = operator_of(request.operator).attribute_values(attributes)
     if request.operator not in LOWERED:
         for name in ("out_of_bounds", "pad", "negatives"):
             keywords[name] = getattr(attributes, name)
@@ -197,7 +197,7 @@ def recomputed(
     try:
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
-            keywords["filling"] = filling.element(attributes.fill, dtype)
+            keywords["filling"] = filling.encode(attributes.fill, dtype)
         output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
     except NdtoolError as exc:
         named_inputs = {
@@ -257,7 +257,7 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
 def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     argument = Input(source.name, metadata.dtype, metadata.shape)
-    typed = argument if name.endswith("indices") else argument.viewed_as(dtype)
+    typed = argument if name.endswith("indices") else argument.view_as(dtype)
     return as_array(bytes_.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 
@@ -270,8 +270,8 @@ def _compare_types(
         )
     if result.shape != shape:
         raise DifferenceError(
-            f"{label} has shape {shapes.written(result.shape)}:"
-            f" {operator} gives {shapes.written(shape)}"
+            f"{label} has shape {shapes.format_shape(result.shape)}:"
+            f" {operator} gives {shapes.format_shape(shape)}"
         )
 
 
@@ -332,7 +332,7 @@ class _ComparisonPass:
         examined, lost, doubled, otherwise, cause = diagnosed or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
-            dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
+            dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
             total,
             different,
             self.beyond,

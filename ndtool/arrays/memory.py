@@ -13,7 +13,7 @@ def source(name: str, array: Any) -> Flat:
     """Return an ndarray as a source.
 
     It is copied only if it is not contiguous and aligned, or if its dtype is another package's in
-    non-native byte order: stored as void, it would lose the byte order.
+    non-native byte order, which void elements would lose.
     """
     import numpy as np
 

@@ -56,7 +56,7 @@ class Names:
         if all(least * size <= i < size for i, size in zip(step.stored, sizes, strict=True)):
             return ""
         mode = MODES[self._call.inference.attributes.out_of_bounds]
-        to = f", {mode.done} to {self.tuple_text(step.normalized)}" if mode.redirects else ""
+        to = f", {mode.participle} to {self.tuple_text(step.normalized)}" if mode.redirects else ""
         return f", out of bounds{to}"
 
     def _name(self, role: str) -> str:

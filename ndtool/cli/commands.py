@@ -22,8 +22,8 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.rules.operators import (
-    COMMON,
-    EVERY,
+    ALL_OPERATORS,
+    COMMON_ATTRIBUTES,
     LOWERED,
     LOWERED_INPUTS,
     Attributes,
@@ -219,7 +219,7 @@ def reporting_on(
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
     variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
-    names = (*operator_of(operator).attributes, *COMMON)
+    names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
@@ -227,7 +227,9 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
+    if command_line[0] not in {operator.command for operator in ALL_OPERATORS.values()} | {
+        "convert"
+    }:
         return False
     output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, following in pairwise([*command_line, ""]):
@@ -322,14 +324,14 @@ def _run_command(operator: Operator) -> click.Command:
             *options.RESOURCES,
             *options.CLUSTER,
         ),
-        operator.does,
+        operator.summary,
         " ".join([*files, *flags(operator), "-o out.npy"]),
     )
 
 
 def operators() -> list[click.Command]:
     """Return the commands of the operators."""
-    return list(map(_run_command, EVERY.values()))
+    return list(map(_run_command, ALL_OPERATORS.values()))
 
 
 def convert() -> click.Command:

@@ -45,7 +45,7 @@ def _access(source: Source) -> str:
     if is_literal(source.name):
         return "a literal"
     if not isinstance(source, Flat):
-        return f"{name}, read by chunks of {list(metadata.grid)}"
+        return f"{name}, read by chunks of {list(metadata.block_shape)}"
     access = "fetched by byte ranges"
     if source.local_range is not None:
         access = "mapped" if source.local_range.mapped else "in memory"

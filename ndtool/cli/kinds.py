@@ -112,7 +112,7 @@ def spec(word: str) -> str:
     """Return a standard to validate against."""
     from ndtool.rules import specs
 
-    specs.require(word)
+    specs.require_valid(word)
     return word
 
 

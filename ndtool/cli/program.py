@@ -11,7 +11,7 @@ from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
-from ndtool.rules.operators import EVERY, Operator
+from ndtool.rules.operators import ALL_OPERATORS, Operator
 
 _COMPLETE = "_NDTOOL_COMPLETE"
 _NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of help; _WIDTH away from terminals
@@ -25,7 +25,7 @@ class _Group(helppages.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; for another name of an operator, the error suggests ndtool's."""
         name = args[0]
-        titles = {operator.title: operator.command for operator in EVERY.values()}
+        titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
         correct = titles.get(name, name.replace("_", "-"))
         if name not in self.commands and correct in self.commands:
             ctx.fail(f"no such command {name!r}: did you mean {correct!r}?")
@@ -52,7 +52,7 @@ def _group(
 
 
 def _of_all(name: str, make: Callable[[Operator], click.Command], text: str) -> click.Group:
-    return _group(name, {"Commands": list(map(make, EVERY.values()))}, text)
+    return _group(name, {"Commands": list(map(make, ALL_OPERATORS.values()))}, text)
 
 
 def program() -> click.Group:

@@ -23,7 +23,14 @@ from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import lines
 from ndtool.cli.reporter import Reporter, table
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.operators import EVERY, LOWERED, LOWERED_INPUTS, OPERATORS, Operator, operator_of
+from ndtool.rules.operators import (
+    ALL_OPERATORS,
+    LOWERED,
+    LOWERED_INPUTS,
+    OPERATORS,
+    Operator,
+    operator_of,
+)
 
 if TYPE_CHECKING:
     from ndtool.analysis.stats import Stats
@@ -184,7 +191,7 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
-    operators = EVERY.items()
+    operators = ALL_OPERATORS.items()
     names = [name for name, operator in operators if command in (None, operator.command)]
     reporter.specs([row for row in specs.TABLE if row.operator in names])
 
@@ -227,7 +234,7 @@ def explain(operator: Operator) -> click.Command:
         " computed from: index tuple, data and updates. --from shows where an element of"
         f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
-        " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
+        " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.output_index}"]),
     )
 
 
@@ -289,7 +296,7 @@ def inspect() -> click.Command:
 
 def spec() -> click.Command:
     """Return the command that shows what the standards accept."""
-    choice = click.Choice([operator.command for operator in EVERY.values()])
+    choice = click.Choice([operator.command for operator in ALL_OPERATORS.values()])
     return command(
         "spec",
         _spec,

@@ -8,7 +8,7 @@ from ndtool.analysis.records import attributes_of, notes_of
 from ndtool.arrays.source import MemberInfo, OperatorNode
 from ndtool.errors import format_size, printable
 from ndtool.rules.inference import Inference
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.rules.specs import Row
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
 
 def title(inference: Inference) -> str:
     """Return a call in one line: operator, inputs, attributes."""
-    inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
+    inputs = [f"{role} {format_type(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
     values = attributes_of(inference)
     if len(values) > 1 and not values.get("batch_dims"):
         values.pop("batch_dims", None)
@@ -54,7 +54,7 @@ def title(inference: Inference) -> str:
 
 def summary(inference: Inference) -> list[str]:
     """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
-    rule = inference.trace.decisive
+    rule = inference.trace.output_step
     return [title(inference), f"{rule.rule} = {rule.numbers}", conclusion(inference)[-1]]
 
 
@@ -71,9 +71,9 @@ def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
 
 def conclusion(inference: Inference) -> list[str]:
     """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
-    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
+    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumptions]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {format_size(inference.nbytes)}"
-    return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
+    return [*assumed, f"output {format_type(inference.dtype, inference.plan.output)}{size}"]
 
 
 def plan_text(plan: Plan) -> str:
@@ -129,11 +129,11 @@ def entry_cells(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
         return (name, reason, "", "", *("" for _ in notes), "")
     big = ", big-endian" if metadata.dtype.order == ">" else ""
     order = "Fortran" if metadata.order == "F" else "C"
-    if metadata.grid != metadata.shape:
-        order = f"chunks of {list(metadata.grid)}"
+    if metadata.block_shape != metadata.shape:
+        order = f"chunks of {list(metadata.block_shape)}"
     return (
         name,
-        metadata.described,
+        metadata.description,
         order + big,
         str(metadata.nbytes),
         *(_note(notes_of(metadata).get(key, "")) for key in notes),

@@ -28,7 +28,7 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.redaction import LONG, foreign, in_fields, redacted
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Reporter:
         if self.json:
             self.put_json(json_records.converted_record(conversion, preserved, seconds))
         elif self._is_interactive() and request.output != "-":
-            _say_line(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
+            _say_line(_wrote(request.output, metadata.description, metadata.nbytes, seconds))
         if preserved and not (self.json or self.quiet):
             _say_line(_preserved(preserved))
 
@@ -355,7 +355,7 @@ def table(
 
 
 def _output(inference: Inference) -> str:
-    return described(inference.dtype, inference.plan.output)
+    return format_type(inference.dtype, inference.plan.output)
 
 
 def _wrote(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:

@@ -76,7 +76,7 @@ def make_bounds_error(
     tuple_number, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
-    alone = isinstance(plan, ElementsPlan) or plan.plain
+    alone = isinstance(plan, ElementsPlan) or plan.has_scalar_indices
     return BoundsError(
         position=layouts.unravel_index(tuple_number, plan.positions),
         component=None if alone else component,

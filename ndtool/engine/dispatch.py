@@ -84,6 +84,6 @@ def scatter(work: ScatterCall, data: Operand | None, shape: Shape) -> bool:
         copies.normalize(data, shape, dtype, order, work.out, work.threads)
     if not scatters.scatter(work):
         return False
-    if dtype.unit > 1 and order != dtype.order:
-        copies.swap_bytes(work.out, dtype.unit)
+    if dtype.swap_size > 1 and order != dtype.order:
+        copies.swap_bytes(work.out, dtype.swap_size)
     return True

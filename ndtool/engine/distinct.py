@@ -46,7 +46,7 @@ def stored_tuples(plan: Plan, negatives: bool) -> StoredTuples:
     tuples = prod(plan.positions)
     if isinstance(plan, ElementsPlan):
         return StoredTuples(plan, bind_rows(plan, negatives), tuples, 1, prod(plan.data))
-    once = plan._replace(batch=plan.groups, tuples=tuples)
+    once = plan._replace(batch=plan.index_batch, tuples=tuples)
     rows = prod(once.batch) * prod(once.sizes)
     return StoredTuples(plan, bind_rows(once, negatives), tuples, plan.k, rows)
 

@@ -21,7 +21,7 @@ from ndtool.engine.updates import ScatterCall, apply_counted, copy_data
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 
 
 def scatter(s: ScatterCall) -> bool:
@@ -118,7 +118,11 @@ def _in_order(s: ScatterCall) -> bool:
 def _is_worth_copies(s: ScatterCall, threads: int) -> bool:
     """Whether each thread can update its own copy: copies are small, and results are the same."""
     small = threads * len(s.out) <= min(tuning.CACHE_SIZE, len(s.updates))
-    return small and not s.reduction_options.is_counted and bool(identity(s.dtype, s.reduction))
+    return (
+        small
+        and not s.reduction_options.is_counted
+        and bool(combining_identity(s.dtype, s.reduction))
+    )
 
 
 def _by_copies(s: ScatterCall, runs: BoundSlices, threads: int) -> bool:
@@ -126,7 +130,7 @@ def _by_copies(s: ScatterCall, runs: BoundSlices, threads: int) -> bool:
     size, spec, addressing = len(s.out), s.update_spec(runs.width), runs.addressing
     copies = memoryview(bytearray(threads * size))
     options = KernelOptions(threads, False, copies)
-    neutral = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
+    neutral = combining_identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
     copies[:size] = neutral
     step = max(1, tuning.WORK_ITEM // (runs.width + runs.components * s.indices.itemsize))
     for first in range(0, runs.tuples, step):

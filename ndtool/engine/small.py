@@ -35,8 +35,8 @@ def bind_small_call(
     ):
         return None
     order = dispatch.arithmetic_order(dtype, reduction)
-    swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]
-    if swapped or (index.unit > 1 and index.order != NATIVE):
+    swapped = [t for t in (dtype, new) if t is not None and t.swap_size > 1 and t.order != order]
+    if swapped or (index.swap_size > 1 and index.order != NATIVE):
         return None
     strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
     runs = bind.bind_slices(plan, strides, dtype.itemsize, negatives)

@@ -46,7 +46,7 @@ def _array(argument: str) -> tuple[ArrayMetadata, bytes]:
     try:
         if kind != "full" and dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
             raise DtypeError(f"{kind} of {dtype.name}: expected a type of numbers")
-        element = filling.element(value, dtype)
+        element = filling.encode(value, dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(argument)}: {exc.message}") from None
     return ArrayMetadata(dtype, shape, "C", shape, {}), element

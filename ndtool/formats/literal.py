@@ -71,8 +71,8 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
     shape: list[int] = []
     level: list[Any] = [nested]
     while any(type(item) is list for item in level):
-        if len(shape) == shapes.MOST_RANK:
-            _refuse(argument, f"rank above {shapes.MOST_RANK}: valid 0..{shapes.MOST_RANK}")
+        if len(shape) == shapes.MAX_RANK:
+            _refuse(argument, f"rank above {shapes.MAX_RANK}: valid 0..{shapes.MAX_RANK}")
         sizes = [len(item) if type(item) is list else -1 for item in level]
         if len(set(sizes)) > 1:
             other = next(n for n, size in enumerate(sizes) if size != sizes[0])

@@ -8,7 +8,7 @@ from contextlib import closing
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redacted
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
@@ -62,10 +62,10 @@ def typed(argument: str, name: str, sizes: str, offset: int = 0) -> tuple[Dtype,
     dtype = dtypes.from_name(name)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     claimed = prod(size or 1 for size in shape) * dtype.itemsize
-    if len(shape) > shapes.MOST_RANK or max(*shape, 0, claimed, offset) > shapes.MOST:
+    if len(shape) > shapes.MAX_RANK or max(*shape, 0, claimed, offset) > shapes.MAX_SIZE:
         raise UsageError(
-            f"{printable(argument)}: valid up to {shapes.MOST_RANK} sizes and {shapes.MOST} bytes,"
-            " axes of size 0 counted as 1"
+            f"{printable(argument)}: valid up to {shapes.MAX_RANK} sizes and {shapes.MAX_SIZE}"
+            " bytes, axes of size 0 counted as 1"
         )
     return dtype, shape
 
@@ -100,4 +100,4 @@ def _checked(storage: File, argument: str, raw: Raw) -> str | None:
             f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
-    return surplus(argument, surplus_bytes) if raw.ends else None
+    return trailing_bytes_warning(argument, surplus_bytes) if raw.ends else None

@@ -142,7 +142,7 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
 
     Model files require both. Packed elements must be the last of the file, which becomes shorter.
     """
-    is_swapped = dtype.order == ">" and dtype.unit > 1
+    is_swapped = dtype.order == ">" and dtype.swap_size > 1
     if not is_swapped and dtype.bits % 8 == 0:
         return
     from ndtool.engine import copies, packing
@@ -152,7 +152,7 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         if len(block) < min(BLOCK_SIZE, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")
         if is_swapped:
-            copies.swap_bytes(memoryview(block), dtype.unit)
+            copies.swap_bytes(memoryview(block), dtype.swap_size)
             write_at(fd, offset, block)
         else:
             packed = packing.pack(bytes(block), dtype.bits)

@@ -9,7 +9,7 @@ from ndtool.rules.plans import Shape
 Box = tuple[tuple[int, int], ...]  # (start, stop) of a block along every axis
 
 
-def blocks_along(shape: Shape, grid: Shape) -> Shape:
+def grid_shape(shape: Shape, grid: Shape) -> Shape:
     """Return the number of blocks along every axis.
 
     >>> blocks_along((5, 4), (2, 4))
@@ -18,35 +18,35 @@ def blocks_along(shape: Shape, grid: Shape) -> Shape:
     return tuple(-(-size // max(1, step)) for size, step in zip(shape, grid, strict=True))
 
 
-def blocks(shape: Shape, grid: Shape) -> int:
+def count_blocks(shape: Shape, grid: Shape) -> int:
     """Return the number of blocks of a grid.
 
     >>> blocks((5, 4), (2, 4))
     3
     """
-    return prod(blocks_along(shape, grid))
+    return prod(grid_shape(shape, grid))
 
 
 def box(shape: Shape, grid: Shape, number: int) -> Box:
-    """Return the start and stop of a block along every axis.
+    """Return (start, stop) along every axis of a block, by its row-major index in the grid.
 
     >>> box((5, 4), (2, 4), 2)
     ((4, 5), (0, 4))
     """
     bounds = []
-    along = blocks_along(shape, grid)
-    for size, step, count in zip(reversed(shape), reversed(grid), reversed(along), strict=True):
+    counts = grid_shape(shape, grid)
+    for size, step, count in zip(reversed(shape), reversed(grid), reversed(counts), strict=True):
         number, coordinate = divmod(number, count)
         bounds.append((coordinate * step, min(size, (coordinate + 1) * step)))
     return tuple(reversed(bounds))
 
 
 def coordinates(bounds: Box, grid: Shape) -> Shape:
-    """Return the position in a grid of the block that has the first element of a box."""
+    """Return the grid coordinates of the block that contains the first element of a box."""
     return tuple(start // step for (start, _), step in zip(bounds, grid, strict=True))
 
 
-def sizes(bounds: Box) -> Shape:
+def box_shape(bounds: Box) -> Shape:
     """Return the shape of a block."""
     return tuple(stop - first for first, stop in bounds)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.sink import Sink, deliver
+from ndtool.arrays.sink import Sink, write_array
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
 from ndtool.engine.copies import WriteAt
@@ -46,7 +46,7 @@ def whole_output(
         sink.metadata.nbytes, f"temporary copy of {sink.name}", directory=directory
     )
     yield buffer, None
-    deliver(buffer, sink, threads, progress)
+    write_array(buffer, sink, threads, progress)
 
 
 def gather(
@@ -63,7 +63,7 @@ def gather(
         with whole_output(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
-                out, inference.filling * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
+                out, inference.fill_bytes * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
             )
         return
 
@@ -77,7 +77,7 @@ def gather(
     if kernel.packs_data and loaded.constant is None:
         byte_range, data = _packed(loaded)
         kernel = choose()
-    if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
+    if kernel.slices is not None and sink.metadata.block_shape == sink.metadata.shape:
         yield ""
         _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
         return

@@ -95,7 +95,7 @@ def load(
 
     touched: the parts to read, None for all. dry: whether to reserve space and read nothing.
     """
-    byte_range = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
+    byte_range = source.load_array(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
     return Loaded(call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry)
 
@@ -147,7 +147,11 @@ def validate(call: OpenCall) -> Validated:
 
 def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices and their handling for kernels."""
-    filling = bind.repeat_fill_value(inferred.plan, inferred.filling) if handling.skips else None
+    filling = (
+        bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
+        if handling.may_skip_tuples
+        else None
+    )
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 

@@ -94,7 +94,7 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
     arrays.append((chunk_buffers(out, True), "the output", out))
     buffers, name, metadata = max(arrays, key=lambda item: item[0])
     if buffers > limit:
-        nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         raise ResourceError(
             f"{argument_name(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory:"
             f" more than the {limit} of --memory"
@@ -155,7 +155,7 @@ def planned(
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
     """Whether an input or the output has chunks."""
     inputs_chunked = any(not isinstance(source, Flat) for source in call.sources.values())
-    return inputs_chunked or out.in_chunks
+    return inputs_chunked or out.is_chunked
 
 
 def _partition_chunked(
@@ -177,7 +177,7 @@ def _partition_chunked(
     chunk_bytes = (
         PAGE + rows.width
         if isinstance(data, Flat)
-        else prod(metadata["data"].grid) * out.dtype.itemsize
+        else prod(metadata["data"].block_shape) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
     if gathers:
@@ -193,13 +193,13 @@ def _partition_chunked(
     if fits:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
-        is_read_in_turn = metadata["data"].in_chunks and data.concurrency == 1
+        is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
     from ndtool.runs.external import choice
 
     minimums = list[int]()
-    for output in (out, out._replace(grid=out.shape, layout=None)):  # or assemble its chunks
+    for output in (out, out._replace(block_shape=out.shape, layout=None)):  # or assemble its chunks
         written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
         if partitioning := choice.chosen(partition, budget, allowed):
@@ -234,7 +234,7 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], Flat) and (gathers or not out.in_chunks)
+    flat = isinstance(call.sources["data"], Flat) and (gathers or not out.is_chunked)
     return rows_of(call.inference, flat)
 
 
@@ -248,7 +248,7 @@ def partition_chunks(
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, out)
     units = units_of(call.inference, metadata, out, _at_once(call, concurrency))
-    if not metadata["data"].in_chunks and (not call.inference.scatters or not out.in_chunks):
+    if not metadata["data"].is_chunked and (not call.inference.scatters or not out.is_chunked):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)

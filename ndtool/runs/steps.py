@@ -257,7 +257,7 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
 
 def _handled(inferred: Inference, outside: BoundsError) -> str:
     """Return the warning how many indices are out of bounds, and what the mode did with them."""
-    done, first = inferred.mode.done, ", ".join(outside.places)
+    done, first = inferred.mode.participle, ", ".join(outside.places)
     if inferred.attributes.out_of_bounds == "fill":
         done += f" with {inferred.attributes.fill or 0}"
     literal = is_literal(inferred.inputs["indices"].name)

@@ -32,8 +32,8 @@ _ARRAYS = 6  # arrays of SLAB int64 numbers that exist at a time
 def memory(metadata: ArrayMetadata) -> int:
     """Estimate the bytes of memory that computing the touched parts takes."""
     count = (
-        grid.blocks(metadata.shape, metadata.grid)
-        if metadata.in_chunks
+        grid.count_blocks(metadata.shape, metadata.block_shape)
+        if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
     return min(count, FLAGS) + _ARRAYS * 8 * SLAB
@@ -63,13 +63,15 @@ class Gathered:
             b = len(plan.batch)
             self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
             self._axes = tuple(range(b, b + plan.k))
-            self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
+            self._positions = (
+                plan.with_index_tuples.indices[:-1] if plan.has_scalar_indices else plan.positions
+            )
         self._step: Shape | None = None
         self._marks: Marks | None = None
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
-        coordinates = grid.blocks_along(self._plan.data, step)
+        coordinates = grid.grid_shape(self._plan.data, step)
         row_count = len(self._row_shape)
         if self._marks is None or self._step != step:
             strides = layouts.contiguous_strides(coordinates[:row_count], 1)
@@ -111,10 +113,10 @@ class Gathered:
     def _stored_numbers(self, numbers: Numbers) -> Numbers:
         """Return the rows of the stored indices that have tuples; batches may share them."""
         plan = self._plan
-        if isinstance(plan, ElementsPlan) or plan.repeats == 1:
+        if isinstance(plan, ElementsPlan) or plan.batch_repeats == 1:
             return numbers
-        per_batch = plan.per_batch
-        return numbers // (plan.repeats * per_batch) * per_batch + numbers % per_batch
+        per_batch = plan.tuples_per_batch
+        return numbers // (plan.batch_repeats * per_batch) * per_batch + numbers % per_batch
 
     def _marked(self, steps: Shape, strides: Shape, granule: int, count: int) -> Marks:
         """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""

@@ -16,7 +16,7 @@ from ndtool.cli.html.linked import linked_to, links_of
 from ndtool.cli.html.markup import element
 from ndtool.cli.html.sentences import Sentences, name_of
 from ndtool.errors import argument_name
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
 
 LONG = 16  # elements up to which a line is not folded
@@ -133,7 +133,7 @@ class Grids:
             "figcaption",
             element("strong", title),
             " ",
-            element("span", described(dtype, grid.shape), class_="type"),
+            element("span", format_type(dtype, grid.shape), class_="type"),
             element("span", name, class_="file") if name not in (None, role) else None,
             element("span", _axes(grid), class_="axes"),
         )
@@ -144,7 +144,7 @@ class Grids:
             panels.nested(()) if prod(grid.shape) else element("p", "no elements", class_="hint"),
             class_=f"array {role}",
             role="group",
-            aria_label=f"{title}, {described(dtype, grid.shape)}",
+            aria_label=f"{title}, {format_type(dtype, grid.shape)}",
             data_columns=panels.columns,
         )
 

@@ -97,7 +97,7 @@ def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
     inner = first.inner if len(names) == 1 else (*first.inner, len(names))
     shape = (sum(table.lengths), *inner)
     claimed = prod(size or 1 for size in shape) * first.dtype.itemsize
-    if min((*table.lengths, *shape)) < 0 or claimed > shapes.MOST:
+    if min((*table.lengths, *shape)) < 0 or claimed > shapes.MAX_SIZE:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
     step = max(table.lengths, default=0)
     if step * prod(inner) * first.dtype.itemsize > LARGEST:
@@ -121,9 +121,9 @@ class ColumnsSource(StoredSource):
         self._buffer: memoryview | None = None
         self._offsets = [0, *accumulate(table.lengths)]  # first row of each group
 
-    def whole(self, touched: Touched | None = None) -> ByteRange | None:
+    def load(self, touched: Touched | None = None) -> ByteRange | None:
         metadata = self.metadata
-        if metadata.in_chunks:
+        if metadata.is_chunked:
             return None
         with self._lock:
             if self._buffer is None:
@@ -134,11 +134,11 @@ class ColumnsSource(StoredSource):
     def block(self, number: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
-        if (byte_range := self.whole()) is not None:
+        if (byte_range := self.load()) is not None:
             return byte_range.buffer
-        (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.grid, number)
+        (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, number)
         with self._lock:
             block = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
             for group, offset in enumerate(self._offsets[:-1]):
@@ -147,15 +147,15 @@ class ColumnsSource(StoredSource):
                         low, high = max(row, first), min(row + len(values), stop)
                         if low < high:
                             block[low - first : high - first] = values[low - row : high - row]
-        return bytes_of(block).toreadonly()
+        return as_bytes(block).toreadonly()
 
     def _decode(self, write: Callable[[int, memoryview], object]) -> None:
         """Write all rows."""
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
         for group in range(len(self._table.lengths)):
             for row, values in self._batches(group):
-                write(row * self._row, bytes_of(values))
+                write(row * self._row, as_bytes(values))
 
     def _batches(self, group: int) -> Iterator[tuple[int, Any]]:
         """Yield the rows of a group: the first row, and an ndarray of some of them."""

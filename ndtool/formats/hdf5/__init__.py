@@ -165,7 +165,7 @@ def _described(dataset: Dataset) -> tuple[str, str]:
             return dataset.name, printable(dataset.problem, 80)
         with library_errors(""):
             layout = datasets.layout_of(dataset.node, "", 0)
-            return dataset.name, datasets.metadata_of(dataset.node, "", layout).described
+            return dataset.name, datasets.metadata_of(dataset.node, "", layout).description
     except NdtoolError as exc:
         return dataset.name, exc.message.removeprefix(": ")
 

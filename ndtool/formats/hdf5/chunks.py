@@ -52,8 +52,8 @@ class ChunkTable:
         if dataset.chunk_iter(add):
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
-        along = grid.blocks_along(metadata.shape, metadata.grid)
-        coordinates, rest = np.divmod(table[:, :rank], np.array(metadata.grid, np.uint64))
+        along = grid.grid_shape(metadata.shape, metadata.block_shape)
+        coordinates, rest = np.divmod(table[:, :rank], np.array(metadata.block_shape, np.uint64))
         valid = (coordinates < np.array(along, np.uint64)).all(1) & ~rest.any(1)
         steps = np.array(layouts.contiguous_strides(along, 1), np.uint64)
         numbers = (coordinates[valid] * steps).sum(1, dtype=np.uint64)
@@ -99,19 +99,19 @@ class ChunkedSource(StoredSource):
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
         self.concurrency = pool.MAX_THREADS if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
-        self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        self._nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
         self._fill: bytes | None = None
         self._lock = Lock()
 
-    def whole(self, touched: Touched | None = None) -> None:
+    def load(self, touched: Touched | None = None) -> None:
         if (download := getattr(self._storage, "download", None)) is not None:
             download(self._ranges(touched))
 
     def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
         """Return the byte ranges of the chunks with touched elements, ascending."""
-        shape, step = self.metadata.shape, self.metadata.grid
-        numbers = range(grid.blocks(shape, step)) if touched is None else touched.blocks(step)
+        shape, step = self.metadata.shape, self.metadata.block_shape
+        numbers = range(grid.count_blocks(shape, step)) if touched is None else touched.blocks(step)
         with library_errors(self.name):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
         return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
@@ -119,10 +119,10 @@ class ChunkedSource(StoredSource):
     def block(self, number: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
-        box = grid.box(self.metadata.shape, self.metadata.grid, number)
-        sizes = grid.sizes(box)
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, number)
+        sizes = grid.box_shape(box)
         with library_errors(self.name):
             chunk = self._find(number)
             if chunk is None:
@@ -132,8 +132,8 @@ class ChunkedSource(StoredSource):
                 block = self._read_by_library(box)
             else:
                 inside: Any = (..., *map(slice, sizes))
-                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.grid)[inside]
-        return bytes_of(block).toreadonly()
+                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[inside]
+        return as_bytes(block).toreadonly()
 
     def _find(self, number: int) -> Chunk | None:
         with self._lock:
@@ -157,7 +157,9 @@ class ChunkedSource(StoredSource):
         """Return a chunk's elements, None if h5py has to decode them."""
         filters = self._layout.filters
         # Chunks at the end of an axis may be stored without filters, which the table does not say.
-        is_ambiguous = filters and sizes != self.metadata.grid and chunk.nbytes == self._nbytes
+        is_ambiguous = (
+            filters and sizes != self.metadata.block_shape and chunk.nbytes == self._nbytes
+        )
         if not self._layout.is_native or is_ambiguous:
             return None
         raw: Any = self._storage.read(chunk.position, chunk.nbytes, self.name)
@@ -171,7 +173,7 @@ class ChunkedSource(StoredSource):
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np
 
-        sizes = grid.sizes(box)
+        sizes = grid.box_shape(box)
         block: Any = np.empty(sizes, self._dtype)
         space, memory = self._dataset.get_space(), library().h5s.create_simple(sizes)
         space.select_hyperslab(tuple(first for first, _ in box), sizes)

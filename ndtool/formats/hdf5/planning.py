@@ -54,7 +54,7 @@ def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
         old.close()
     if layout is None:
         return metadata
-    return metadata._replace(grid=layout.chunks, layout=layout)
+    return metadata._replace(block_shape=layout.chunks, layout=layout)
 
 
 def read(old: CurrentFile, target: Target, metadata: ArrayMetadata) -> OldContent:

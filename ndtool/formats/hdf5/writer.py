@@ -65,7 +65,7 @@ class DatasetFrame(Frame):
         layout, shape = self._metadata.layout, self._metadata.shape
         if layout is None:
             return self._metadata.nbytes
-        count = grid.blocks(shape, layout.chunks)
+        count = grid.count_blocks(shape, layout.chunks)
         each = 0 if layout.codecs else prod(layout.chunks) * self._metadata.dtype.itemsize
         return count * (each + _ENTRY)
 
@@ -184,24 +184,24 @@ class ChunkSink(FileSink):
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        nbytes = prod(grid.sizes(box)) * self.metadata.dtype.itemsize
-        chunk = self._partial.put(start, view, block, nbytes)
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        nbytes = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
+        chunk = self._partial.add(start, view, block, nbytes)
         if chunk is not None:
             self._put(box, chunk)
-            self._partial.count(block)
+            self._partial.mark_written(block)
 
     def _put(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
-        metadata, sizes = self.metadata, grid.sizes(box)
+        metadata, sizes = self.metadata, grid.box_shape(box)
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
         origin, dataset = tuple(first for first, _ in box), self._frame.dataset
         with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
             if names in datasets.NATIVE:
-                chunk = padded(chunk, metadata.grid)
+                chunk = padded(chunk, metadata.block_shape)
                 dataset.write_direct_chunk(origin, _encoded(chunk, metadata.layout.codecs))
             else:
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
@@ -211,7 +211,7 @@ class ChunkSink(FileSink):
 
     def finish(self) -> Any:
         metadata = self.metadata
-        self._partial.require(grid.blocks(metadata.shape, metadata.grid))
+        self._partial.require_all(grid.count_blocks(metadata.shape, metadata.block_shape))
         return super().finish()
 
     def abort(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
@@ -51,7 +51,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
     else:
         header, buffer = directory.inflate(storage.peek, chosen, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
-    warning = surplus(label, chosen.size - header.offset - header.nbytes)
+    warning = trailing_bytes_warning(label, chosen.size - header.offset - header.nbytes)
     return Flat(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
@@ -98,7 +98,7 @@ def _entry(storage: LocalFile, path: str, member: Member) -> MemberInfo:
         header, position = directory.read_header(storage.peek, member, label)
     except NdtoolError as exc:
         return MemberInfo.invalid(label, member.name, size, exc)
-    warning = surplus(label, member.size - header.offset - header.nbytes)
+    warning = trailing_bytes_warning(label, member.size - header.offset - header.nbytes)
     problem = "" if member.mappable else f"compressed with {directory.METHODS[member.method]}"
     metadata = npy.metadata_of(header)
     return MemberInfo(label, member.name, metadata, position, size, problem, warning)

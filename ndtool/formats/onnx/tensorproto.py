@@ -8,7 +8,7 @@ from ndtool.formats.onnx import wire
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 
 RANK = 64
 LARGEST = 2**63 - 1
@@ -224,7 +224,7 @@ class Fields:
                 self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{LARGEST}")
         shape = tuple(self.dims)
         if prod(size or 1 for size in shape) * element.dtype.itemsize > LARGEST:
-            claimed = described(element.dtype, shape)
+            claimed = format_type(element.dtype, shape)
             self.refuse(f"it claims {claimed}: valid up to {LARGEST} bytes, sizes of 0 count as 1")
         external = self.external if self.is_external else None
         tensor = Tensor(self.name, element, shape, self._values(element), external)

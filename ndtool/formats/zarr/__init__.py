@@ -102,20 +102,20 @@ class ZarrSource:
         self._lock = RLock()
         self._metadata = self._metadata_fingerprint()
 
-    def whole(self, touched: Touched | None = None) -> None:
+    def load(self, touched: Touched | None = None) -> None:
         return None
 
     def block(self, number: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
         metadata = self.metadata
-        box = grid.box(metadata.shape, metadata.grid, number)
-        sizes = grid.sizes(box)
+        box = grid.box(metadata.shape, metadata.block_shape, number)
+        sizes = grid.box_shape(box)
         key = self._record(grid.coordinates(box, self._files))
         with store.converted_errors(self.name):
-            raw = self._read(key, grid.coordinates(box, metadata.grid))
+            raw = self._read(key, grid.coordinates(box, metadata.block_shape))
             if raw is None:
                 block = np.zeros(sizes, numpy_dtype(metadata.dtype))
                 if (fill := self._array.metadata.fill_value) is not None:
@@ -124,7 +124,7 @@ class ZarrSource:
                 inside: Any = (..., *map(slice, sizes))
                 block = self._layout.chain.decode(raw)[inside]
                 del raw
-        return bytes_of(block).toreadonly()
+        return as_bytes(block).toreadonly()
 
     def _read(self, key: str, coordinates: Shape) -> bytes | None:
         """Return the bytes of the chunk at grid coordinates, None if it is missing."""
@@ -167,7 +167,7 @@ class ZarrSource:
     def _record(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
         number, key = 0, self._key(coordinates)
-        counts = grid.blocks_along(self.metadata.shape, self._files)
+        counts = grid.grid_shape(self.metadata.shape, self._files)
         for count, i in zip(counts, coordinates, strict=True):
             number = number * count + i
         with self._lock:

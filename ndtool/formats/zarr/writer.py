@@ -50,17 +50,19 @@ class Chunks:
         """Encode and write a block."""
         import numpy as np
 
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        chunk: Any = np.ndarray(grid.sizes(box), self._dtype, view)
-        chunk_key = self._array.metadata.encode_chunk_key(grid.coordinates(box, self.metadata.grid))
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        chunk: Any = np.ndarray(grid.box_shape(box), self._dtype, view)
+        chunk_key = self._array.metadata.encode_chunk_key(
+            grid.coordinates(box, self.metadata.block_shape)
+        )
         key = f"{self._array.path}/{chunk_key}".lstrip("/")
         with zarr.converted_errors(self.name, OutputError):
-            self._put(key, self._layout.encode(padded(chunk, self.metadata.grid)))
+            self._put(key, self._layout.encode(padded(chunk, self.metadata.block_shape)))
 
     def nbytes(self, block: int) -> int:
         """Return the size of a block in bytes."""
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        return prod(grid.sizes(box)) * self.metadata.dtype.itemsize
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        return prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
 
     def close(self) -> None:
         """Do nothing: no file is open between writes."""
@@ -86,12 +88,14 @@ class ZarrSink:
             documents, array = _created(self._output.within, metadata, target, self._site)
             if metadata.layout != zarr.metadata_of(array, target.path).layout:
                 raise OutputError(f"{printable(self.name)} changed during the run")
-            self._files = grid.blocks(metadata.shape, metadata.grid) if metadata.nbytes else 0
+            self._files = (
+                grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
+            )
             self._chunks = Chunks(self.name, metadata, array, self._output.put)
             with zarr.converted_errors(self.name, OutputError):
                 for key, body in documents.items():
                     self._output.put(key, body)
-            total, each = metadata.nbytes, prod(metadata.grid) * metadata.dtype.itemsize
+            total, each = metadata.nbytes, prod(metadata.block_shape) * metadata.dtype.itemsize
             if array.compressors:  # compressed sizes are unknown
                 total = each = 0
             self._output.require_space(self._files, total, each)
@@ -113,14 +117,14 @@ class ZarrSink:
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        chunk = self._partial.put(start, view, block, self._chunks.nbytes(block))
+        chunk = self._partial.add(start, view, block, self._chunks.nbytes(block))
         if chunk is not None:
             self._chunks.put(block, chunk)
-            self._partial.count(block)
+            self._partial.mark_written(block)
 
     def finish(self) -> Unpublished:
         if not self._is_shared:
-            self._partial.require(self._files)
+            self._partial.require_all(self._files)
         with os_errors(self.name, OutputError):
             self._output.sync()
         return self._output
@@ -134,7 +138,7 @@ def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     _, array = _created("", metadata, target, location.resolve(target))
     layout = zarr.metadata_of(array, target.path).layout
     assert layout is not None, "an array of a store has chunks"
-    return metadata._replace(grid=layout.unit, layout=layout)
+    return metadata._replace(block_shape=layout.file_shape, layout=layout)
 
 
 def _created(

@@ -47,18 +47,22 @@ class Stored(NamedTuple):
     @property
     def files(self) -> int:
         """The number of objects of a chunked array."""
-        return grid.blocks(self.metadata.shape, self.metadata.unit)
+        return grid.count_blocks(self.metadata.shape, self.metadata.file_shape)
 
     def reads(self, partitioning: Partitioning) -> Counter[str]:
         """Return the requests that read it: each chunk once, or once for each block in it."""
         metadata = self.metadata
         if not self.is_remote or not metadata.nbytes:
             return Counter()
-        if not metadata.in_chunks:
+        if not metadata.is_chunked:
             return Counter(get=1 + -(-metadata.nbytes // http.MAX_REQUEST), head=1)
-        chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
+        chunks, is_sharded = (
+            grid.count_blocks(metadata.shape, metadata.block_shape),
+            int(self.is_sharded),
+        )
         per_chunk = (
-            -(-prod(metadata.grid) * metadata.dtype.itemsize // http.MAX_REQUEST) + is_sharded
+            -(-prod(metadata.block_shape) * metadata.dtype.itemsize // http.MAX_REQUEST)
+            + is_sharded
         )
         reread = self._chunks_read_again(partitioning, chunks)
         # At the end each process looks for changes of the chunks that it read.
@@ -68,11 +72,11 @@ class Stored(NamedTuple):
     @property
     def is_sharded(self) -> bool:
         """Whether an object has several chunks."""
-        return self.metadata.unit != self.metadata.grid
+        return self.metadata.file_shape != self.metadata.block_shape
 
     def _chunks_read_again(self, partitioning: Partitioning, chunks: int) -> int:
         """Return how many chunks are read again because a block ends in them."""
-        slab, step = 1, self.metadata.grid
+        slab, step = 1, self.metadata.block_shape
         for d, size in enumerate(self.shape):
             if min(step[d], size) > 1:
                 incomplete = d and size % step[d]
@@ -89,7 +93,7 @@ class Stored(NamedTuple):
         """Return the requests that write it."""
         if not self.is_remote:
             return Counter()
-        if self.metadata.in_chunks:
+        if self.metadata.is_chunked:
             return Counter(put=self.files)
         parts = -(-self.metadata.nbytes // upload.MIN_PART)
         return Counter(put=parts + 2 if parts > 1 else 1)
@@ -271,7 +275,7 @@ class Run(NamedTuple):
     def _groups(self, depth: int) -> int:
         """Return the number of groups at a depth."""
         over, shapes = self.partitioning.rows.over, self.partitioning.group_shapes
-        return grid.blocks(over, shapes[depth - 1]) if depth else 1
+        return grid.count_blocks(over, shapes[depth - 1]) if depth else 1
 
     def _blocks(self, depth: int) -> int:
         """Return the number of blocks of all groups at a depth, at most."""

@@ -144,7 +144,7 @@ def writer(
     over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.slice_shape
     if partitioning.gathers:
         over = plan.output[: len(plan.output) - len(run)]
-    if buffer is None and sink.metadata.in_chunks:
+    if buffer is None and sink.metadata.is_chunked:
         return GridWriter(sink, len(over), partitioning.concurrency)
     return FlatWriter(sink, over, buffer)
 
@@ -163,7 +163,7 @@ def _output(call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitS
 
 def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> bool:
     """Whether tasks write complete chunks of an output."""
-    if not output.in_chunks:
+    if not output.is_chunked:
         return True
     metadata = {role: source.metadata for role, source in call.sources.items()}
     units = units_of(call.inference, metadata, output)

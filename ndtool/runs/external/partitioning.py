@@ -78,7 +78,7 @@ class Partitioning(NamedTuple):
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return grid.blocks(self.rows.over, self.partition_shape)
+        return grid.count_blocks(self.rows.over, self.partition_shape)
 
     @property
     def partition_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Partitioning(NamedTuple):
 
     def fan_out(self, depth: int) -> int:
         """Return the number of children that a group at a depth has, at most."""
-        return grid.blocks(
+        return grid.count_blocks(
             self.group_shapes[depth - 1] if depth else self.rows.over, self.group_shapes[depth]
         )
 
@@ -262,13 +262,13 @@ class Partitioning(NamedTuple):
             return tuple((0, size) for size in self.rows.over)
         group, child = divmod(number, self.fan_out(depth - 1))
         outer = self.box(group, depth - 1)
-        sizes = grid.sizes(outer)
+        sizes = grid.box_shape(outer)
         inner = grid.box(sizes, tuple(map(min, self.group_shapes[depth - 1], sizes)), child)
         return tuple((at + a, at + b) for (at, _), (a, b) in zip(outer, inner, strict=True))
 
     def height(self, number: int, depth: int | None = None) -> int:
         """Return the number of rows of a group; depth: None for a partition."""
-        return prod(grid.sizes(self.box(number, depth)))
+        return prod(grid.box_shape(self.box(number, depth)))
 
     def is_combined(self, tuples: int) -> bool:
         """Whether the updates of a partition with so many are combined before they are applied."""
@@ -276,7 +276,7 @@ class Partitioning(NamedTuple):
 
     def children(self, number: int, depth: int) -> int:
         """Return the number of children of a group at a depth."""
-        return grid.blocks(grid.sizes(self.box(number, depth)), self.group_shapes[depth])
+        return grid.count_blocks(grid.box_shape(self.box(number, depth)), self.group_shapes[depth])
 
     def used(self, depth: int) -> Iterator[int]:
         """Yield the numbers of all groups at a depth."""
@@ -327,7 +327,7 @@ def partitioning_for(
 
 def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> tuple[Shape, ...]:
     """Return the shape of a group at each depth, from that of a partition."""
-    count = grid.blocks(over, partition)
+    count = grid.count_blocks(over, partition)
     while True:
         fan_out = max(2, round(count ** (1 / levels)))
         shapes = [partition]
@@ -338,7 +338,7 @@ def _group_shapes(over: Shape, partition: Shape, doubles: bool, levels: int) -> 
                 break
         if len(shapes) > 1 and shapes[0] == over:
             del shapes[0]
-        if max(map(grid.blocks, [over, *shapes], shapes)) <= MOST_CHILDREN:
+        if max(map(grid.count_blocks, [over, *shapes], shapes)) <= MOST_CHILDREN:
             return tuple(shapes)
         levels += 1
 

@@ -46,7 +46,7 @@ def fingerprint_of(
     fingerprint: RunFingerprint = {
         "version": __version__,
         "call": repr((inference.operator, inference.spec, inference.attributes, types)),
-        "rows": (rows.over, rows.width, sources["data"].metadata.unit),
+        "rows": (rows.over, rows.width, sources["data"].metadata.file_shape),
     }
     for role, name in named.items():
         if role != "data" or not inference.scatters:
@@ -70,7 +70,10 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 
 
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
-    if role == "data" and grid.blocks(source.metadata.shape, source.metadata.unit) > LISTED:
+    if (
+        role == "data"
+        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape) > LISTED
+    ):
         return None
     fingerprint = source.fingerprint()
     if fingerprint is None and role == "indices" and name.lstrip()[:1] == "[":

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 
 
 class Rows(NamedTuple):
@@ -54,18 +54,20 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return a call in rows; flat: whether to number the rows along one axis."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    drops = inference.handling.skips
+    drops = inference.handling.may_skip_tuples
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(plan.tuples, entry, over, width, drops, plan.per_batch, plan.repeats)
+        rows = Rows(
+            plan.tuples, entry, over, width, drops, plan.tuples_per_batch, plan.batch_repeats
+        )
     reduction_options, dtype = (
         ReductionOptions.from_attributes(inference.attributes),
         inference.dtype,
     )
-    neutral = identity(dtype, reduction_options.reduction) if inference.scatters else b""
+    neutral = combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
     return rows._replace(
         over=(rows.height,) if flat else rows.over,
         count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),

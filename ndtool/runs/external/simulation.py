@@ -152,7 +152,7 @@ class _Flat:
     """A reader or writer of a flat array that reports its range requests."""
 
     def __init__(self, of: Any, meter: Meter) -> None:
-        self.over, self.width, self.chunk = of.over, of.width, None
+        self.leading_shape, self.width, self.chunk_shape = of.leading_shape, of.width, None
         self._of, self._meter = of, meter
 
     @classmethod

@@ -17,7 +17,7 @@ from ndtool.engine import bind, copies
 from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 from ndtool.runs.external import spill
 from ndtool.runs.external.batches import Allocate, SpilledTuples
 from ndtool.runs.external.partitioning import MOST_CHILDREN
@@ -49,7 +49,7 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     segment = spill.Segment("combine", number, (group.segment + at) * partitioning.partition_bytes)
     with work.partition_buffer() as whole:
         buffer = whole[: height * partitioning.rows.width]
-        neutral = identity(dtype, work.reduction)
+        neutral = combining_identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
             chunk = buffer[start : start + (1 << 20)]
             chunk[:] = neutral * (len(chunk) // len(neutral))
@@ -121,8 +121,8 @@ def _gather(work: Work, group: Group, number: int, at: int) -> TaskResult:
 
 def _chunks(work: Work, box: Box) -> int:
     """Return the number of chunks of a partition; 1 if all are read together."""
-    sizes = grid.sizes(box)
-    count = grid.blocks(sizes, work.arrays.data.chunk or sizes)
+    sizes = grid.box_shape(box)
+    count = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
     return 1 if count > MOST_CHILDREN else count
 
 
@@ -133,14 +133,14 @@ def _missing(
 
     is_read: a flag for each chunk, which this sets.
     """
-    sizes = grid.sizes(box)
-    steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
+    sizes = grid.box_shape(box)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
     if len(is_read) == 1:
         is_new, is_read[0] = not is_read[0], 1
-        return range(grid.blocks(sizes, steps) if is_new else 0)
+        return range(grid.count_blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
     counts = memoryview(bytearray(8 * (len(is_read) + 1))).cast("q")
-    a, indices, tuples = bound(grid.blocks(sizes, (1,) * len(sizes)), local, n, 1)
+    a, indices, tuples = bound(grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1)
     ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
     if _kernels.partition_ids(a, indices, 0, tuples, boxes, ids, rows, counts):
         raise changed()
@@ -160,7 +160,7 @@ def _update(work: Work, group: Group) -> None:
         work.arrays.data.read(box, buffer)
         swaps = bool(group.tuples) and work.swaps_data
         if swaps:
-            copies.swap_bytes(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.swap_size)
         counts = None
         if group.tuples and work.reduction_options.is_counted:
             zeros = memoryview(bytearray(height * partitioning.rows.count_bytes))
@@ -171,7 +171,7 @@ def _update(work: Work, group: Group) -> None:
             _apply(work, group, 0, group.tuples, buffer, counts)
         work.reduction_options.divide_sums(counts, buffer, width, dtype, 1)
         if swaps:
-            copies.swap_bytes(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.swap_size)
         assert work.arrays.output is not None
         work.arrays.output.write(box, buffer)
 

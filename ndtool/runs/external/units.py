@@ -51,7 +51,7 @@ def units_of(
     )
     positions = positions_of(plan) if gathers else ()
     slabs = {"indices": plan.positions, "updates": positions_of(plan)}
-    if not isinstance(plan, ElementsPlan) and plan.repeats > 1:
+    if not isinstance(plan, ElementsPlan) and plan.batch_repeats > 1:
         del slabs["indices"]
     read = [slab(files_of(sources[role]), over) for role, over in slabs.items() if role in sources]
     written = slab(files_of(output), positions) if gathers else 1
@@ -64,23 +64,23 @@ def positions_of(plan: Plan) -> Shape:
 
     Plain indices are repeated for the batches that share them.
     """
-    return plan.unrolled.positions if isinstance(plan, NdPlan) else plan.positions
+    return plan.with_index_tuples.positions if isinstance(plan, NdPlan) else plan.positions
 
 
 def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
     """Return the bytes of the buffers that read, or write, a chunk of an array."""
-    if not metadata.in_chunks:
+    if not metadata.is_chunked:
         return 0
-    layout, nbytes = metadata.layout, prod(metadata.grid) * metadata.dtype.itemsize
-    if layout is not None and layout.is_plain:
+    layout, nbytes = metadata.layout, prod(metadata.block_shape) * metadata.dtype.itemsize
+    if layout is not None and layout.is_unencoded:
         return PLAIN * nbytes
-    count = grid.blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
+    count = grid.count_blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
     return COPIES * nbytes + count * (INNER if written else INDEXED)
 
 
 def files_of(metadata: ArrayMetadata) -> Shape | None:
     """Return the shape of the array in one file, a chunk or shard; None for a flat array."""
-    return metadata.unit if metadata.in_chunks else None
+    return metadata.file_shape if metadata.is_chunked else None
 
 
 def slab(step: Shape | None, positions: Shape) -> int:

@@ -193,7 +193,7 @@ def mismatch(worker_name: str, actual: object, expected: str) -> UsageError:
 
 def _output(target: SharedOutput) -> Any:
     """Reopen the output that the client created and will publish."""
-    if target.metadata.in_chunks:
+    if target.metadata.is_chunked:
         from ndtool.formats.zarr.writer import Chunks
 
         return Chunks.reopen(target)
