@@ -278,7 +278,9 @@ def _check_include_self(spec: str, row: Row, reduction: str) -> None:
             RuleError, spec, row, "attributes", "include_self", "no include_self"
         )
     if REDUCTIONS[reduction].requires_self:
-        others = ", ".join(row.name for row in REDUCTIONS.values() if not row.requires_self)
+        others = ", ".join(
+            name for name, candidate in REDUCTIONS.items() if not candidate.requires_self
+        )
         raise RuleError(
             f"reduction {reduction} always includes the current value: without it only {others}"
         )
