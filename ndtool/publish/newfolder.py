@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 
 from ndtool.errors import OutputError, printable
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.admission import AdmissionLock
 from ndtool.publish.cleanup import NEW_FOLDER, PARTIAL_SUFFIX, boot_id, clean, open_locked, remove
 from ndtool.publish.targets import exists_error
@@ -46,8 +46,8 @@ class NewFolder:
         self._parent, self._name = os.path.split(self._real_path)
         self._temporary, self._lock, self._is_published = "", -1, False
         self.admission_lock = AdmissionLock(path)
-        endings.set_published(False)
-        endings.add_cleanup(self.drop)
+        signals.set_published(False)
+        signals.add_cleanup(self.drop)
         try:
             if abandoned:
                 self._resume(abandoned)
@@ -87,7 +87,7 @@ class NewFolder:
 
     def suspend(self) -> None:
         """Release the temporary folder and keep its content, so that another run can resume it."""
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
         self._temporary = ""
         self._unlock()
 
@@ -172,7 +172,7 @@ class NewFolder:
         self._unlock()  # first, as `remove` may need its descriptor
         error = remove(temporary) if temporary else None
         self._temporary = ""  # last, as a signal handler that interrupts this call repeats it
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
         if error and self._is_published:
             message = f"{self.path} is written, but the replaced store remains at {temporary}"
             raise failure(error, message, OutputError)
