@@ -13,7 +13,7 @@ from outputs import opened
 from outputs import save as write
 
 from ndtool.arrays import source
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
 from ndtool.formats.arrow import parquet
@@ -129,7 +129,7 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     put(f"x.{suffix}", table, 1 << 20, **options)
     for name, wanted in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as one:
-            assert isinstance(one, Flat)
+            assert isinstance(one, FlatSource)
             assert one.load().mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", wanted.dtype, wanted.size, offset=entry.position)

@@ -19,7 +19,7 @@ from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.cli import answers, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
@@ -41,12 +41,12 @@ def opened(case: Case, **attributes: Any) -> OpenCall:
     return OpenCall(request, {role: flat(role, array) for role, array in arrays.items()})
 
 
-def flat(name: str, array: Array) -> Flat:
+def flat(name: str, array: Array) -> FlatSource:
     """Return an array as a source."""
     plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return Flat(name, metadata, ByteRange(memoryview(raw(array))))
+    return FlatSource(name, metadata, ByteRange(memoryview(raw(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:

@@ -45,10 +45,10 @@ class Chunks:
     def load(self, touched: Any = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
-        self.counts[number] += 1
+    def block(self, index: int) -> memoryview:
+        self.counts[index] += 1
         return memoryview(
-            np.array(self.array[self._window(number)], order="C").reshape(-1).view("u1")
+            np.array(self.array[self._window(index)], order="C").reshape(-1).view("u1")
         )
 
     def map(self) -> None:
@@ -66,7 +66,7 @@ class Chunks:
 
 def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
     """Return metadata of a chunked array, perhaps of one chunk."""
-    return metadata._replace(grid=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
+    return metadata._replace(block_shape=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
 
 
 def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -71,9 +71,9 @@ class Blocks:
     def load(self, touched: Any = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
-        at = self._start + sum(_nbytes(self.metadata, n) for n in range(number))
-        return memoryview(self._storage.read(at, _nbytes(self.metadata, number), self.name))
+    def block(self, index: int) -> memoryview:
+        at = self._start + sum(_nbytes(self.metadata, n) for n in range(index))
+        return memoryview(self._storage.read(at, _nbytes(self.metadata, index), self.name))
 
     def recheck(self) -> None:
         if change := self._storage.change():
@@ -96,7 +96,7 @@ class BlockSink:
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name = target.path
         self.metadata = metadata._replace(
-            grid=tuple(min(max(3, size // _BLOCKS), size) for size in metadata.shape)
+            block_shape=tuple(min(max(3, size // _BLOCKS), size) for size in metadata.shape)
         )
         text = "|".join(
             [

@@ -67,11 +67,11 @@ class Positions:
     def __init__(self, shape: Shape, positions: list[Position]) -> None:
         self._shape, self._positions = shape, positions
 
-    def blocks(self, step: Shape) -> Iterator[int]:
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, step), 1)
+        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, block_shape), 1)
         yield from sorted(
-            {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
+            {sum(map(mul, map(floordiv, at, block_shape), strides)) for at in self._positions}
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Source, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
@@ -33,14 +33,14 @@ class TypeSource:
     def __init__(self, name: str, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = name, metadata
 
-    def load(self, touched: Touched | None = None) -> NoReturn:
+    def load(self, touched: AccessedElements | None = None) -> NoReturn:
         """Raise UsageError: a type has no bytes."""
         raise UsageError(
             f"{printable(self.name)} is a type without values: expected a file",
             hint="indices may be a literal, such as '[[5], [7]]'",
         )
 
-    def block(self, number: int) -> NoReturn:
+    def block(self, index: int) -> NoReturn:
         """Raise UsageError as `whole` does."""
         self.load()
 

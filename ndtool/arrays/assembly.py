@@ -29,9 +29,9 @@ class BlockGrid(NamedTuple):
     def block_count(self) -> int:
         return grid.count_blocks(self.shape, self.block_shape)
 
-    def bounds_of(self, number: int) -> grid.Box:
+    def bounds_of(self, index: int) -> grid.Box:
         """Return the bounds of a block along every axis."""
-        return grid.box(self.shape, self.block_shape, number)
+        return grid.box(self.shape, self.block_shape, index)
 
 
 def assemble(
@@ -50,10 +50,10 @@ def assemble(
     other blocks are zeros. label: the buffer's name in errors. progress: progress callback.
     directory: the directory of the unnamed file of a large buffer.
     """
-    total, numbers, extents = block_grid.block_count, iter(range(block_grid.block_count)), None
+    total, indices, extents = block_grid.block_count, iter(range(block_grid.block_count)), None
     if touched_blocks is not None:
         total = sum(1 for _ in touched_blocks(block_grid.block_shape))
-        numbers = touched_blocks(block_grid.block_shape)
+        indices = touched_blocks(block_grid.block_shape)
         if 2 * total < block_grid.block_count:
             extents = _extents(block_grid, touched_blocks(block_grid.block_shape))
     nbytes = prod(block_grid.shape) * block_grid.itemsize
@@ -62,13 +62,13 @@ def assemble(
         return ByteRange(buffer.toreadonly())
     array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
-    def copy_block(number: int) -> None:
-        box = block_grid.bounds_of(number)
+    def copy_block(index: int) -> None:
+        box = block_grid.bounds_of(index)
         array[box_slices(box)] = as_array(
-            read_block(number), grid.box_shape(box), block_grid.itemsize
+            read_block(index), grid.box_shape(box), block_grid.itemsize
         )
 
-    pool.run_all(_report_progress(copy_block, total, progress), numbers, min(threads, total))
+    pool.run_all(_report_progress(copy_block, total, progress), indices, min(threads, total))
     return ByteRange(buffer.toreadonly())
 
 
@@ -82,8 +82,8 @@ def write_blocks(
     """Call write(0, bytes, index) for every block of an array in row-major order."""
     array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
-    def write_block(number: int) -> None:
-        write(0, as_bytes(array[box_slices(block_grid.bounds_of(number))]), number)
+    def write_block(index: int) -> None:
+        write(0, as_bytes(array[box_slices(block_grid.bounds_of(index))]), index)
 
     blocks = block_grid.block_count
     pool.run_all(
@@ -100,8 +100,8 @@ def _report_progress(
     completed = count(1)
     progress(0.0)
 
-    def run_task(number: int) -> None:
-        task(number)
+    def run_task(index: int) -> None:
+        task(index)
         progress(next(completed) / total)
 
     return run_task
@@ -123,12 +123,12 @@ def box_slices(box: grid.Box) -> tuple[Any, ...]:
     return (*(slice(*ends) for ends in box), ...)
 
 
-def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
+def _extents(block_grid: BlockGrid, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
     """Yield byte ranges that cover blocks of an array, with gaps of up to MAX_GAP bytes."""
     strides = layouts.contiguous_strides(block_grid.shape, block_grid.itemsize)
     first = stop = 0
-    for number in numbers:
-        box = block_grid.bounds_of(number)
+    for index in indices:
+        box = block_grid.bounds_of(index)
         axis, length = len(box), block_grid.itemsize
         while axis and (
             strides[axis - 1] - length <= MAX_GAP or box[axis - 1][1] - box[axis - 1][0] == 1
@@ -136,10 +136,10 @@ def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[in
             axis -= 1
             length += (box[axis][1] - box[axis][0] - 1) * strides[axis]
         inner = sum(
-            start * step for (start, _), step in zip(box[axis:], strides[axis:], strict=True)
+            start * stride for (start, _), stride in zip(box[axis:], strides[axis:], strict=True)
         )
         for outer in product(*(range(*ends) for ends in box[:axis])):
-            offset = inner + sum(i * step for i, step in zip(outer, strides, strict=False))
+            offset = inner + sum(i * stride for i, stride in zip(outer, strides, strict=False))
             if not first <= offset <= stop:
                 if stop > first:
                     yield first, stop

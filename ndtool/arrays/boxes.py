@@ -157,7 +157,7 @@ class FlatReader:
         )
         self._range, self._lock = byte_range, lock
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
         for start, offset, nbytes in grid.byte_ranges(self.leading_shape, box, self.width):
             with self._lock:
                 self._range.read(start, buffer[offset : offset + nbytes])
@@ -173,7 +173,7 @@ class ConstantReader:
         self.leading_shape, self._source = leading_shape, source
         self.width = source.metadata.nbytes // max(1, prod(leading_shape))
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
         self._source.fill(buffer)
 
 
@@ -185,21 +185,21 @@ class GridReader:
 
     def __init__(self, source: Source, axes: int, concurrency: int) -> None:
         self._source, metadata = source, source.metadata
-        self._at_once = min(source.concurrency, concurrency)
+        self._concurrency = min(source.concurrency, concurrency)
         self.leading_shape = metadata.shape[:axes]
         self.chunk_shape: Shape | None = metadata.block_shape[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
         from ndtool.arrays.assembly import as_array, box_slices
 
-        shape, step, itemsize = _layout(self._source.metadata)
+        shape, chunk_shape, itemsize = _layout(self._source.metadata)
         axes, box = len(box), (*box, *((0, size) for size in shape[len(box) :]))
         array = as_array(buffer, grid.box_shape(box), itemsize)
 
         def copy_chunk(coordinates: Shape) -> None:
-            number, bounds = _locate_chunk(shape, step, coordinates)
-            chunk = as_array(self._source.block(number), grid.box_shape(bounds), itemsize)
+            index, bounds = _locate_chunk(shape, chunk_shape, coordinates)
+            chunk = as_array(self._source.block(index), grid.box_shape(bounds), itemsize)
             overlap = tuple(
                 (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
             )
@@ -207,20 +207,20 @@ class GridReader:
                 box_slices(_relative_to(overlap, bounds))
             ]
 
-        chunk_ranges = _chunk_ranges(box, step)
+        chunk_ranges = _chunk_ranges(box, chunk_shape)
         counts = tuple(map(len, chunk_ranges[:axes]))
         chunk_coordinates: Iterable[Shape] = product(*chunk_ranges[:axes])
-        if chosen is not None:
-            coordinates = (layouts.unravel_index(number, counts) for number in chosen)
+        if chunks is not None:
+            coordinates = (layouts.unravel_index(index, counts) for index in chunks)
             chunk_coordinates = (
                 tuple(map(range.__getitem__, chunk_ranges, bounds)) for bounds in coordinates
             )
-        numbers = (
+        selected = (
             (*leading, *trailing)
             for leading in chunk_coordinates
             for trailing in product(*chunk_ranges[axes:])
         )
-        pool.run_all(copy_chunk, numbers, self._at_once)
+        pool.run_all(copy_chunk, selected, self._concurrency)
 
 
 class FlatWriter:
@@ -253,38 +253,38 @@ class GridWriter:
 
     def __init__(self, sink: Sink, axes: int, concurrency: int) -> None:
         self._sink, metadata = sink, sink.metadata
-        self._at_once = min(sink.concurrency, concurrency)
+        self._concurrency = min(sink.concurrency, concurrency)
         self.leading_shape = metadata.shape[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 
     def write(self, box: Box, buffer: memoryview) -> None:
         from ndtool.arrays.assembly import as_array, as_bytes, box_slices
 
-        shape, step, itemsize = _layout(self._sink.metadata)
+        shape, chunk_shape, itemsize = _layout(self._sink.metadata)
         box = (*box, *((0, size) for size in shape[len(box) :]))
         array = as_array(buffer, grid.box_shape(box), itemsize)
 
         def write_chunk(coordinates: Shape) -> None:
-            number, bounds = _locate_chunk(shape, step, coordinates)
-            self._sink.write(0, as_bytes(array[box_slices(_relative_to(bounds, box))]), number)
+            index, bounds = _locate_chunk(shape, chunk_shape, coordinates)
+            self._sink.write(0, as_bytes(array[box_slices(_relative_to(bounds, box))]), index)
 
-        pool.run_all(write_chunk, product(*_chunk_ranges(box, step)), self._at_once)
+        pool.run_all(write_chunk, product(*_chunk_ranges(box, chunk_shape)), self._concurrency)
 
 
 def _layout(metadata: ArrayMetadata) -> tuple[Shape, Shape, int]:
     return metadata.shape, metadata.block_shape, metadata.dtype.itemsize
 
 
-def _locate_chunk(shape: Shape, step: Shape, coordinates: Shape) -> tuple[int, Box]:
+def _locate_chunk(shape: Shape, chunk_shape: Shape, coordinates: Shape) -> tuple[int, Box]:
     """Return the row-major index and the bounds of the chunk at grid coordinates."""
-    strides = layouts.contiguous_strides(grid.grid_shape(shape, step), 1)
-    number = sum(map(int.__mul__, coordinates, strides))
-    return number, grid.box(shape, step, number)
+    strides = layouts.contiguous_strides(grid.grid_shape(shape, chunk_shape), 1)
+    index = sum(map(int.__mul__, coordinates, strides))
+    return index, grid.box(shape, chunk_shape, index)
 
 
-def _chunk_ranges(box: Box, step: Shape) -> list[range]:
+def _chunk_ranges(box: Box, chunk_shape: Shape) -> list[range]:
     """Return for each axis the range of chunks that a box overlaps."""
-    ends = zip(box, step, strict=True)
+    ends = zip(box, chunk_shape, strict=True)
     return [range(first // size, -(-stop // size)) for (first, stop), size in ends]
 
 

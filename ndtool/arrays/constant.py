@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from ndtool.arrays.source import ArrayMetadata, Flat, Storage, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, FlatSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
@@ -14,7 +14,7 @@ from ndtool.storage.local import ByteRange
 PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 
 
-class Constant(Flat):
+class Constant(FlatSource):
     """A source whose elements are all equal; runs use `operand` and `fill` instead of its bytes.
 
     storage: the file that stores the value, None for an argument such as `zeros:`.
@@ -56,10 +56,10 @@ class Constant(Flat):
             n = min(step, len(buffer) - start)
             buffer[start : start + n] = memoryview(pattern)[:n]
 
-    def reserved(self, touched: Touched | None = None) -> ByteRange:
+    def reserved(self, touched: AccessedElements | None = None) -> ByteRange:
         return self.load()
 
-    def load(self, touched: Touched | None = None) -> ByteRange:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange:
         """Return all elements as a buffer; zeros occupy no memory."""
         if self._bytes is None:
             self._bytes = ByteRange(self._allocate())

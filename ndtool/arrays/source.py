@@ -1,7 +1,7 @@
 """Input arrays outside memory, whatever their format: metadata and bytes.
 
-A flat array is a grid of one block. A format that stores arrays contiguously returns a `Flat`; a
-chunked format has its own class that implements `Source`.
+A flat array is a grid of one block. A format that stores arrays contiguously returns a
+`FlatSource`; a chunked format has its own class that implements `Source`.
 """
 
 from collections.abc import Iterator
@@ -166,10 +166,10 @@ class ModelInfo(NamedTuple):
     initialized: frozenset[str]
 
 
-class Touched(Protocol):
+class AccessedElements(Protocol):
     """The elements of an array that a run reads, perhaps with others."""
 
-    def blocks(self, step: Shape) -> Iterator[int]:
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the row-major indices of the blocks with such elements, ascending."""
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
@@ -190,13 +190,13 @@ class Source(Protocol):
     concurrency: int
     progress: ProgressCallback | None
 
-    def load(self, touched: Touched | None = None) -> ByteRange | None:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
         """Return all of the bytes if they are stored contiguously, else None.
 
         touched: the elements that are needed; the others may be zeros.
         """
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         """Return the bytes of a block, by its row-major index in the grid.
 
         May be called from several threads at once.
@@ -248,7 +248,7 @@ class StoredSource:
             self._storage.close()
 
 
-class Flat(StoredSource):
+class FlatSource(StoredSource):
     """A source of contiguous bytes."""
 
     def __init__(
@@ -272,13 +272,13 @@ class Flat(StoredSource):
         """All of the bytes if they are local, None if they must be downloaded."""
         return None if self._range.fetch is not None else self._range
 
-    def reserve(self, touched: Touched | None = None) -> ByteRange:
+    def reserve(self, touched: AccessedElements | None = None) -> ByteRange:
         """Return the buffer of `load` with disk space reserved, without a download."""
         if self._range.fetch is not None and touched is None:
             self._range.reserve()
         return self._range
 
-    def load(self, touched: Touched | None = None) -> ByteRange:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange:
         self.reserve(touched)
         if self._range.fetch is not None:
             size, order = self.metadata.dtype.itemsize, self.metadata.order
@@ -286,8 +286,8 @@ class Flat(StoredSource):
             self._range.fetch(ranges, self.progress)
         return self._range
 
-    def block(self, number: int) -> memoryview:
-        assert number == 0, "a flat array is one block"
+    def block(self, index: int) -> memoryview:
+        assert index == 0, "a flat array is one block"
         return self.load().buffer
 
     def close(self) -> None:
@@ -297,7 +297,7 @@ class Flat(StoredSource):
 
 def load_array(
     source: Source,
-    touched: Touched | None = None,
+    touched: AccessedElements | None = None,
     threads: int = 1,
     directory: str | None = None,
     is_dry_run: bool = False,
@@ -308,7 +308,7 @@ def load_array(
     location of a large temporary copy, None for TMPDIR. is_dry_run: only reserve space, read
     nothing.
     """
-    if is_dry_run and isinstance(source, Flat):
+    if is_dry_run and isinstance(source, FlatSource):
         return source.reserve(touched)
     byte_range = None if is_dry_run else source.load(touched)
     if byte_range is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.cli import records
 from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import limit_threads
@@ -44,7 +44,7 @@ def _access(source: Source) -> str:
         return f"{name}, one value, which is not stored"
     if is_literal(source.name):
         return "a literal"
-    if not isinstance(source, Flat):
+    if not isinstance(source, FlatSource):
         return f"{name}, read by chunks of {list(metadata.block_shape)}"
     access = "fetched by byte ranges"
     if source.local_range is not None:

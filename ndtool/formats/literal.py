@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import UsageError, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
@@ -14,13 +14,13 @@ _DIGITS = 1000  # of the largest integer that is parsed
 _LOWEST, _HIGHEST, _UNSIGNED = -(2**63), 2**63 - 1, 2**64 - 1
 
 
-def open_source(argument: str) -> Flat:
+def open_source(argument: str) -> FlatSource:
     """Parse the array: int64, or uint64 if a value requires it."""
     metadata, values = _array(argument)
     import array
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
-    return Flat(argument, metadata, ByteRange(memoryview(raw)))
+    return FlatSource(argument, metadata, ByteRange(memoryview(raw)))
 
 
 def entries(argument: str) -> list[MemberInfo]:

@@ -8,7 +8,7 @@ from contextlib import closing
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redacted
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
@@ -79,14 +79,14 @@ def entries(argument: str) -> list[MemberInfo]:
         return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
-def open_source(argument: str) -> Flat:
+def open_source(argument: str) -> FlatSource:
     """Open the array, memory-mapped."""
     raw, argument = parse(argument), redacted(argument)
     storage = locations.open_storage(raw.path)
     try:
         warning = _checked(storage, argument, raw)
         byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
-        return Flat(argument, raw.metadata, byte_range, storage, warning)
+        return FlatSource(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ndtool.arrays.source import Flat, MemberInfo
+from ndtool.arrays.source import FlatSource, MemberInfo
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
 from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
@@ -29,7 +29,7 @@ class Stream:
         except OSError:
             self._mode = 0
 
-    def read(self) -> Flat:
+    def read(self) -> FlatSource:
         """Read the next array, and no bytes after it."""
         label = self.begin()
         with os_errors(label):
@@ -58,15 +58,15 @@ class Stream:
         source.close()
         return MemberInfo(self.name, None, metadata, None, size, "a stream")
 
-    def _from_file(self, label: str) -> Flat:
+    def _from_file(self, label: str) -> FlatSource:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
         header = npy.read(sequential_reader(file.peek, start), max(file.size - start, 0), label)
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
-        return Flat(self.name, npy.metadata_of(header), byte_range, file)
+        return FlatSource(self.name, npy.metadata_of(header), byte_range, file)
 
-    def _from_pipe(self, label: str) -> Flat:
+    def _from_pipe(self, label: str) -> FlatSource:
         from ndtool.storage.tempfiles import Spool
 
         header = npy.read(self._read, None, label)
@@ -82,7 +82,7 @@ class Stream:
                 )
             spool.write(buffer[:count])
             remaining -= count
-        return Flat(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
+        return FlatSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
     def _read(self, count: int) -> bytes:
         view = memoryview(bytearray(count))

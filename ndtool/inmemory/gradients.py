@@ -1,4 +1,4 @@
-"""The derivatives of gathers and scatters, as autograd functions of PyTorch."""
+"""Derivatives of gathers and scatters, as autograd functions of PyTorch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _Map = Callable[["Tensor"], "Tensor"]
 class LinearCall(NamedTuple):
     """A gather and the scatter with the same indices, each the adjoint of the other.
 
-    suffix: the end of their names. options: batch_dims and axis. mode: the out-of-bounds mode of
-    the caller's operator.
+    suffix: the end of the operators' names, such as "_nd". options: batch_dims and axis. mode: the
+    out-of-bounds mode of the caller's operator.
     """
 
     suffix: str
@@ -48,8 +48,10 @@ class LinearCall(NamedTuple):
         return result
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:
-        """Gather differentiably; slices of tuples that select nothing are `fill`, or 0."""
-        if self.suffix == "_nd" and not indices.shape[-1]:  # scatters only: the whole of data
+        """Gather differentiably; tuples that select nothing gather `fill`, or 0."""
+        if (
+            self.suffix == "_nd" and not indices.shape[-1]
+        ):  # of scatters only: a tuple selects all of data
             batch, tuple_shape = int(self.options["batch_dims"]), indices.shape[:-1]
             broadcast_axes = [1] * (len(tuple_shape) - batch)
             array = data.reshape(*data.shape[:batch], *broadcast_axes, *data.shape[batch:])
@@ -67,7 +69,7 @@ class LinearCall(NamedTuple):
         return result
 
     def with_resolved_axis(self, data: Tensor) -> LinearCall:
-        """Return the call with an axis that is valid for the rows of data, too."""
+        """Return the call with axis >= 0, which is valid for arrays of other ranks, too."""
         if self.suffix:
             return self
         axis = optional_integer("axis", self.options["axis"])
@@ -75,7 +77,7 @@ class LinearCall(NamedTuple):
         return self._replace(options={**self.options, "axis": resolved})
 
     def row_shapes(self, data: Tensor, indices: Tensor) -> tuple[list[int], list[int]]:
-        """Return the shapes of data and of updates without the axes of a slice."""
+        """Return the shapes of data and of updates without the axes of slices."""
         shape, index = list(data.shape), list(indices.shape)
         if self.suffix == "_nd":
             return shape[: int(self.options["batch_dims"]) + index[-1]], index[:-1]
@@ -177,13 +179,13 @@ def _apply_to_batch(
 
 
 def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
-    """Return the maps from the output's gradient to those of data and of updates.
+    """Return the maps from the gradient of the output to the gradients of data and of updates.
 
-    That of updates takes the gradient as gathered with the indices. conjugate: whether factors are
-    conjugated, as in reverse mode.
+    The map for updates takes the gradient that is gathered with the indices. conjugate: whether
+    factors are conjugated, as in reverse mode.
     """
     call, options, (indices, *values) = ctx.call, ctx.options, ctx.saved_tensors
-    # linear in data and updates: only their shapes matter
+    # linear reductions: only the shapes of data and updates matter
     data, updates, *output = values or (torch.empty(()).expand(shape) for shape in ctx.shapes)
     reduction, includes_self = options["reduction"], options.get("include_self", True)
     require_gradient(reduction)
@@ -192,7 +194,7 @@ def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
         assigned_rows, assigned = rows.find_assigned(options.get("duplicates", "last"))
         return _mask_gradient(assigned_rows, data), _mask_gradient(~assigned, updates)
     none = torch.zeros((), dtype=torch.bool)
-    replaced = none if includes_self else rows.counts() > 0  # the current value takes no part
+    replaced = none if includes_self else rows.counts() > 0  # the current value is not included
     to_data = _mask_gradient(replaced, data)
     if reduction in ("add", "sub"):
         return to_data, torch.neg if reduction == "sub" else torch.positive
@@ -216,7 +218,8 @@ def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
 def _extremum_gradients(
     rows: _Rows, data: Tensor, updates: Tensor, output: Tensor, replaced: Tensor
 ) -> tuple[_Map, _Map]:
-    """Return the maps of max and min: the elements equal to the result share its gradient."""
+    """Return the maps of max and min, which divide a gradient among elements equal to the"
+    " result."""
     call, indices = rows.call, rows.indices
     from_data = _equal(data.detach(), output.detach()) & ~replaced
     selecting = _broadcast_rows(rows.row_indices() >= 0, updates)
@@ -230,13 +233,13 @@ def _extremum_gradients(
 
 
 def _equal(array: Tensor, other: Tensor) -> Tensor:
-    """Return which elements are equal; NaN equals NaN."""
+    """Return a mask of equal elements; NaN equals NaN."""
     result: Tensor = (array == other) | (array.isnan() & other.isnan())
     return result
 
 
 def _broadcast_rows(rows: Tensor, like: Tensor) -> Tensor:
-    """Return a value for each slice as one that broadcasts over the elements of slices."""
+    """Reshape a value for each slice so that it broadcasts over the elements of the slice."""
     return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))
 
 
@@ -246,12 +249,14 @@ def _mask_gradient(mask: Tensor, like: Tensor) -> _Map:
 
 
 class _Rows:
-    """The slices of a call, as if each had one element."""
+    """The slices of a call, each reduced to one element."""
 
     def __init__(self, call: LinearCall, data: Tensor, indices: Tensor) -> None:
         self.call, self.indices = call, indices
         self._data, self._updates = call.row_shapes(data, indices)
-        self._last = [1] if call.suffix == "_nd" else []  # tuples may select single elements
+        self._last = (
+            [1] if call.suffix == "_nd" else []
+        )  # an axis of slices, as tuples may select elements
 
     def _scatter(self, filled: int, updates: Tensor, reduction: str, **options: Any) -> Tensor:
         data = torch.full(self._data + self._last, filled)
@@ -273,14 +278,14 @@ class _Rows:
         return self.gather(torch.arange(prod(self._data)), -1)
 
     def find_assigned(self, duplicates: str) -> tuple[Tensor, Tensor]:
-        """Return which slices are assigned an update, and which updates are assigned."""
+        """Return masks of the slices that are assigned an update, and of the assigned updates."""
         update_indices = torch.arange(prod(self._updates)).reshape(self._updates)
         shaped = update_indices.reshape(self._updates + self._last)
         assigned = self._scatter(-1, shaped, "none", duplicates=duplicates)
         return assigned >= 0, self.gather(assigned, -1) == update_indices
 
     def products(self, updates: Tensor, data: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of a product by data and by updates."""
+        """Return the derivatives of a product with respect to data and to updates."""
         data_derivative = self.call.scatter(torch.ones_like(data), self.indices, updates, "mul")
         row_indices = self.row_indices().reshape(-1)
         factors = (
@@ -291,7 +296,10 @@ class _Rows:
 
 
 def _leave_one_out_products(factors: Tensor, groups: Tensor) -> Tensor:
-    """Return for each row the product of the others in its group (-1: none), without division."""
+    """Return for each row the product of the other rows of its group, without division.
+
+    groups: a group ID for each row, -1 for none.
+    """
     order = torch.argsort(groups, stable=True)
     ordered, position = groups[order], torch.arange(len(groups))
     is_first = torch.ones(len(groups), dtype=torch.bool)
@@ -308,7 +316,7 @@ def _leave_one_out_products(factors: Tensor, groups: Tensor) -> Tensor:
 
 
 def _preceding_products(factors: Tensor, counts: Tensor) -> Tensor:
-    """Return the product of the `before` rows in front of each, in log2 steps."""
+    """Return for each row the product of the `counts` rows before it, in log2 steps."""
     result, step = torch.where((counts > 0)[:, None], factors.roll(1, 0), 1), 1
     while len(counts) and step <= int(counts.max()):
         result = result * torch.where((counts >= step)[:, None], result.roll(step, 0), 1)

@@ -1,6 +1,6 @@
-"""Refuse nulls, masks and mixed dtypes, which NumPy silently converts to other values or dtypes.
+"""Refusal of nulls, masks and mixed dtypes, which NumPy silently converts.
 
-The checks use attribute names that array and table libraries share, not the libraries themselves.
+The checks use attribute names that array and table libraries share, and import no library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def is_masked(kind: type) -> bool:
 
 
 def describe(name: str, value: object) -> str:
-    """Return the start of an error message: the argument's name, its library and its type."""
+    """Return the start of an error message: the name of an argument, its library and type."""
     owner = library(type(value))
     prefix = "" if owner in ("", "builtins", "__main__") else f"{owner} "
     return f"{name} is a {prefix}{type(value).__name__}"
@@ -35,7 +35,7 @@ def libraries(value: object) -> list[str]:
 
 
 def library(kind: type) -> str:
-    """Return the name of the library that defines a type; empty if the type gives none."""
+    """Return the name of the library that defines a type, "" if unknown."""
     try:
         return str.partition(kind.__module__, ".")[0]
     except Exception:  # __module__ may be any object
@@ -43,7 +43,7 @@ def library(kind: type) -> str:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute of an array, or None; a column or field of that name does not count."""
+    """Return an attribute of an array, None if it is missing, or a column or field of a table."""
     columns = hasattr(type(value), "isna") or issubclass(type(value), np.ndarray | np.generic)
     if columns and not hasattr(type(value), name):
         return None
@@ -124,7 +124,7 @@ def _columns(value: Any) -> list[Any]:
 
 
 def _underlying_columns(column: Any) -> list[Any]:
-    """Return a column's underlying columns: pandas' pyarrow array, polars' nested columns."""
+    """Return the columns that store a column: pandas' pyarrow array, polars' nested columns."""
     if hasattr(_kind(column), "pyarrow_dtype"):
         return [getattr(column, "array", column).__arrow_array__()]
     polars: Any = sys.modules.get("polars")

@@ -1,6 +1,6 @@
-"""Convert arrays of other libraries to NumPy arrays without a copy, and results back.
+"""Conversion of arrays of other libraries to NumPy arrays without a copy, and of results back.
 
-The module of its type identifies an array's library. This module imports no array library itself.
+The module of an array's type identifies its library. No array library is imported.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def is_tensor(value: object) -> bool:
 def as_ndarray(name: str, value: object) -> Array:
     """Return an array-like as an ndarray with the same values and dtype.
 
-    Memory that NumPy can address is not copied. Raises DtypeError for an array that would have to
-    be loaded, moved, filled or cast first; the message names the call that does it.
+    Memory that NumPy can address is not copied. Raises DtypeError for an array that must be
+    loaded, moved, filled or cast first; the message names the call that does it.
     """
     if issubclass(type(value), np.ndarray):
         nulls.require_unmasked(name, value)
@@ -96,7 +96,7 @@ def is_tracked(value: Any) -> bool:
     if value.requires_grad:
         return bool(torch.is_grad_enabled())
     forward = torch.autograd.forward_ad
-    if getattr(forward, "_current_level", 0) < 0:  # the usual case, in little time
+    if getattr(forward, "_current_level", 0) < 0:  # fast path
         return False
     return forward.unpack_dual(value).tangent is not None
 
@@ -144,7 +144,7 @@ def _unwrap(name: str, value: Any) -> Any:
 
 
 def require_loaded(name: str, value: Any) -> None:
-    """Raise DtypeError for a lazy, file-backed or GPU array that NumPy would load completely."""
+    """Raise DtypeError for a lazy, file-backed or GPU array, which NumPy would load completely."""
     libraries = nulls.libraries(value)
     reason = next((_NOT_LOADED[name] for name in libraries if name in _NOT_LOADED), None)
     if reason is None and not {"pyarrow", "xarray"} & {*libraries}:

@@ -65,7 +65,9 @@ def tensor_scatter(
     if out is not None:
         require_no_overlap(array("out", out), **{n: arrays[n] for n in arrays if n != "past"})
     update = arrays["update"]
-    if lowering.length <= 1 or update.dtype.names is not None:  # a structure's padding is moved
+    if (
+        lowering.length <= 1 or update.dtype.names is not None
+    ):  # assignment would skip padding of structures
         indices = scatter_indices(lowering, starts)
         return ops.scatter(
             past, indices, update, lowering.axis, batch_dims=1, out=out, threads=threads
@@ -79,8 +81,8 @@ def tensor_scatter(
 
 
 def _write(out: Array, update: Array, lowering: Lowering, firsts: Array) -> None:
-    """Write the update of each batch in one or two slices, 200 times as fast as by indices."""
-    out, update = (np.moveaxis(one, lowering.axis, 1) for one in (out, update))
+    """Write the update of each batch in one or two slices, 200 times as fast as a scatter."""
+    out, update = (np.moveaxis(operand, lowering.axis, 1) for operand in (out, update))
     for batch, start in enumerate(firsts.tolist()):
         count = min(lowering.size - start, lowering.length)
         out[batch, start : start + count] = update[batch, :count]
@@ -103,9 +105,9 @@ def start_positions(lowering: Lowering, write_indices: Array | None, mode: str) 
 def scatter_indices(lowering: Lowering, firsts: Array) -> Array:
     """Return the indices of the scatter, shape (B, n).
 
-    Only the position along the axis is taken modulo its length, as in the standard's prose. Older
-    texts of its pseudocode take the whole position modulo, the batch included. An update that fits
-    in linear mode does not go round the end.
+    Only the index along the axis is taken modulo its size, as in the standard's prose. Older texts
+    of its pseudocode take all coordinates modulo the size, the batch included. In linear mode,
+    indices do not wrap around.
     """
     indices = firsts[:, None] + np.arange(lowering.length)
     indices[indices >= lowering.size] -= lowering.size

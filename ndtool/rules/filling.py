@@ -23,7 +23,7 @@ def encode(fill: str | None, dtype: Dtype) -> bytes:
     exact. Raises DtypeError for a value that the type cannot hold.
 
     >>> from ndtool.rules import dtypes
-    >>> element("-1", dtypes.from_name("int16"))
+    >>> encode("-1", dtypes.from_name("int16"))
     b'\\xff\\xff'
     """
     if fill in (None, "0"):

@@ -27,14 +27,14 @@ MAX_RANK = 64  # NumPy's limit
 GATHER_COMMAND = "ndtool gather DATA INDICES"  # for a hint
 
 
-def _require_ranks(t: Tracer, data: Shape, indices: Shape) -> None:
-    _require_rank(t, "data", data)
-    _require_rank(t, "indices", indices)
+def _require_ranks(tracer: Tracer, data: Shape, indices: Shape) -> None:
+    _require_rank(tracer, "data", data)
+    _require_rank(tracer, "indices", indices)
 
 
-def _require_rank(t: Tracer, name: str, shape: Shape) -> None:
+def _require_rank(tracer: Tracer, name: str, shape: Shape) -> None:
     rank = len(shape)
-    t.require(
+    tracer.require(
         rank >= 1,
         f"rank({name}) >= 1",
         f"{rank} >= 1",
@@ -42,10 +42,10 @@ def _require_rank(t: Tracer, name: str, shape: Shape) -> None:
     )
 
 
-def _derive_output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
-    t.derive(f"output.shape = {rule}", numbers, format_shape(shape))
+def _derive_output(tracer: Tracer, rule: str, numbers: str, shape: Shape) -> None:
+    tracer.derive(f"output.shape = {rule}", numbers, format_shape(shape))
     rank, count = len(shape), prod(d for d in shape if d)
-    t.require(
+    tracer.require(
         rank <= MAX_RANK,
         f"rank(output) <= {MAX_RANK}",
         f"{rank} <= {MAX_RANK}",
@@ -53,7 +53,7 @@ def _derive_output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
     )
     if isinstance(count, Symbol) and int(count) <= MAX_SIZE:
         return  # the number of elements is unknown
-    t.require(
+    tracer.require(
         int(count) <= MAX_SIZE,
         "elements of output < 2^63",
         f"{format_integer(count)} < 2^63",
@@ -62,11 +62,11 @@ def _derive_output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
     )
 
 
-def _require_shape(t: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
-    equal = list(map(t.sizes.equal, shape, expected))
+def _require_shape(tracer: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
+    equal = list(map(tracer.sizes.equal, shape, expected))
     is_broken = len(shape) != len(expected) or False in equal
     assumed = [axis for axis, is_equal in enumerate(equal) if is_equal is None]
-    t.require(
+    tracer.require(
         False if is_broken else None if assumed else True,
         f"{name}.shape = {rule}",
         f"{format_shape(shape)} = {format_shape(expected)}",
@@ -76,11 +76,11 @@ def _require_shape(t: Tracer, name: str, shape: Shape, rule: str, expected: Shap
     )
 
 
-def _component_count(t: Tracer, indices: Shape) -> int:
+def _component_count(tracer: Tracer, indices: Shape) -> int:
     """Return k, the number of components of an index tuple; RuleError if it is a Symbol."""
     k = indices[-1]
     if isinstance(k, Symbol):
-        t.require(
+        tracer.require(
             False,
             "k = indices.shape[-1]",
             str(k),
@@ -113,12 +113,12 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
     (8, 5, 64)
     """
-    t = Tracer("gather_nd")
-    _require_ranks(t, data, indices)
+    tracer = Tracer("gather_nd")
+    _require_ranks(tracer, data, indices)
     r, q, b = len(data), len(indices), batch_dims
-    _require_tuple_batches(t, data, indices, b)
-    k = _component_count(t, indices)
-    t.require(
+    _require_tuple_batches(tracer, data, indices, b)
+    k = _component_count(tracer, indices)
+    tracer.require(
         1 <= k <= r - b,
         "1 <= k <= r - b",
         f"1 <= {k} <= {r} - {b}",
@@ -128,9 +128,9 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     )
     output = indices[:-1] + data[b + k :]
     numbers = f"{format_shape(indices[:-1])} + {format_shape(data[b + k :])}"
-    _derive_output(t, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
-    plan = _nd_plan(t, data, indices, output, b)
-    return t.trace(), plan
+    _derive_output(tracer, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
+    plan = _nd_plan(tracer, data, indices, output, b)
+    return tracer.trace(), plan
 
 
 @lru_cache(maxsize=1024)
@@ -144,13 +144,13 @@ def scatter_nd(
     >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
     (4, 3)
     """
-    t = Tracer("scatter_nd")
-    _require_ranks(t, data, indices)
+    tracer = Tracer("scatter_nd")
+    _require_ranks(tracer, data, indices)
     r, b = len(data), batch_dims
     if b:
-        _require_tuple_batches(t, data, indices, b)
-    k, minus_b, start = _component_count(t, indices), " - b" if b else "", "b+k" if b else "k"
-    t.require(
+        _require_tuple_batches(tracer, data, indices, b)
+    k, minus_b, start = _component_count(tracer, indices), " - b" if b else "", "b+k" if b else "k"
+    tracer.require(
         0 <= k <= r - b,
         f"0 <= k <= r{minus_b}",
         f"0 <= {k} <= {r}" + (f" - {b}" if b else ""),
@@ -159,53 +159,57 @@ def scatter_nd(
         + f" it must be in 0..{r - b}",
     )
     expected = indices[:-1] + data[b + k :]
-    _require_shape(t, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected)
-    _derive_output(t, "data.shape", format_shape(data), data)
-    plan = _nd_plan(t, data, indices, data, b)
-    return t.trace(), plan
+    _require_shape(
+        tracer, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected
+    )
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    plan = _nd_plan(tracer, data, indices, data, b)
+    return tracer.trace(), plan
 
 
-def _require_tuple_batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+def _require_tuple_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
     """Check the batch axes of index tuples."""
     r, q = len(data), len(indices)
-    t.require(
+    tracer.require(
         0 <= b < min(r, q),
         "0 <= b < min(r, q)",
         f"0 <= {format_integer(b)} < min({r}, {q})",
         f"batch_dims is {format_integer(b)}: with rank(data) {r} and rank(indices) {q} it must be"
         f" in 0..{min(r, q) - 1}",
     )
-    _require_batches(t, data, indices, b)
+    _require_batches(tracer, data, indices, b)
 
 
-def _require_batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+def _require_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
     """Check that data and indices share their first b axes."""
     for d in range(b):
-        t.require(
-            t.sizes.equal(data[d], indices[d]),
+        tracer.require(
+            tracer.sizes.equal(data[d], indices[d]),
             f"data.shape[{d}] = indices.shape[{d}]",
             f"{data[d]} = {indices[d]}",
-            f"batch axis {d} differs: data has {t.sizes.format_size(data[d])}, indices has"
-            f" {t.sizes.format_size(indices[d])}:"
+            f"batch axis {d} differs: data has {tracer.sizes.format_size(data[d])}, indices has"
+            f" {tracer.sizes.format_size(indices[d])}:"
             f" the first {b} axes must be equal",
             f"{_format_axis('data', d, data)} and {_format_axis('indices', d, indices)} are equal",
         )
 
 
-def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
+def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
     slice_shape = data[b + k :]
-    t.derive(
+    tracer.derive(
         "tuples = prod(indices.shape[:-1])",
         format_shape(indices[:-1]),
         f"{format_integer(tuples)} index tuples",
     )
-    t.derive(
+    tracer.derive(
         "width = prod(data.shape[b+k:])",
         format_shape(slice_shape),
         f"{format_integer(prod(slice_shape))} elements each",
     )
-    return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], slice_shape)
+    return NdPlan(
+        tracer.operator, data, indices, output, data[:b], tuples, data[b : b + k], slice_shape
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -215,10 +219,10 @@ def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Elem
     >>> gather_elements((3, 3), (2, 3), 0)[1].output
     (2, 3)
     """
-    t = Tracer("gather_elements")
-    a = _check_elements(t, data, indices, axis)
-    _derive_output(t, "indices.shape", format_shape(indices), indices)
-    return t.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
+    tracer = Tracer("gather_elements")
+    a = _check_elements(tracer, data, indices, axis)
+    _derive_output(tracer, "indices.shape", format_shape(indices), indices)
+    return tracer.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
 
 
 @lru_cache(maxsize=1024)
@@ -230,11 +234,11 @@ def scatter_elements(
     >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
     (3, 3)
     """
-    t = Tracer("scatter_elements")
-    a = _check_elements(t, data, indices, axis)
-    _require_shape(t, "updates", updates, "indices.shape", indices)
-    _derive_output(t, "data.shape", format_shape(data), data)
-    return t.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
+    tracer = Tracer("scatter_elements")
+    a = _check_elements(tracer, data, indices, axis)
+    _require_shape(tracer, "updates", updates, "indices.shape", indices)
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    return tracer.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
 
 
 @lru_cache(maxsize=1024)
@@ -248,10 +252,10 @@ def gather(
     >>> gather((128, 64), (5,), 0)[1].output
     (5, 64)
     """
-    t = Tracer("gather")
-    a, rule, expected, numbers = _infer_scalar_indices(t, data, indices, axis, batch_dims)
-    _derive_output(t, rule, numbers, expected)
-    return t.trace(), _scalar_plan(t, data, indices, expected, a, batch_dims)
+    tracer = Tracer("gather")
+    a, rule, expected, numbers = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
+    _derive_output(tracer, rule, numbers, expected)
+    return tracer.trace(), _scalar_plan(tracer, data, indices, expected, a, batch_dims)
 
 
 @lru_cache(maxsize=1024)
@@ -263,35 +267,35 @@ def scatter(
     >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
     (128, 64)
     """
-    t = Tracer("scatter")
-    a, rule, expected, _ = _infer_scalar_indices(t, data, indices, axis, batch_dims)
-    _require_shape(t, "updates", updates, rule, expected)
-    _derive_output(t, "data.shape", format_shape(data), data)
-    return t.trace(), _scalar_plan(t, data, indices, data, a, batch_dims)
+    tracer = Tracer("scatter")
+    a, rule, expected, _ = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
+    _require_shape(tracer, "updates", updates, rule, expected)
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    return tracer.trace(), _scalar_plan(tracer, data, indices, data, a, batch_dims)
 
 
 def _infer_scalar_indices(
-    t: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
+    tracer: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
 ) -> tuple[int, str, Shape, str]:
     """Check the axis and batch axes of Gather and Scatter.
 
     Returns axis >= 0, then the shape of gathered slices: its rule, its value and its components.
     """
-    _require_rank(t, "data", data)
+    _require_rank(tracer, "data", data)
     r, q = len(data), len(indices)
-    a = None if axis is None and b else _normalize_axis(t, data, axis or 0)
+    a = None if axis is None and b else _normalize_axis(tracer, data, axis or 0)
     if b:
         limit = min(r - 1 if a is None else a, q)
         subject = f"rank(data) {r}" if a is None else f"axis {a}"
-        t.require(
+        tracer.require(
             0 <= b <= limit,
             "0 <= b <= min(a, q)",
             f"0 <= {format_integer(b)} <= min({format_integer(b) if a is None else a}, {q})",
             f"batch_dims is {format_integer(b)}: with {subject} and rank(indices) {q} it must be in"
             f" 0..{limit}",
         )
-        _require_batches(t, data, indices, b)
-    a = _normalize_axis(t, data, b) if a is None else a
+        _require_batches(tracer, data, indices, b)
+    a = _normalize_axis(tracer, data, b) if a is None else a
     components, index_shape = (
         (data[:a], indices[b:], data[a + 1 :]),
         "indices.shape[b:]" if b else "indices.shape",
@@ -300,52 +304,56 @@ def _infer_scalar_indices(
     return a, rule, sum(components, ()), " + ".join(map(format_shape, components))
 
 
-def _scalar_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int) -> NdPlan:
+def _scalar_plan(
+    tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int
+) -> NdPlan:
     """Return the plan of scalar indices along axis a; trace its slices."""
     batch, slice_shape, index_shape = data[:a], data[a + 1 :], indices[b:]
     tuples = prod(batch) * prod(index_shape)
-    t.derive(
+    tracer.derive(
         f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
         f"{format_shape(batch)} * {format_shape(index_shape)}",
         f"{format_integer(tuples)} slices",
     )
-    t.derive(
+    tracer.derive(
         "width = prod(data.shape[a+1:])",
         format_shape(slice_shape),
         f"{format_integer(prod(slice_shape))} elements each",
     )
     sizes = data[a : a + 1]
-    return NdPlan(t.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b)
+    return NdPlan(
+        tracer.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b
+    )
 
 
-def _check_elements(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:
+def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> int:
     """Check the ranks, axis and sizes of GatherElements or ScatterElements; return axis >= 0."""
-    _require_ranks(t, data, indices)
+    _require_ranks(tracer, data, indices)
     r, q = len(data), len(indices)
-    t.require(
+    tracer.require(
         r == q,
         "rank(indices) = rank(data)",
         f"{q} = {r}",
         f"indices has rank {q}: it must equal rank(data) = {r}",
     )
-    a = _normalize_axis(t, data, axis)
+    a = _normalize_axis(tracer, data, axis)
     for d in range(r):
         if d != a:
-            t.require(
-                t.sizes.at_most(indices[d], data[d]),
+            tracer.require(
+                tracer.sizes.at_most(indices[d], data[d]),
                 f"indices.shape[{d}] <= data.shape[{d}]",
                 f"{indices[d]} <= {data[d]}",
-                f"indices has {t.sizes.format_size(indices[d])} along axis {d}: except on axis"
-                f" {a} it must be at most data's {t.sizes.format_size(data[d])}",
+                f"indices has {tracer.sizes.format_size(indices[d])} along axis {d}: except on axis"
+                f" {a} it must be at most data's {tracer.sizes.format_size(data[d])}",
                 f"{_format_axis('indices', d, indices)} is at most {_format_axis('data', d, data)}",
             )
     return a
 
 
-def _normalize_axis(t: Tracer, data: Shape, axis: int) -> int:
+def _normalize_axis(tracer: Tracer, data: Shape, axis: int) -> int:
     """Check an axis of data, and return it as axis >= 0."""
     r = len(data)
-    t.require(
+    tracer.require(
         -r <= axis < r,
         "-r <= axis <= r - 1",
         f"{-r} <= {format_integer(axis)} <= {r - 1}",

@@ -78,27 +78,27 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
     >>> infer({"past": (2, 8, 64), "update": (2, 1, 64), "write_indices": (2,)})[1].indices
     (2, 1)
     """
-    t, past, update = Tracer(OPERATOR), sizes["past"], sizes["update"]
+    tracer, past, update = Tracer(OPERATOR), sizes["past"], sizes["update"]
     r, q = len(past), len(update)
-    t.require(
+    tracer.require(
         r >= 2,
         "rank(past) >= 2",
         f"{r} >= 2",
         f"past has rank {r}: it must have a batch axis and the axis to write along",
     )
-    t.require(
+    tracer.require(
         r == q,
         "rank(update) = rank(past)",
         f"{q} = {r}",
         f"update has rank {q}: it must equal rank(past) = {r}",
     )
-    a = _normalize_axis(t, r, DEFAULT_AXIS if axis is None else axis)
+    a = _normalize_axis(tracer, r, DEFAULT_AXIS if axis is None else axis)
     for d in range(r):
         if d != a:
-            _require_size(t, "update", update, d, past[d], f"past.shape[{d}]")
+            _require_size(tracer, "update", update, d, past[d], f"past.shape[{d}]")
     s, n = past[a], update[a]
-    t.require(
-        t.sizes.at_most(n, s),
+    tracer.require(
+        tracer.sizes.at_most(n, s),
         f"update.shape[{a}] <= past.shape[{a}]",
         f"{n} <= {s}",
         f"update has {n} elements along axis {a}: past has {s}, and it must fit",
@@ -106,21 +106,21 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
     )
     if "write_indices" in sizes:
         shape = sizes["write_indices"]
-        t.require(
+        tracer.require(
             len(shape) == 1,
             "rank(write_indices) = 1",
             f"{len(shape)} = 1",
             f"write_indices has shape {format_shape(shape)}: [{past[0]}], one index for each"
             " batch, is required",
         )
-        _require_size(t, "write_indices", shape, 0, past[0], "past.shape[0]")
-    t.derive("output.shape = past.shape", format_shape(past), format_shape(past))
-    return t.trace(), Lowering(past[0], a, s, n, past)
+        _require_size(tracer, "write_indices", shape, 0, past[0], "past.shape[0]")
+    tracer.derive("output.shape = past.shape", format_shape(past), format_shape(past))
+    return tracer.trace(), Lowering(past[0], a, s, n, past)
 
 
-def _normalize_axis(t: Tracer, r: int, axis: int) -> int:
+def _normalize_axis(tracer: Tracer, r: int, axis: int) -> int:
     """Check the axis, and return it as axis >= 0."""
-    t.require(
+    tracer.require(
         -r <= axis < r and axis % r != 0,
         "-r <= axis <= r - 1, axis mod r != 0",
         f"{-r} <= {format_integer(axis)} <= {r - 1}",
@@ -130,12 +130,14 @@ def _normalize_axis(t: Tracer, r: int, axis: int) -> int:
     return axis % r
 
 
-def _require_size(t: Tracer, name: str, shape: Shape, d: int, size: int, expected: str) -> None:
-    t.require(
-        t.sizes.equal(shape[d], size),
+def _require_size(
+    tracer: Tracer, name: str, shape: Shape, d: int, size: int, expected: str
+) -> None:
+    tracer.require(
+        tracer.sizes.equal(shape[d], size),
         f"{name}.shape[{d}] = {expected}",
         f"{shape[d]} = {size}",
         f"{name} has shape {format_shape(shape)}: axis {d} must be {expected} ="
-        f" {t.sizes.format_size(size)} (no broadcasting)",
+        f" {tracer.sizes.format_size(size)} (no broadcasting)",
         f"{name}'s axis {d} ({shape[d]}) is {size}",
     )

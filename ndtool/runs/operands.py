@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ndtool._kernels import Indices
 from ndtool.arrays import source
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Touched
+from ndtool.arrays.source import AccessedElements
 from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
@@ -89,7 +89,7 @@ class Validated(NamedTuple):
 
 
 def load(
-    call: OpenCall | Inputs, role: str, touched: Touched | None = None, dry: bool = False
+    call: OpenCall | Inputs, role: str, touched: AccessedElements | None = None, dry: bool = False
 ) -> Loaded:
     """Load an input.
 

@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.engine import distinct, tuning
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
@@ -115,7 +115,7 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
         nbytes += max(call.threads, _at_once(call, concurrency)) * chunk_bytes
-    if gathers and (not isinstance(data, Flat) or data.local_range is None):
+    if gathers and (not isinstance(data, FlatSource) or data.local_range is None):
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
@@ -154,7 +154,7 @@ def planned(
 
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
     """Whether an input or the output has chunks."""
-    inputs_chunked = any(not isinstance(source, Flat) for source in call.sources.values())
+    inputs_chunked = any(not isinstance(source, FlatSource) for source in call.sources.values())
     return inputs_chunked or out.is_chunked
 
 
@@ -168,7 +168,7 @@ def _partition_chunked(
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, Flat) and not _is_readable_in_parts(data):
+    if isinstance(data, FlatSource) and not _is_readable_in_parts(data):
         if limit is not None:
             _require_parts(call, data, allowed)
         return None, "data cannot be read in parts"
@@ -176,7 +176,7 @@ def _partition_chunked(
         return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
-        if isinstance(data, Flat)
+        if isinstance(data, FlatSource)
         else prod(metadata["data"].block_shape) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
@@ -234,7 +234,7 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], Flat) and (gathers or not out.is_chunked)
+    flat = isinstance(call.sources["data"], FlatSource) and (gathers or not out.is_chunked)
     return rows_of(call.inference, flat)
 
 
@@ -264,7 +264,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    assert isinstance(data, Flat), "no array has chunks"
+    assert isinstance(data, FlatSource), "no array has chunks"
     local_range = data.local_range
     if local_range is None or not _is_readable_in_parts(data):
         if limit is not None:
@@ -325,13 +325,13 @@ def is_bounded(call: OpenCall) -> bool:
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
-def _is_readable_in_parts(data: Flat) -> bool:
+def _is_readable_in_parts(data: FlatSource) -> bool:
     """Whether partitions of flat data are byte ranges of a local file."""
     is_turned = data.metadata.order == "F" and len(data.metadata.shape) > 1
     return data.local_range is not None and not is_turned
 
 
-def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
+def _require_parts(call: OpenCall, data: FlatSource, allowed: int) -> None:
     """Raise ResourceError if data that cannot be read in parts do not fit in memory.
 
     A few tuples touch only some pages of a file.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
@@ -250,7 +250,11 @@ def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
 def _stored_indices(call: OpenCall) -> memoryview | None:
     """Return the indices' bytes if none must be loaded or copied for that."""
     source = call.sources["indices"]
-    if not isinstance(source, Flat) or source.local_range is None or source.metadata.order != "C":
+    if (
+        not isinstance(source, FlatSource)
+        or source.local_range is None
+        or source.metadata.order != "C"
+    ):
         return None
     return source.local_range.buffer
 

@@ -69,14 +69,16 @@ class Gathered:
         self._step: Shape | None = None
         self._marks: Marks | None = None
 
-    def blocks(self, step: Shape) -> Iterator[int]:
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
-        coordinates = grid.grid_shape(self._plan.data, step)
+        coordinates = grid.grid_shape(self._plan.data, block_shape)
         row_count = len(self._row_shape)
-        if self._marks is None or self._step != step:
+        if self._marks is None or self._step != block_shape:
             strides = layouts.contiguous_strides(coordinates[:row_count], 1)
-            self._marks = self._marked(step[:row_count], strides, 1, prod(coordinates[:row_count]))
-            self._step = step
+            self._marks = self._marked(
+                block_shape[:row_count], strides, 1, prod(coordinates[:row_count])
+            )
+            self._step = block_shape
         each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
         for numbers in self._marks.ascending():
             for number in numbers:

@@ -265,7 +265,7 @@ class _SparseFile:
 def merge_ranges(ranges: Ranges, max_gap: int, max_size: int) -> Iterator[tuple[int, int]]:
     """Merge byte ranges up to `max_gap` bytes apart, and split ranges larger than `max_size`.
 
-    >>> list(joined([(0, 10), (15, 20), (40, 75)], 5, 30))
+    >>> list(merge_ranges([(0, 10), (15, 20), (40, 75)], 5, 30))
     [(0, 20), (40, 70), (70, 75)]
     """
     merged_start = merged_stop = 0

@@ -153,7 +153,7 @@ def _credentials(
 def signed_url(settings: Settings, now: float | None = None) -> str:
     """Return a signed URL for reading an object; now: the time of signing, by default the present.
 
-    >>> url = signed(Settings("https://host/bucket", "x.npy", "eu-west-1", ("A", "B", None)))
+    >>> url = signed_url(Settings("https://host/bucket", "x.npy", "eu-west-1", ("A", "B", None)))
     >>> url.partition("&")[0]
     'https://host/bucket/x.npy?X-Amz-Algorithm=AWS4-HMAC-SHA256'
     """

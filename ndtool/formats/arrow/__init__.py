@@ -12,7 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, StoredSource, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, MemberInfo, StoredSource
 from ndtool.errors import InputError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import library_errors
@@ -121,7 +121,7 @@ class ColumnsSource(StoredSource):
         self._buffer: memoryview | None = None
         self._offsets = [0, *accumulate(table.lengths)]  # first row of each group
 
-    def load(self, touched: Touched | None = None) -> ByteRange | None:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
         metadata = self.metadata
         if metadata.is_chunked:
             return None
@@ -131,14 +131,14 @@ class ColumnsSource(StoredSource):
                 self._buffer = tempfiles.filled_buffer(metadata.nbytes, label, self._decode)
             return ByteRange(self._buffer)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
         from ndtool.arrays.assembly import as_bytes
 
         if (byte_range := self.load()) is not None:
             return byte_range.buffer
-        (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, number)
+        (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         with self._lock:
             block = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
             for group, offset in enumerate(self._offsets[:-1]):

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, Source
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
@@ -104,7 +104,7 @@ def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> S
         else:
             _require_within(storage, dataset, metadata, label, layout.position)
             byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
-        return Flat(name, metadata, byte_range, storage, warning)
+        return FlatSource(name, metadata, byte_range, storage, warning)
 
 
 def _in_header(dataset: Any, metadata: ArrayMetadata) -> bytes:

@@ -12,7 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, StoredSource, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, StoredSource
 from ndtool.engine import layouts
 from ndtool.formats import numpytypes
 from ndtool.formats.decoding import library_errors
@@ -104,11 +104,11 @@ class ChunkedSource(StoredSource):
         self._fill: bytes | None = None
         self._lock = Lock()
 
-    def load(self, touched: Touched | None = None) -> None:
+    def load(self, touched: AccessedElements | None = None) -> None:
         if (download := getattr(self._storage, "download", None)) is not None:
             download(self._ranges(touched))
 
-    def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
+    def _ranges(self, touched: AccessedElements | None) -> list[tuple[int, int]]:
         """Return the byte ranges of the chunks with touched elements, ascending."""
         shape, step = self.metadata.shape, self.metadata.block_shape
         numbers = range(grid.count_blocks(shape, step)) if touched is None else touched.blocks(step)
@@ -116,15 +116,15 @@ class ChunkedSource(StoredSource):
             chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
         return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
         from ndtool.arrays.assembly import as_bytes
 
-        box = grid.box(self.metadata.shape, self.metadata.block_shape, number)
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         sizes = grid.box_shape(box)
         with library_errors(self.name):
-            chunk = self._find(number)
+            chunk = self._find(index)
             if chunk is None:
                 return memoryview(self._fill_element() * prod(sizes))
             raw = self._decoded(chunk, sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, trailing_bytes_warning
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
@@ -38,7 +38,7 @@ def arrays(storage: LocalFile, path: str) -> list[str]:
     return [member.name for member in directory.members(storage.peek, storage.size, path)]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
     chosen = _choose(storage, path, member)
     label = f"{path}:{chosen.name}"
@@ -52,7 +52,7 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
         header, buffer = directory.inflate(storage.peek, chosen, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
     warning = trailing_bytes_warning(label, chosen.size - header.offset - header.nbytes)
-    return Flat(name, npy.metadata_of(header), byte_range, storage, warning)
+    return FlatSource(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
 def _checked(storage: LocalFile, member: Member, byte_range: ByteRange, label: str) -> ByteRange:

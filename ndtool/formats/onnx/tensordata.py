@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redacted
 from ndtool.formats.decoding import blocks_of, joined
@@ -104,7 +104,7 @@ def _refuse(label: str, text: str) -> NoReturn:
 
 def open_tensor(
     storage: LocalFile, name: str, label: str, folder: Folder, tensor: Tensor, kind: str
-) -> Flat:
+) -> FlatSource:
     """Open a tensor; closing the source closes the file. label: its name in errors."""
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
@@ -117,12 +117,12 @@ def open_tensor(
         except BaseException:
             data.close()
             raise
-        return Flat(name, metadata, byte_range, CombinedStorage(storage, data))
+        return FlatSource(name, metadata, byte_range, CombinedStorage(storage, data))
     if tensor.decode_reason:
         byte_range = _decoded(tensor, _stored_blocks(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
-    return Flat(name, metadata, byte_range, storage)
+    return FlatSource(name, metadata, byte_range, storage)
 
 
 def entry(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import ANY, TextOptions
@@ -69,18 +69,18 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
 
 def open_source(
     storage: File, name: str, path: str, member: str | None, options: TextOptions = ANY
-) -> Flat:
+) -> FlatSource:
     """Parse the chosen columns, or all of them; closing the source closes the file."""
     metadata, buffer = _parsed(lambda: _read(storage, path), path, member, options, path)
-    return Flat(name, metadata, ByteRange(buffer), storage)
+    return FlatSource(name, metadata, ByteRange(buffer), storage)
 
 
-def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Flat:
+def read_stream(stream: Stream, member: str | None, options: TextOptions) -> FlatSource:
     """Parse the rest of a stream."""
     label = stream.begin()
     if options.dtype is not None or options.integers:
         metadata, buffer = _parsed(lambda: stream.text, "", member, options, label)
-        return Flat(stream.name, metadata, ByteRange(buffer))
+        return FlatSource(stream.name, metadata, ByteRange(buffer))
     spool = Spool(options.directory)  # as the type depends on all numbers, they may be read twice
     while block := stream.text(BLOCK_SIZE):
         spool.write(block)
@@ -90,7 +90,7 @@ def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Fla
         return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
     metadata, buffer = _parsed(read, "", member, options, label)
-    return Flat(stream.name, metadata, ByteRange(buffer))
+    return FlatSource(stream.name, metadata, ByteRange(buffer))
 
 
 def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.numpytypes import numpy_dtype
@@ -102,16 +102,16 @@ class ZarrSource:
         self._lock = RLock()
         self._metadata = self._metadata_fingerprint()
 
-    def load(self, touched: Touched | None = None) -> None:
+    def load(self, touched: AccessedElements | None = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
         from ndtool.arrays.assembly import as_bytes
 
         metadata = self.metadata
-        box = grid.box(metadata.shape, metadata.block_shape, number)
+        box = grid.box(metadata.shape, metadata.block_shape, index)
         sizes = grid.box_shape(box)
         key = self._record(grid.coordinates(box, self._files))
         with store.converted_errors(self.name):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Flat, Source
+from ndtool.arrays.source import FlatSource, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
@@ -53,7 +53,7 @@ def arguments(
         source = sources[role]
         literal = argument.lstrip()[:1] == "[" and role == "indices"
         literal = literal or isinstance(source, Constant)
-        if isinstance(source, Flat) and not literal:
+        if isinstance(source, FlatSource) and not literal:
             if (
                 not source.is_reopenable
                 or source.local_range is None

@@ -19,7 +19,7 @@ from ndtool.arrays.boxes import (
 )
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
@@ -121,7 +121,7 @@ def arrays(
         source = call.sources[role]
         if isinstance(source, Constant) and role == "data":
             return ConstantReader(source, over)
-        if not isinstance(source, Flat):
+        if not isinstance(source, FlatSource):
             return GridReader(source, len(over), partitioning.concurrency)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info

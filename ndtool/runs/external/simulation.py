@@ -130,9 +130,9 @@ class _Metered:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._of, name)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         """Read a chunk."""
-        chunk: memoryview = self._of.block(number)
+        chunk: memoryview = self._of.block(index)
         gets = -(-len(chunk) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
         return chunk
