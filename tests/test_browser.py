@@ -81,7 +81,7 @@ class Browser:
     @property
     def lit(self) -> set[str]:
         """The names of the highlighted cells."""
-        return set(self.run("return [...document.querySelectorAll('.lit')].map(c => c.id)"))
+        return set(self.run("return [...document.querySelectorAll('.highlighted')].map(c => c.id)"))
 
     @property
     def sentence(self) -> str:
@@ -125,7 +125,7 @@ def lights(browser: Browser) -> dict[str, list[str]]:
             """
             return [...document.querySelectorAll("[role=gridcell]")].map((cell) => {
               cell.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-              const lit = [...document.querySelectorAll(".lit")].map((one) => one.id);
+              const lit = [...document.querySelectorAll(".highlighted")].map((one) => one.id);
               return [cell.id, lit.sort()];
             });
             """
@@ -238,7 +238,7 @@ def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
     assert ("grid", "data[:]") in report
     assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in report
     assert [role for role, _ in report].count("gridcell") == 5
-    assert ("image", "Where the indices of gather fall in data.npy") in report
+    assert ("image", "Slices of data.npy that the indices of gather select") in report
 
 
 def test_the_report_of_an_explanation_highlights_its_element(browser: Browser) -> None:
@@ -384,7 +384,10 @@ def test_a_report_without_scripts_highlights_linked_cells(browser: Browser) -> N
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
         browser.see("p.html")
-        lit = {one.get_attribute("id") for one in browser.driver.find_elements("class name", "lit")}
+        lit = {
+            one.get_attribute("id")
+            for one in browser.driver.find_elements("class name", "highlighted")
+        }
         words = browser.cell("sentence").text
     finally:
         browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
@@ -476,9 +479,7 @@ def test_every_kind_of_report_is_readable_on_any_screen(
         assert browser.run("return document.documentElement.scrollWidth") <= width
     browser.see("p.html", "dark", media="print")
     assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-    clipped = (
-        "return [...document.querySelectorAll('.wide')].map(n => getComputedStyle(n).overflowX)"
-    )
+    clipped = "return [...document.querySelectorAll('.scrollable')].map(n => getComputedStyle(n).overflowX)"
     assert set(browser.run(clipped)) == {"visible"}
 
 

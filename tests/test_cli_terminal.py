@@ -93,7 +93,7 @@ def test_verbose_says_what_is_done_and_why():
     assert ndtool(*scatter, "-q").err == ""
     elements = ("gather-elements", "zeros:f4[4,3]", "idx.npy", "-o", "out.npy", "-v")
     text = ndtool(*elements).err
-    assert "data: zeros:f4[4,3], one value, which is not stored" in text
+    assert "data: zeros:f4[4,3], a constant, which is not stored" in text
     assert "selection: one element of data along axis 0 for each index" in text
     assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
 
@@ -280,9 +280,9 @@ console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
 reporter = Reporter()
 with reporter.progress() as progress:
     progress.begin("sweep")
-    tick = progress.of(4_000_000_000)
+    report_fraction = progress.callback(4_000_000_000)
     for i in range(4):
-        tick(i / 4)
+        report_fraction(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
 console.write_stderr("end")
 """

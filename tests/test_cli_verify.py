@@ -122,7 +122,7 @@ IMPATIENT = """
 import sys
 from ndtool.cli import console
 from ndtool.__main__ import main
-console._DELAY = 0
+console._INITIAL_DELAY = 0
 sys.exit(main())
 """
 

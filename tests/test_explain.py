@@ -412,7 +412,7 @@ def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str)
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ((), "missing element: expected --at or --from"),
+        ((), "missing option: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),
@@ -521,9 +521,9 @@ def test_memory_of_an_answer_depends_on_no_length(
         with typed.open_typed_call(request) as call:
             found = explain.explain(call, at, origins, list_all=True)
             if form == "JSON":
-                parts = reporter._json_parts(records.explanation_record(call, *found, True))
+                parts = reporter._json_fragments(records.explanation_record(call, *found, True))
             else:
-                parts = answers.explained(call, *found)
+                parts = answers.explanation_lines(call, *found)
             for part in parts:
                 size += len(part)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

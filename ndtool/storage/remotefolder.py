@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from threading import Lock
 from typing import Any, TypeVar
 
-from ndtool.errors import OutputError, ResourceError, printable, redacted
+from ndtool.errors import OutputError, ResourceError, printable, redact_urls
 from ndtool.machine import pool
 from ndtool.storage import failures, remote, requests, upload
 from ndtool.storage.http import FirstResponse, ObjectReader, Version
@@ -32,7 +32,7 @@ class RemoteFolder:
     concurrency = pool.MAX_THREADS
 
     def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
-        self.url, self.path = url, redacted(url)
+        self.url, self.path = url, redact_urls(url)
         self.can_list = remote.can_list(url)
         self._metadata: dict[str, bytes | None] = {**(pending_metadata or {})}  # cached metadata
         self._prefetched: dict[str, bytes | None] = {}  # for the next `read_file`
@@ -92,7 +92,7 @@ class RemoteFolder:
         try:
             await upload.writer(url).put(bytes(body), {})
         except Exception as exc:
-            raise failures.failure(exc, redacted(url), OutputError) from None
+            raise failures.failure(exc, redact_urls(url), OutputError) from None
 
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an existing one, and wait until it is stored."""
@@ -142,7 +142,7 @@ class RemoteFolder:
         except Exception as exc:
             if failures.is_missing(exc):
                 return None
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
     async def _first_version(self, key: str) -> Version | None:
         """Return the version of an object when it was first read; all its ranges must have it."""
@@ -164,7 +164,7 @@ class RemoteFolder:
         except Exception as exc:
             if failures.is_missing(exc):
                 return None, None
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
     async def _read_range(self, key: str, span: ByteSlice) -> bytes | None:
         if (key, span) in self._indices:
@@ -189,7 +189,7 @@ class RemoteFolder:
         try:
             return await _read_blocks(reader, start, stop, version)
         except Exception as exc:
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
 
 def _fingerprint(version: Version | None) -> tuple[Any, ...]:
