@@ -1,5 +1,4 @@
-"""Assembly of the blocks of an array in a row-major buffer, and division of a buffer into"
-" blocks."""
+"""Assembly of the blocks of an array in a row-major buffer, and the reverse."""
 
 from collections.abc import Callable, Iterator
 from itertools import count, product

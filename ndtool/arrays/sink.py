@@ -97,8 +97,7 @@ class PartialBlocks:
 def write_array(
     buffer: memoryview, sink: Sink, threads: int = 1, progress: ProgressCallback | None = None
 ) -> None:
-    """Write a complete array in row-major order to a sink, in concurrent blocks if it is"
-    " chunked."""
+    """Write a row-major array to a sink, concurrently in blocks if the sink is chunked."""
     metadata = sink.metadata
     if metadata.block_shape == metadata.shape:
         for first in range(0, metadata.nbytes, BLOCK_SIZE):

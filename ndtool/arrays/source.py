@@ -66,8 +66,7 @@ class ArrayMetadata(NamedTuple):
 
     @property
     def is_chunked(self) -> bool:
-        """Whether the array is chunked, perhaps in one chunk: complete blocks are read and"
-        " written."""
+        """Whether the array is stored in chunks, or in one chunk that is its only block."""
         return self.block_shape != self.shape or self.layout is not None
 
     @property

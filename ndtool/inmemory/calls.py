@@ -252,7 +252,7 @@ def _is_direct(out: Array) -> bool:
 
 
 def _copy_out(result: Array, out: Array | None) -> Array:
-    """Return the result, copied to `out` if the caller gave one."""
+    """Return the result, copied to `out` if the caller passed one."""
     if out is None or result is out:
         return result
     np.copyto(as_void(out), as_void(result))

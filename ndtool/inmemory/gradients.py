@@ -218,8 +218,7 @@ def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
 def _extremum_gradients(
     rows: _Rows, data: Tensor, updates: Tensor, output: Tensor, replaced: Tensor
 ) -> tuple[_Map, _Map]:
-    """Return the maps of max and min, which divide a gradient among elements equal to the"
-    " result."""
+    """Return the maps of max and min: elements equal to the result divide its gradient."""
     call, indices = rows.call, rows.indices
     from_data = _equal(data.detach(), output.detach()) & ~replaced
     selecting = _broadcast_rows(rows.row_indices() >= 0, updates)

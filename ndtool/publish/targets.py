@@ -25,7 +25,7 @@ _CODECS = {
 def codec(text: str) -> str:
     """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
     if text not in _CODECS and text not in (*_MAX_LEVELS, "none"):
-        choice = ", ".join(f"{name}[:0..{most}]" for name, most in _MAX_LEVELS.items())
+        choice = ", ".join(f"{name}[:0..{max_level}]" for name, max_level in _MAX_LEVELS.items())
         raise UsageError(f"{format_value(text)} is not a codec: expected {choice} or none")
     return text
 

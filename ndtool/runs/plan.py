@@ -105,8 +105,7 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
-    """Return the bytes of buffers of direct execution; concurrency: output chunks, None without"
-    " any."""
+    """Return the bytes of buffers of direct execution; concurrency: output chunks or None."""
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _counts(call)
     if concurrency is not None:

@@ -216,8 +216,7 @@ class _SparseFile:
         return self._fd
 
     def reserve(self, start: int, stop: int) -> None:
-        """Reserve disk space for the missing bytes of a range; ResourceError if the disk is"
-        " full."""
+        """Reserve disk space for the missing bytes of a range; ResourceError without space."""
         total = os.fstat(self.descriptor).st_size
         reserve(self.descriptor, total, self._label, self.missing_ranges([(start, stop)]))
 
