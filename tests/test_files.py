@@ -45,7 +45,7 @@ def test_a_file_is_recognized_by_content(array, name):
         metadata, byte_range = source.metadata, source.load()
         assert (source.name, source.warning) == (name, None)
         assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
-        assert metadata.grid == metadata.shape
+        assert metadata.block_shape == metadata.shape
         assert metadata.order == ("C" if array.flags.c_contiguous else "F")
         assert metadata.notes == {"npy_version": (1, 0), "offset": 128}
         assert source.block(0) is byte_range.buffer

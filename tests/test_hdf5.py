@@ -97,7 +97,7 @@ def test_layouts(way: str, version: str, user_block: int) -> None:
         wanted = file["g/a"][...]
     assert same(load("x.h5:/g/a"), wanted)
     with opened("x.h5:g/a") as one:
-        assert ("chunks" in LAYOUTS[way]) == one.metadata.in_chunks
+        assert ("chunks" in LAYOUTS[way]) == one.metadata.is_chunked
 
 
 def test_contiguous_values_are_mapped_where_they_are() -> None:

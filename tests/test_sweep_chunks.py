@@ -40,7 +40,7 @@ class Chunks:
         self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
-        return box_slices(grid.box(self.metadata.shape, self.metadata.grid, number))
+        return box_slices(grid.box(self.metadata.shape, self.metadata.block_shape, number))
 
     def load(self, touched: Any = None) -> None:
         return None

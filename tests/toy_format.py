@@ -101,7 +101,7 @@ class BlockSink:
         text = "|".join(
             [
                 metadata.dtype.descr,
-                *(",".join(map(str, s)) for s in (metadata.shape, self.metadata.grid)),
+                *(",".join(map(str, s)) for s in (metadata.shape, self.metadata.block_shape)),
             ]
         )
         header = MAGIC + text.encode() + b"\n"
@@ -139,5 +139,5 @@ class BlockSink:
 
 
 def _nbytes(metadata: ArrayMetadata, number: int) -> int:
-    box = grid.box(metadata.shape, metadata.grid, number)
+    box = grid.box(metadata.shape, metadata.block_shape, number)
     return prod(stop - first for first, stop in box) * metadata.dtype.itemsize

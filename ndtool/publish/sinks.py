@@ -147,7 +147,7 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         return
     from ndtool.engine import copies, packing
 
-    for offset in range(start, stop, BLOCK_SIZE):  # a multiple of every unit and group
+    for offset in range(start, stop, BLOCK_SIZE):  # a multiple of all swap and group sizes
         block = bytearray(read_at(fd, offset, min(BLOCK_SIZE, stop - offset)))
         if len(block) < min(BLOCK_SIZE, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")

@@ -145,7 +145,7 @@ class _Metered:
 
 def _metered(array: Any, meter: Meter) -> Any:
     """Return a source or sink, metered if it has chunks."""
-    return _Metered(array, meter) if array.metadata.in_chunks else array
+    return _Metered(array, meter) if array.metadata.is_chunked else array
 
 
 class _Flat:
