@@ -97,7 +97,7 @@ class Gather(_Function):  # type: ignore[misc]
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         data, indices, call, _ = inputs
-        ctx.call, ctx.shape = call.of(data), data.shape
+        ctx.call, ctx.shape = call.with_resolved_axis(data), data.shape
         ctx.save_for_backward(indices)
         ctx.save_for_forward(indices)
 
@@ -128,7 +128,7 @@ class Scatter(_Function):  # type: ignore[misc]
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         data, indices, updates, call, kwargs = inputs
-        ctx.call = call.of(data)
+        ctx.call = call.with_resolved_axis(data)
         ctx.options = {name: value for name, value in kwargs.items() if name != "spec"}
         ctx.shapes, saved = (data.shape, updates.shape), [indices]
         if kwargs["reduction"] in _NONLINEAR:
