@@ -118,10 +118,10 @@ def ranges() -> None:
         (int(start) * RANGE * 20, int(start) * RANGE * 20 + RANGE) for start in sorted(starts)
     ]
 
-    def measure_rate(url: str, at_once: int, variables: dict[str, str]) -> float:
+    def measure_rate(url: str, concurrency: int, variables: dict[str, str]) -> float:
         os.environ.update(variables)
         file = RemoteFile(url)
-        file._requests.at_once = at_once
+        file._reader.concurrency = concurrency
         start = time.perf_counter()
         file.download(byte_ranges)
         seconds = time.perf_counter() - start
@@ -132,7 +132,7 @@ def ranges() -> None:
 
     with running_server(DELAY) as host:
         alternatives = {
-            f"{name}, {at_once} at once": lambda url=url, n=at_once, variables=variables: (
+            f"{name}, {concurrency} at once": lambda url=url, n=concurrency, variables=variables: (
                 measure_rate(url, n, variables)
             )
             for name, url, variables in (
@@ -140,7 +140,7 @@ def ranges() -> None:
                 ("s3", "s3://bucket/x.npy", {}),
                 ("s3, settings of s3fs", "s3://bucket/x.npy", {S3FS_VARIABLE: "regional"}),
             )
-            for at_once in (10, 64)
+            for concurrency in (10, 64)
         }
         for name, results in alternate_calls(alternatives).items():
             print(

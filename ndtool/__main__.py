@@ -77,9 +77,9 @@ def _run(arguments: list[str]) -> "Status":
 def _resource_error(exc: Exception) -> "NdtoolError | None":
     """Return a ResourceError for lack of memory or descriptors, even in an import; else None."""
     from ndtool.errors import ResourceError
-    from ndtool.storage.descriptors import EXHAUSTED, failure
+    from ndtool.storage.descriptors import EXHAUSTION_ERRNOS, failure
 
-    if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
+    if isinstance(exc, OSError) and exc.errno in EXHAUSTION_ERRNOS:
         return failure(exc, str(exc.filename or "the system"))
     no_memory = isinstance(exc, ImportError) and any(
         text in str(exc) for text in _OUT_OF_MEMORY_MESSAGES

@@ -32,7 +32,7 @@ from ndtool import notebook
 from ndtool.chunkwise.calls import ChunkedCall, Chunks
 from ndtool.chunkwise.graph import TaskGraph
 from ndtool.errors import RuleError, format_value
-from ndtool.inmemory.arguments import array, attributes_of, index_array, type_of, word
+from ndtool.inmemory.arguments import array, element_type, index_array, make_attributes, string
 from ndtool.inmemory.nulls import libraries
 from ndtool.literals import LazyGatherOptions, LazyScatterOptions, Reduction
 from ndtool.rules import inference
@@ -148,8 +148,8 @@ def _call(
         if name not in options.__annotations__:
             raise TypeError(f"{operator}() got an unexpected keyword argument {format_value(name)}")
     keywords = dict(keywords)
-    spec = word("spec", keywords.pop("spec", "ndtool"))
-    parsed = attributes_of(operator, (attributes | keywords).items())
+    spec = string("spec", keywords.pop("spec", "ndtool"))
+    parsed = make_attributes(operator, (attributes | keywords).items())
     arrays = {
         role: _argument(role, value, parsed)
         for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
@@ -180,7 +180,7 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
 
 def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str) -> Inference:
     inputs = {
-        role: Input(role, type_of(role, array.dtype), tuple(map(int, array.shape)))
+        role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
     }
     types = {role: argument.dtype for role, argument in inputs.items()}

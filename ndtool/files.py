@@ -28,7 +28,7 @@ from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, argument_name
 from ndtool.formats.openarrays import require_same_shape
-from ndtool.inmemory.arguments import attributes_of, name_exactly
+from ndtool.inmemory.arguments import make_attributes, restore_exact_index
 from ndtool.literals import Reduction, WriteMode
 from ndtool.options import (
     ArrayOrFile,
@@ -41,7 +41,7 @@ from ndtool.options import (
 )
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
-from ndtool.rules.operators import COMMON, LOWERED_INPUTS
+from ndtool.rules.operators import COMMON_ATTRIBUTES, LOWERED_INPUTS
 from ndtool.runs import steps
 from ndtool.runs.request import Request
 
@@ -288,7 +288,7 @@ def tensor_scatter(
     inputs: dict[str, ArrayOrFile] = {"past": past, "update": update}
     if write_indices is not None:
         inputs["write_indices"] = write_indices
-    for name in COMMON:
+    for name in COMMON_ATTRIBUTES:
         if name in options:
             raise UsageError(f"tensor_scatter has no {name}")
     return _run("tensor_scatter", inputs, {"axis": axis, "mode": mode}, out, options)
@@ -307,8 +307,8 @@ def _run(
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    attribute_values |= {name: keywords.pop(name) for name in COMMON if name in keywords}
-    attributes = attributes_of(operator, attribute_values.items())
+    attribute_values |= {name: keywords.pop(name) for name in COMMON_ATTRIBUTES if name in keywords}
+    attributes = make_attributes(operator, attribute_values.items())
     names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
     fields: dict[str, Any] = {"indices": None, **names, **keywords}
     request = Request(operator, output=output, attributes=attributes, **fields)
@@ -332,13 +332,13 @@ def _run(
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(prepared, progress, sink=sink)
             if outcome.bounds_report is not None:
-                name_exactly(
+                restore_exact_index(
                     outcome.bounds_report, inputs["indices"], argument_name(arguments["data"])
                 )
             run_warnings = steps.warnings(prepared, outcome.bounds_report)
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
-        name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
+        restore_exact_index(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
         raise
     except MemoryError as error:
         if isinstance(error, NdtoolError):

@@ -74,8 +74,8 @@ class NotebookInference(Inference):
     """An inference that notebooks display as two tables: array types and trace."""
 
     def _repr_html_(self) -> str:
-        inputs = [(role, argument.described) for role, argument in self.inputs.items()]
-        assumed = [("assumed", sentence) for sentence in self.trace.assumed]
-        output = ("output", shapes.described(self.dtype, self.plan.output))
+        inputs = [(role, argument.description) for role, argument in self.inputs.items()]
+        assumed = [("assumed", sentence) for sentence in self.trace.assumptions]
+        output = ("output", shapes.format_type(self.dtype, self.plan.output))
         call = html_table(self.operator, ("array", "type"), [*inputs, *assumed, output])
         return call + NotebookTrace(*self.trace)._repr_html_()

@@ -15,11 +15,18 @@ from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
 from ndtool.formats import openarrays
-from ndtool.inmemory.arguments import array, attributes_of, index_array, integer, word
+from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
 from ndtool.literals import CallOptions
 from ndtool.machine import memory
 from ndtool.publish import targets
-from ndtool.rules.operators import COMMON, EVERY, LOWERED, LOWERED_INPUTS, Attributes, operator_of
+from ndtool.rules.operators import (
+    ALL_OPERATORS,
+    COMMON_ATTRIBUTES,
+    LOWERED,
+    LOWERED_INPUTS,
+    Attributes,
+    operator_of,
+)
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
@@ -77,7 +84,7 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _memory(name: str, value: Any) -> int:
-    nbytes = memory.parse_size(word(name, value)) if isinstance(value, str) else None
+    nbytes = memory.parse_size(string(name, value)) if isinstance(value, str) else None
     if nbytes is None and isinstance(value, str):
         raise UsageError(
             f"memory is {format_value(value)}: expected bytes, or a size such as '500MB'"
@@ -91,7 +98,7 @@ def _memory(name: str, value: Any) -> int:
 
 
 def _codec(name: str, value: Any) -> str:
-    return targets.codec(word(name, value))
+    return targets.codec(string(name, value))
 
 
 def _sizes(name: str, value: object) -> tuple[int, ...]:
@@ -117,7 +124,7 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
-    "spec": word, "dtype": word, "codec": _codec, "threads": _integer, "workers": _integer,
+    "spec": string, "dtype": string, "codec": _codec, "threads": _integer, "workers": _integer,
     "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
@@ -155,9 +162,9 @@ class ProgressReporter:
 
 def operator_name(name: str) -> str:
     """Return the name of an operator; UsageError if there is none."""
-    if word("operator", name) not in EVERY:
+    if string("operator", name) not in ALL_OPERATORS:
         raise UsageError(
-            f"{format_value(name)} is not an operator: expected one of {', '.join(EVERY)}"
+            f"{format_value(name)} is not an operator: expected one of {', '.join(ALL_OPERATORS)}"
         )
     return name
 
@@ -197,14 +204,14 @@ def request_of(
 
 def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    valid_names = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
+    valid_names = operator_of(operator).attributes + (() if operator in LOWERED else COMMON_ATTRIBUTES)
     for name in attributes:
         if name not in valid_names:
             expected = ", ".join(valid_names)
             raise UsageError(
                 f"{operator} has no attribute {format_value(name)}: expected {expected}"
             )
-    return attributes_of(operator, attributes.items())
+    return make_attributes(operator, attributes.items())
 
 
 def array_source(role: str, value: Any, mode: str = "error") -> Source:
@@ -234,7 +241,7 @@ def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
     from ndtool.analysis import engines
 
     name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    return engines.parse_names(",".join(word("against", name) for name in name_list))
+    return engines.parse_names(",".join(string("against", name) for name in name_list))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:

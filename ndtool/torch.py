@@ -23,7 +23,7 @@ import torch
 from ndtool.errors import DtypeError
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import index_array, reduction_name
-from ndtool.inmemory.gradients import Call, Gather, Scatter, require_gradient
+from ndtool.inmemory.gradients import Gather, LinearCall, Scatter, require_gradient
 from ndtool.literals import Duplicates, GatherMode, Reduction, ScatterMode
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def gather_nd(
     tensor([[2., 3.],
             [0., 1.]])
     """
-    call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
     return _gather(call, data, indices, spec, fill)
 
 
@@ -84,7 +84,7 @@ def gather_elements(
     tensor([[1., 1.],
             [4., 3.]])
     """
-    call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
     return _gather(call, data, indices, spec, fill)
 
 
@@ -112,7 +112,7 @@ def gather(
     tensor([3., 1.])
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
-    call = Call("", attributes, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("", attributes, threads, out_of_bounds, pad, negatives)
     return _gather(call, data, indices, spec, fill)
 
 
@@ -146,7 +146,7 @@ def scatter_nd(
     >>> updates.grad
     tensor([0., 1.])
     """
-    call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
     return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
@@ -177,7 +177,7 @@ def scatter_elements(
     >>> scatter_elements(torch.zeros(3), [0, 2], torch.tensor([9.0, 8.0]))
     tensor([9., 0., 8.])
     """
-    call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
     return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
@@ -211,12 +211,12 @@ def scatter(
     tensor([0., 7., 0.])
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
-    call = Call("", attributes, threads, out_of_bounds, pad, negatives)
+    call = LinearCall("", attributes, threads, out_of_bounds, pad, negatives)
     return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
 def _gather(
-    call: Call, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
+    call: LinearCall, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
 ) -> Tensor:
     _require_tensors(data=data)
     gathered: Tensor = Gather.apply(
@@ -226,7 +226,7 @@ def _gather(
 
 
 def _scatter(
-    call: Call,
+    call: LinearCall,
     data: Tensor,
     indices: ArrayLike | Tensor,
     updates: Tensor,
@@ -255,7 +255,7 @@ def _require_tensors(**arguments: object) -> None:
             )
 
 
-def _indices(values: Any, call: Call) -> Tensor:
+def _indices(values: Any, call: LinearCall) -> Tensor:
     """Return indices as a tensor, copied from an array so that backward sees the same values."""
     if tensors.is_tensor(values):
         detached: Tensor = values.detach()

@@ -79,7 +79,7 @@ def test_every_method_is_unpacked(write_archive, method, count):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
     with opened(f"{path}:a") as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range.mapped == (method == "stored" and count > 5)
         assert (byte_range.file is None) == (method != "stored")
         assert byte_range.buffer.readonly
@@ -419,7 +419,7 @@ def test_bytes_after_the_array_in_a_member(write_archive):
         path = write_archive(pack([("a.npy", npy() + b"123")], method))
         with opened(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
-            assert bytes(source.whole().buffer) == ARRAY.tobytes()
+            assert bytes(source.load().buffer) == ARRAY.tobytes()
 
 
 SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()]

@@ -13,7 +13,7 @@ from outputs import opened
 from outputs import save as write
 
 from ndtool.arrays import source
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, RuleError, UsageError
 from ndtool.formats import arrow, locators
 from ndtool.formats.arrow import parquet
@@ -47,7 +47,7 @@ def put(name: str, table: Any, rows: int = 2, **options: Any) -> None:
 
 def read(argument: str) -> Any:
     with closing(locators.open_source(argument, Streams(-1))) as one:
-        raw = source.whole(one).buffer.tobytes()
+        raw = source.load_array(one).buffer.tobytes()
         return np.frombuffer(raw, one.metadata.dtype.descr).reshape(one.metadata.shape)
 
 
@@ -129,8 +129,8 @@ def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     put(f"x.{suffix}", table, 1 << 20, **options)
     for name, wanted in (("a", np.arange(30_000)), ("e", lists)):
         with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as one:
-            assert isinstance(one, Flat)
-            assert one.whole().mapped
+            assert isinstance(one, FlatSource)
+            assert one.load().mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
         raw = np.fromfile(f"x.{suffix}", wanted.dtype, wanted.size, offset=entry.position)
         assert np.array_equal(raw.reshape(wanted.shape), wanted)

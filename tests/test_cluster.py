@@ -345,12 +345,12 @@ def test_a_malformed_scheduler_file(stores: Path, text: str) -> None:
 def test_a_worker_that_does_not_see_the_output(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = state(stores), newstore._LocalStore.shared
+    before, shared = state(stores), newstore._LocalStore.share
 
     def elsewhere(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
 
-    monkeypatch.setattr(newstore._LocalStore, "shared", elsewhere)
+    monkeypatch.setattr(newstore._LocalStore, "share", elsewhere)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
         done("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
     assert state(stores) == before
@@ -403,7 +403,7 @@ def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.Mon
 def test_tasks_are_small(stores: Path) -> None:
     with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
         cut = plan.partition_chunks(job, job.metadata, 1, 1 << 20)
-        position = worker.Shared("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
+        position = worker.SharedOutput("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
         names = job.request.arguments
         call = worker.Call("0" * 16, "1", names, job.inference, cut, position, "/y" * 99)
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10

@@ -19,7 +19,7 @@ from strategies import same
 
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError
-from ndtool.publish import leftovers
+from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
@@ -329,7 +329,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(site: Site, out: s
 
 def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
     one, other = (NewFile("out.npy", None, True, False) for _ in range(2))
-    names = [os.path.basename(file.shared()) for file in (one, other)]
+    names = [os.path.basename(file.share()) for file in (one, other)]
     assert sorted(os.listdir()) == sorted(names)
     for file in (one, other):
         file.drop()
@@ -337,14 +337,14 @@ def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
 
 
 def test_sweeps_may_meet(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Path(f".out.npy.ndtool-{'0' * 12}-{leftovers.boot()}")
+    left = Path(f".out.npy.ndtool-{'0' * 12}-{cleanup.boot_id()}")
     left.touch()
-    locked = leftovers.locked
+    locked = cleanup.open_locked
 
     def late(path: str, kind: int) -> int:
         held = locked(path, kind)
         left.unlink()
         return held
 
-    monkeypatch.setattr(leftovers, "locked", late)
-    assert leftovers.sweep(".").removed == [f"./{left}"]
+    monkeypatch.setattr(cleanup, "open_locked", late)
+    assert cleanup.clean(".").removed == [f"./{left}"]

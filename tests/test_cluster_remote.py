@@ -118,7 +118,7 @@ def test_arrays_and_spilled_data_in_all_storages(
     assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
     assert set(os.listdir()) - workdir == (set() if out.startswith(ROOT) else {out})
     with opened(out) as one:
-        got = bytes(source.whole(one).buffer)
+        got = bytes(source.load_array(one).buffer)
     assert got == wanted("scatter_nd").tobytes()
 
 
@@ -290,24 +290,24 @@ def test_segments_of_a_killed_run_are_resumed(
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.notes() if "idx.zarr" in line]
     with opened(out) as one:
-        assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
+        assert bytes(source.load_array(one).buffer) == wanted("scatter_nd").tobytes()
     assert tops(s3) == ({"out.zarr"} if out.startswith(ROOT) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
 def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     position = spillfiles.create_folder(f"{ROOT}/tmp")
-    spillfiles.open_store(position.inside).write_file("manifest", b"{}")
+    spillfiles.open_store(position.working_folder).write_file("manifest", b"{}")
     assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
-    assert spillfiles.reopen(position.inside) is None
-    position.leave()
+    assert spillfiles.reopen(position.working_folder) is None
+    position.suspend()
     position.drop()
-    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([position.inside], [])
-    taken = spillfiles.reopen(position.inside)
+    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([position.working_folder], [])
+    taken = spillfiles.reopen(position.working_folder)
     assert taken is not None
     assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])
-    assert spillfiles.open_store(taken.inside).read_file("manifest") == b"{}"
-    assert spillfiles.open_store(taken.inside).read_file("starts") is None
+    assert spillfiles.open_store(taken.working_folder).read_file("manifest") == b"{}"
+    assert spillfiles.open_store(taken.working_folder).read_file("starts") is None
     taken.drop()
     assert s3.keys() == []
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
@@ -357,7 +357,7 @@ def test_fields_that_do_not_identify_objects(
             raise answer
         return answer
 
-    monkeypatch.setattr(remote, "contents", contents)
+    monkeypatch.setattr(remote, "object_versions", contents)
     assert RemoteFolder("memory://x").fingerprint("") is None
 
 
@@ -365,7 +365,7 @@ def test_times_and_sizes_identify_objects(monkeypatch: pytest.MonkeyPatch) -> No
     async def contents(url: str) -> dict[str, Version]:
         return {"a": next(answers)}
 
-    monkeypatch.setattr(remote, "contents", contents)
+    monkeypatch.setattr(remote, "object_versions", contents)
     versions = [Version(None, time, size) for time, size in (("1", 4), ("2", 4), ("1", 5))]
     answers = iter(versions)
     assert len({str(RemoteFolder("memory://x").fingerprint("")) for _ in versions}) == 3
@@ -453,7 +453,7 @@ def test_two_runs_that_find_the_same_leftovers(s3: Bucket, monkeypatch: pytest.M
     first.pop().drop()
     s3.put(".x.zarr.ndtool", of(GONE))
     monkeypatch.setattr(claims, "_read", late)
-    assert claims.sweep(ROOT) == ([], [])
+    assert claims.clean(ROOT) == ([], [])
     assert s3.get("x.zarr/c/0/1") == b"of the living"
     first.pop().drop()
     assert s3.keys() == []
@@ -521,7 +521,7 @@ def test_processes_of_other_users(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", kill)
-    assert [one.process for one in claims.sweep(ROOT)[1]] == [GONE]
+    assert [one.process for one in claims.clean(ROOT)[1]] == [GONE]
     monkeypatch.setattr(os, "readlink", lambda path: os.stat("nowhere"))
     assert claims._machine_id() == socket.gethostname()
 
@@ -568,12 +568,12 @@ def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
     with pytest.raises(
         OutputError, match=r"^s3://bucket/x.zarr was created by another process during the run"
     ):
-        sink.shared()
+        sink.share()
     sink.abort()
     assert s3.keys() == ["x.zarr/c/0/0"]
     s3.empty()
     sink = begun_here(f"{ROOT}/x.zarr")
-    assert sink.shared() is not None
+    assert sink.share() is not None
     s3.put("x.zarr/zarr.json", b"another's")
     with pytest.raises(
         OutputError, match=r"zarr.json was created by another process during the run"
@@ -590,8 +590,8 @@ def begun_here(target: str) -> Any:
 
 def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     sink = begun_here(f"{ROOT}/x.zarr")
-    report = sink.shared()
-    assert isinstance(report, shared.Shared)
+    report = sink.share()
+    assert isinstance(report, shared.SharedOutput)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
         writer.ChunkWriter.reopen(report)

@@ -26,7 +26,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.publish import leftovers
+from ndtool.publish import cleanup
 from ndtool.runs.executors import dask
 from ndtool.runs.external import resume, spill, spillfiles
 
@@ -195,7 +195,7 @@ class Killed:
 
     def copy(self, spill: str = "spill") -> Path:
         """Copy the data into a folder; return the path of its segments."""
-        name = f".spill.ndtool-{os.urandom(6).hex()}-{leftovers.boot()}"
+        name = f".spill.ndtool-{os.urandom(6).hex()}-{cleanup.boot_id()}"
         shutil.copytree(self._folder, Path(spill, name, "new"))
         return Path(spill, name, "new")
 
@@ -380,7 +380,7 @@ def test_workers_without_a_usable_directory(left: Killed, monkeypatch: pytest.Mo
 
 def test_a_live_run_is_not_cleaned(left: Killed) -> None:
     folder = left.copy().parent
-    held = leftovers.locked(str(folder))
+    held = cleanup.open_locked(str(folder))
     before = sorted(folder.rglob("*"))
     result = left.resume()
     assert (result.resumed, result.warnings) == (0, ())

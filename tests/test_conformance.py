@@ -319,7 +319,7 @@ def placed(position: str, raw: Any) -> Iterator[tuple[str, Streams]]:
 
 def value(one: Any) -> Any:
     """Return the array of a source."""
-    byte_range = source.whole(one)
+    byte_range = source.load_array(one)
     assert byte_range.buffer.readonly
     assert len(byte_range.buffer) == one.metadata.nbytes
     dtype = np.lib.format.descr_to_dtype(one.metadata.dtype.descr)
@@ -360,7 +360,10 @@ def test_values_and_metadata(maker: Maker, position: str) -> None:
             assert same(value(one), array)
             assert (one.name, one.warning) == (argument, None)
             one.recheck()
-            metadata, count = one.metadata, grid.blocks(one.metadata.shape, one.metadata.grid)
+            metadata, count = (
+                one.metadata,
+                grid.count_blocks(one.metadata.shape, one.metadata.block_shape),
+            )
             parts = [one.block(number) for number in range(count)]
             assert all(part.readonly for part in parts)
             assert sum(map(len, parts)) == metadata.nbytes
@@ -527,8 +530,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 def write_reversed(out: Any, array: Any) -> None:
     """Write all blocks in work items of odd sizes, in reverse order."""
     metadata = out.metadata
-    for number in reversed(range(grid.blocks(metadata.shape, metadata.grid))):
-        position = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.grid, number))
+    for number in reversed(range(grid.count_blocks(metadata.shape, metadata.block_shape))):
+        position = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.block_shape, number))
         raw = array[(*position, ...)].tobytes()
         step = max(7, len(raw) // 20)
         for at in reversed(range(0, len(raw), step)):

@@ -45,7 +45,7 @@ def test_an_argument_is_an_array(argument: str) -> None:
     expected, source = ARGUMENTS[argument], constant.open_source(argument)
     assert source.metadata.shape == expected.shape
     assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
-    assert bytes(source.whole().buffer) == expected.tobytes()
+    assert bytes(source.load().buffer) == expected.tobytes()
     memory_block = bytearray(3 * expected.itemsize)
     source.fill(memoryview(memory_block))
     assert not expected.size or memory_block == expected.reshape(-1)[:1].tobytes() * 3

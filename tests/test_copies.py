@@ -11,13 +11,13 @@ import ndtool
 from ndtool.engine import scatters, tuning
 from ndtool.errors import BoundsError
 from ndtool.rules import dtypes, reductions
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 
 KINDS = [
     (dtype, reduction)
     for dtype in ARITHMETIC
     for reduction in reductions_of(dtype)
-    if identity(dtypes.from_numpy(dtype), reduction)
+    if combining_identity(dtypes.from_numpy(dtype), reduction)
 ]
 EACH = pytest.mark.parametrize(("dtype", "reduction"), KINDS, ids=str)
 
@@ -28,7 +28,7 @@ def special_values(dtype: np.dtype) -> np.ndarray:
     unsigned = np.dtype(f"u{dtype.itemsize}")
     top, one = 1 << (bits - 1), 1
     patterns = [0, one, 2, 3, top - 1, top, top + 1, 2 * top - 2, 2 * top - 1, 5 * top // 8]
-    infinity = reductions._INFINITY.get(dtype.name, 0)
+    infinity = reductions._INFINITY_BITS.get(dtype.name, 0)
     quiet = infinity + infinity // 2 & ~infinity if infinity else 0
     for payload in (0, 1, 2, 3, quiet, quiet + 1, quiet + 7):
         patterns += [infinity + payload, top + infinity + payload]
@@ -60,7 +60,7 @@ def test_only_what_is_rounded_or_normalised_has_no_identity() -> None:
 @EACH
 def test_an_identity_changes_nothing_on_either_side(dtype: np.dtype, reduction: str) -> None:
     values = special_values(dtype)
-    neutral = np.frombuffer(identity(dtypes.from_numpy(dtype), reduction), dtype)
+    neutral = np.frombuffer(combining_identity(dtypes.from_numpy(dtype), reduction), dtype)
     identities = neutral.repeat(len(values))
     everywhere = np.arange(len(values))[:, None]
     for data, updates in ((values, identities), (identities, values)):

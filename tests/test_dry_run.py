@@ -273,9 +273,9 @@ def forbidden(*_: object, **__: object) -> None:
 
 def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
     pytest.importorskip("zarr")
-    from ndtool.publish import leftovers
+    from ndtool.publish import cleanup
 
-    abandoned = inputs / f".x.zarr.ndtool-0123456789ab-{leftovers.boot()}"
+    abandoned = inputs / f".x.zarr.ndtool-0123456789ab-{cleanup.boot_id()}"
     abandoned.mkdir()
     assert ndtool(*command("gather-nd", "out.zarr", "--dry-run")).status == 0
     assert abandoned.exists()

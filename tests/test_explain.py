@@ -19,7 +19,7 @@ from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
@@ -41,12 +41,12 @@ def opened(case: Case, **attributes: Any) -> OpenCall:
     return OpenCall(request, {role: flat(role, array) for role, array in arrays.items()})
 
 
-def flat(name: str, array: Array) -> Flat:
+def flat(name: str, array: Array) -> FlatSource:
     """Return an array as a source."""
     plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return Flat(name, metadata, ByteRange(memoryview(raw(array))))
+    return FlatSource(name, metadata, ByteRange(memoryview(raw(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:
@@ -505,7 +505,7 @@ def test_memory_depends_on_no_size(workdir: Path) -> None:
 def test_memory_of_an_answer_depends_on_no_length(
     operator: str, form: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, a file is used
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)  # beyond it, a file is used
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)

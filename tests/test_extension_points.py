@@ -37,9 +37,9 @@ def updates_of(data: Shape, indices: Shape, _: Attributes) -> Shape:
 
 def infer(sizes: dict[str, Shape], _: Attributes) -> tuple[Trace, NdPlan]:
     t, (data, indices, updates) = shapes.Tracer(ROWS.name), sizes.values()
-    shapes._rank(t, "data", data)
+    shapes._require_rank(t, "data", data)
     wanted = updates_of(data, indices, _)
-    shapes._same(t, "updates", updates, "indices.shape + data.shape[1:]", wanted)
+    shapes._require_shape(t, "updates", updates, "indices.shape + data.shape[1:]", wanted)
     count = int(np.prod(indices))
     plan = NdPlan(ROWS.name, data, indices, data, (), count, data[:1], data[1:], True)
     return t.trace(), plan
@@ -58,9 +58,11 @@ def scatter_rows(data: Any, indices: Any, updates: Any, reduction: str, mode: st
 def with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the operator by the five modules that a new one changes."""
     monkeypatch.setitem(operators.OPERATORS, ROWS.name, ROWS)
-    monkeypatch.setattr(specs, "TABLE", (*specs.TABLE, specs._own(ROWS)))  # derived from its row
+    monkeypatch.setattr(
+        specs, "TABLE", (*specs.TABLE, specs._ndtool_row(ROWS))
+    )  # derived from its row
     monkeypatch.setitem(shapes._RULES, ROWS.name, infer)
-    monkeypatch.setitem(shapes._UPDATES, ROWS.name, updates_of)
+    monkeypatch.setitem(shapes._UPDATES_SHAPES, ROWS.name, updates_of)
     monkeypatch.setattr(reference, ROWS.name, slowly, raising=False)
     monkeypatch.setattr(ops, ROWS.name, scatter_rows, raising=False)
     monkeypatch.setattr(files, ROWS.name, files.scatter_nd, raising=False)  # which is unchanged

@@ -997,7 +997,7 @@ def test_indices_that_change_after_the_check(
 def test_data_that_are_not_in_memory(
     fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local.ByteRange, "cached", lambda _: 0.0)
+    monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)
@@ -1030,7 +1030,7 @@ def test_a_job_that_cannot_begin_closes_its_files(
     assert len(opened) == 2
     for source in opened:
         with pytest.raises(ValueError, match="released"):
-            bytes(source.whole().buffer)
+            bytes(source.load().buffer)
 
 
 def test_a_limit_that_is_met_anywhere(

@@ -42,17 +42,17 @@ def test_a_file_is_recognized_by_content(array, name):
     put(name, npy(array))
     assert np.array_equal(load(name), array)
     with opened(name) as source:
-        metadata, byte_range = source.metadata, source.whole()
+        metadata, byte_range = source.metadata, source.load()
         assert (source.name, source.warning) == (name, None)
         assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
-        assert metadata.grid == metadata.shape
+        assert metadata.block_shape == metadata.shape
         assert metadata.order == ("C" if array.flags.c_contiguous else "F")
         assert metadata.notes == {"npy_version": (1, 0), "offset": 128}
         assert source.block(0) is byte_range.buffer
         assert byte_range.buffer.readonly
         assert byte_range.buffer.format == "B"
         assert len(byte_range.buffer) == metadata.nbytes == array.nbytes
-        assert byte_range.mapped == (array.nbytes > local.SMALL)
+        assert byte_range.mapped == (array.nbytes > local.MAP_THRESHOLD)
         assert byte_range.position == 128
         for kind in ("random", "sequential", "willneed"):
             byte_range.advise(kind)
@@ -121,7 +121,7 @@ def test_bytes_after_the_array():
     put("x.npy", npy() + b"abcde")
     with opened("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
-        assert bytes(source.whole().buffer) == ARRAY.tobytes()
+        assert bytes(source.load().buffer) == ARRAY.tobytes()
     assert locators.describe("x.npy")[0].warning == source.warning
 
 
@@ -142,7 +142,7 @@ def test_a_sparse_file_of_terabytes():
     nbytes = 1 << 42
     sparse("x.npy", "|u1", (nbytes,))
     with opened("x.npy") as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range.buffer[nbytes - 1] == 0
         byte_range.advise("random")
         byte_range.advise("willneed", nbytes - 10_000, 4096)
@@ -195,14 +195,14 @@ def test_inputs_stay_as_they_are():
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
     with opened("x.npy") as source, pytest.raises(TypeError):
-        source.whole().buffer[0] = 1
+        source.load().buffer[0] = 1
 
 
 def test_closing_during_a_read():
     put("x.npy", npy(LARGE))
     source = locators.open_source("x.npy", Streams())
-    array = np.frombuffer(source.whole().buffer, "<i8")
-    held = pickle.PickleBuffer(source.whole().buffer)
+    array = np.frombuffer(source.load().buffer, "<i8")
+    held = pickle.PickleBuffer(source.load().buffer)
     source.close()
     source.close()
     assert np.array_equal(array, LARGE)
@@ -263,11 +263,11 @@ def test_consecutive_arrays_on_a_pipe(step):
 
 
 def test_a_large_array_on_a_pipe(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with Feed(npy(array) + npy()) as stdin:
         with opened("-", stdin) as source:
-            byte_range = source.whole()
+            byte_range = source.load()
             assert type(byte_range.buffer.obj).__name__ == "mmap"
             assert (byte_range.mapped, byte_range.position) == (False, None)
             assert byte_range.buffer.readonly
@@ -291,9 +291,9 @@ def test_consecutive_arrays_in_a_file(large):
         file.seek(4)
         stdin = Streams(file.fileno())
         with opened("-", stdin) as source:
-            assert source.whole().mapped == large
+            assert source.load().mapped == large
             source.recheck()
-            assert bytes(source.whole().buffer) == arrays[0].tobytes()
+            assert bytes(source.load().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
@@ -358,7 +358,7 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
 
 
 def test_no_space_for_a_stream(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -372,14 +372,14 @@ def test_no_space_for_a_stream(monkeypatch):
 @pytest.mark.parametrize("directory", ["/nonexistent", "/dev/null", ""])
 def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
-    monkeypatch.setattr(tempfiles, "MEMORY", 1000)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1000)
     with Feed(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
 def test_spools_without_nameless_files(monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     spool = tempfiles.Spool()
     for piece in (b"12345", b"67890", b"abc", b""):
         spool.write(piece)
@@ -443,10 +443,10 @@ def test_arrays_in_memory(monkeypatch, wrong, share):
     else:
         monkeypatch.setattr(os, "preadv", failing(wrong))
     with opened("x.npy") as source:
-        assert source.whole().mapped
-        assert source.whole().cached() == share
+        assert source.load().mapped
+        assert source.load().cached_fraction() == share
         known = wrong == errno.EAGAIN
-        assert source.whole().cached(1, unknown=0.5) == (share if known else 0.5)
+        assert source.load().cached_fraction(1, default=0.5) == (share if known else 0.5)
 
 
 def test_a_closed_descriptor_is_no_input():
@@ -488,14 +488,14 @@ def test_a_file_without_access_when_opened(monkeypatch):
 
 def test_no_directory_for_temporary_files(monkeypatch):
     monkeypatch.setattr(os, "open", failing(errno.EROFS))
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as caught:
         tempfiles.Spool().write(bytes(100))
     assert "TMPDIR" in caught.value.hint
 
 
 def test_a_spool_that_cannot_be_mapped(monkeypatch):
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     spool = tempfiles.Spool()
     spool.write(bytes(100))
     monkeypatch.setattr(tempfiles, "map_bytes", failing(errno.ENOMEM))

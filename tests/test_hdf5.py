@@ -97,7 +97,7 @@ def test_layouts(way: str, version: str, user_block: int) -> None:
         wanted = file["g/a"][...]
     assert same(load("x.h5:/g/a"), wanted)
     with opened("x.h5:g/a") as one:
-        assert ("chunks" in LAYOUTS[way]) == one.metadata.in_chunks
+        assert ("chunks" in LAYOUTS[way]) == one.metadata.is_chunked
 
 
 def test_contiguous_values_are_mapped_where_they_are() -> None:
@@ -105,7 +105,7 @@ def test_contiguous_values_are_mapped_where_they_are() -> None:
     with h5py.File("x.h5") as file:
         offset = file["a"].id.get_offset()
     with opened("x.h5:/a") as one:
-        byte_range = one.whole()
+        byte_range = one.load()
         assert byte_range is not None
         assert (byte_range.mapped, byte_range.position) == (True, offset)
     (entry,) = locators.describe("x.h5")
@@ -613,7 +613,7 @@ for seed in range(int(sys.argv[1]), int(sys.argv[1]) + 60):
             locators.describe("in.h5")
             with closing(locators.open_source(f"in.h5:{name}", Streams(-1))) as one:
                 if one.metadata.nbytes < 1 << 22:
-                    source.whole(one)
+                    source.load_array(one)
         except NdtoolError:
             pass
 """

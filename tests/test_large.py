@@ -378,7 +378,7 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
         calls.append(1)
         advise(*call)
 
-    monkeypatch.setattr(ByteRange, "cached", lambda _: 0.0)
+    monkeypatch.setattr(ByteRange, "cached_fraction", lambda _: 0.0)
     monkeypatch.setattr(ByteRange, "advise", advising)
     monkeypatch.setattr(gathers._kernels, "will_need", asking)
     with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:

@@ -49,8 +49,8 @@ def test_every_byte_is_written_once(
     dtype = dtypes.from_numpy(np.dtype(code))
     array = of_bytes(shape, dtype.itemsize)
     turned = array.tobytes("C")
-    if dtype.unit > 1 and dtype.order != order:
-        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
+    if dtype.swap_size > 1 and dtype.order != order:
+        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
     strides = layouts.contiguous_strides(shape, dtype.itemsize, fortran)
     data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
     out, seen = bytearray(len(turned)), np.zeros(len(turned), int)
@@ -115,7 +115,7 @@ def indices_of(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
 def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """Change to a folder; normalization is in small boxes, in a file."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tempfiles, "MEMORY", 0)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
     monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     return monkeypatch
 
@@ -181,7 +181,7 @@ def test_rows_that_are_many_are_not_gathered_an_element_at_a_time(
 
 def test_an_index_out_of_bounds_comes_before_a_copy(temporary: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [40]] * 20)
-    temporary.setattr(tempfiles, "filled", never)
+    temporary.setattr(tempfiles, "filled_buffer", never)
     with pytest.raises(BoundsError, match="20 of 40"):
         run("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]

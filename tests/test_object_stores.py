@@ -168,11 +168,11 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
         return await read(self, start, stop)
 
     monkeypatch.setattr(remote.FsspecObject, "_read", noted)
-    monkeypatch.setattr(remote.FsspecObject, "largest", 1 << 18)
+    monkeypatch.setattr(remote.FsspecObject, "max_request", 1 << 18)
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
     with opened(url) as one:
         assert requested == [1 << 16]
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
     assert max(requested) <= 1 << 18
     assert sum(requested) == len(npy(np.zeros((60_000, 4), "<f4")))
@@ -180,7 +180,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_a_change_during_the_run(store: Store) -> None:
     with opened(store.put("x.npy", npy(ROWS))) as one:
-        source.whole(one)
+        source.load_array(one)
         one.recheck()
         store.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
@@ -295,10 +295,10 @@ def test_small_ranges_are_read_64_at_a_time_and_large_ones_10() -> None:
     async def fetch(nbytes: int) -> None:
         plain = remote.FsspecObject(Slow(), "x", "az://bucket/x")
         write = lambda start, piece: None  # noqa: E731
-        every = (plain.fetch(0, nbytes, remote.Version(), write) for _ in range(plain.at_once))
+        every = (plain.fetch(0, nbytes, remote.Version(), write) for _ in range(plain.concurrency))
         await remote.asyncio.gather(*every)
 
-    for nbytes, at_once in ((1 << 16, 64), (remote.HELD, 10)):
+    for nbytes, concurrency in ((1 << 16, 64), (remote.MAX_BUFFER, 10)):
         most[0] = 0
         wait(fetch(nbytes), "az://bucket/x")
-        assert most[0] == at_once
+        assert most[0] == concurrency

@@ -41,7 +41,7 @@ def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
 def load(argument: str) -> tuple[str, tuple[int, ...], bytes]:
     """Return name of the type, shape and bytes of an argument's array."""
     with closing(locators.open_source(argument, Streams(-1))) as one:
-        byte_range = one.whole()
+        byte_range = one.load()
         assert byte_range is not None
         (entry,) = locators.describe(argument)
         assert (entry.metadata, entry.warning) == (one.metadata, one.warning)
@@ -101,7 +101,7 @@ def test_raw_data_and_fixed_numbers_are_mapped() -> None:
     ):
         Path("x.pb").write_bytes(raw)
         with closing(locators.open_source("x.pb", Streams(-1))) as one:
-            byte_range = one.whole()
+            byte_range = one.load()
             assert byte_range is not None
             assert (byte_range.mapped, byte_range.position) == (True, raw.index(array.tobytes()))
             assert one.metadata.notes["field"] == title

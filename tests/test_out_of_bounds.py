@@ -286,7 +286,7 @@ def test_long_runs_are_filled_whole() -> None:
     ],
 )
 def test_fill_values(fill: str, dtype: str, expected: bytes) -> None:
-    assert filling.element(fill, dtypes.from_name(dtype)) == expected
+    assert filling.encode(fill, dtypes.from_name(dtype)) == expected
 
 
 def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
@@ -294,10 +294,10 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
     taken = dtypes.from_name("bfloat16")
     for value in (0.1, 1.00390625, 1.01171875, -3e38, 1e-40, float("inf"), 255.5, 256.5, 257.5):
         expected = np.array(value, np.float32).astype(ml_dtypes.bfloat16).tobytes()
-        assert filling.element(repr(value), taken) == expected
-    assert np.isnan(np.frombuffer(filling.element("nan", taken), ml_dtypes.bfloat16)[0])
+        assert filling.encode(repr(value), taken) == expected
+    assert np.isnan(np.frombuffer(filling.encode("nan", taken), ml_dtypes.bfloat16)[0])
     with pytest.raises(DtypeError):
-        filling.element("3.4e38", taken)
+        filling.encode("3.4e38", taken)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
 )
 def test_values_beyond_a_type_are_refused(fill: str, dtype: str, words: str) -> None:
     with pytest.raises(DtypeError, match=words):
-        filling.element(fill, dtypes.from_name(dtype))
+        filling.encode(fill, dtypes.from_name(dtype))
 
 
 def test_rules_that_do_not_fit() -> None:
@@ -509,7 +509,7 @@ def test_a_fill_in_python_is_a_number(fill: object) -> None:
 def test_a_fill_may_begin_with_very_many_zeros(fill: str, expected: int) -> None:
     sign, digits = ("-" if fill[:1] == "-" else ""), fill.lstrip("-")
     for dtype in ("float64", "float32", "complex64"):
-        element = filling.element(sign + "0" * 5000 + digits, dtypes.from_name(dtype))
+        element = filling.encode(sign + "0" * 5000 + digits, dtypes.from_name(dtype))
         assert np.frombuffer(element, dtype)[0] == expected
 
 

@@ -27,7 +27,7 @@ from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators, outputs
 from ndtool.formats.npz import writer
 from ndtool.formats.streams import Streams
-from ndtool.publish import leftovers, newfile, sinks
+from ndtool.publish import cleanup, newfile, sinks
 from ndtool.rules import dtypes
 from ndtool.runs import direct
 from ndtool.storage import tempfiles
@@ -87,7 +87,7 @@ def test_any_order_and_any_thread(method):
 
 @pytest.mark.parametrize(("offset", "count"), [(-1, 1), (96, 1), (90, 7)])
 def test_nothing_is_written_outside(offset, count):
-    with written("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
+    with written("x.npy") as out, pytest.raises(ValueError, match="exceed the array of 96"):
         out.write(offset, memoryview(bytes(count)))
 
 
@@ -197,7 +197,7 @@ def test_output_is_an_input(method, alias):
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
     with closing(locators.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
-        raw = source.whole().buffer
+        raw = source.load().buffer
         for at in range(0, len(raw), 4096):
             out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
         source.recheck()
@@ -315,7 +315,7 @@ def test_archives(method, mode, array, target, member):
     assert entry.position % 64 == 0
     first = content("x.npz")
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
+        assert bytes(source.load().buffer) == array.tobytes()
         save(target, array, mode)
     assert content("x.npz") == first
 
@@ -337,12 +337,12 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.testzip() is None
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
-        assert source.whole().position % 64 == 0
+        assert bytes(source.load().buffer) == array.tobytes()
+        assert source.load().position % 64 == 0
     with open("y.npz", "wb") as file:
         file.write(b"#!/bin/sh\n" + content("x.npz"))
     with closing(locators.open_source("y.npz:a", Streams())) as source:
-        assert bytes(source.whole().buffer) == array.tobytes()
+        assert bytes(source.load().buffer) == array.tobytes()
 
 
 @pytest.mark.slow("an archive is written in ZIP64")
@@ -364,7 +364,7 @@ def test_an_archive_of_more_than_4_gib():
         file.seek(entry.position + nbytes - 5)
         assert file.read(5) == b"12345"
     with closing(locators.open_source("x.npz", Streams())) as source:
-        assert bytes(source.whole().buffer[-5:]) == b"12345"
+        assert bytes(source.load().buffer[-5:]) == b"12345"
     os.unlink("x.npz")
 
 
@@ -454,10 +454,10 @@ def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
 
 @pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3)), np.array(5)])
-@pytest.mark.parametrize("memory", [10, tempfiles.MEMORY])
+@pytest.mark.parametrize("memory", [10, tempfiles.MAX_IN_MEMORY])
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, mode, array, memory, blocking):
-    monkeypatch.setattr(tempfiles, "MEMORY", memory)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
     drain = Drain()
     os.set_blocking(drain.end, blocking)
     out = streamed(drain.end, npy(array)[: -array.nbytes or None], metadata_of(array))
@@ -473,7 +473,7 @@ def test_a_stream_takes_bytes_in_order_only():
     drain = Drain()
     out = streamed(drain.end, b"header")
     for at, count in ((4, 1), (0, 11)):
-        with pytest.raises(ValueError, match=f"cannot take bytes at {at}"):
+        with pytest.raises(ValueError, match=f"at offset {at} cannot be appended"):
             out.write(at, memoryview(bytes(count)))
     out.write(0, memoryview(b"1234"))
     with pytest.raises(ValueError, match="only 4 of 10"):
@@ -696,7 +696,7 @@ def test_a_temporary_copy_without_space(monkeypatch, wrong):
     def fail(*_):
         raise wrong
 
-    monkeypatch.setattr(tempfiles, "MEMORY", 10)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 10)
     monkeypatch.setattr(tempfiles, "unnamed_file", fail)
     kind = ResourceError if wrong is MemoryError else OutputError
     out = streamed(1, b"header", metadata_of(ARRAY), "o\n")
@@ -774,12 +774,12 @@ def test_a_shared_file_is_locked_until_it_has_its_name(method, monkeypatch):
     move = newfile.NewFile._move
 
     def moved(self):
-        assert leftovers.sweep(".").removed == []
+        assert cleanup.clean(".").removed == []
         move(self)
 
     monkeypatch.setattr(newfile.NewFile, "_move", moved)
     with written("x.npy") as out:
-        assert out.shared() is not None
+        assert out.share() is not None
         fill(out, ARRAY)
         sinks.commit(out)
     assert load("x.npy").tolist() == ARRAY.tolist()

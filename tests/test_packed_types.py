@@ -33,7 +33,7 @@ def random(name: str, shape: Any, seed: int = 0) -> Any:
 def held(argument: object) -> Any:
     """Return an argument's array."""
     with closing(locators.open_source(str(argument), Streams(-1))) as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range is not None
         dtype = getattr(ml_dtypes, source.metadata.dtype.name)
         return np.frombuffer(bytes(byte_range.buffer), dtype).reshape(source.metadata.shape)

@@ -137,7 +137,7 @@ def test_a_lock_that_is_not_released_ends_the_run(
     pytest.importorskip("zarr", exc_type=ImportError)
     save(f"{target}:a")
     before = content(target)
-    monkeypatch.setattr(locking, "PATIENCE", 0.0)
+    monkeypatch.setattr(locking, "TIMEOUT", 0.0)
     folder = os.open(".", os.O_RDONLY)
     fcntl.flock(folder, fcntl.LOCK_SH)  # others' locks may be shared
     try:

@@ -226,7 +226,7 @@ def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.Monk
 
 def test_no_space_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", "user.note", b"1")
-    assert errno.ENOSPC in descriptors.EXHAUSTED
+    assert errno.ENOSPC in descriptors.EXHAUSTION_ERRNOS
     monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
     with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
         save()

@@ -121,11 +121,11 @@ def test_types_and_shapes_of_a_pipe() -> None:
 
 
 def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
     feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
     with opened("fifo", stdin) as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert type(byte_range.buffer.obj).__name__ == "mmap"
         assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
         assert np.array_equal(array(source), LARGE.reshape(2, -1))

@@ -220,7 +220,7 @@ def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> 
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
     expected = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
-    joined = list(ranged.joined(expected, gap, largest))
+    joined = list(ranged.merge_ranges(expected, gap, largest))
     offsets = [at for start, stop in joined for at in range(start, stop)]
     assert offsets == sorted(set(offsets))
     assert set(offsets) >= {at for start, stop in expected for at in range(start, stop)}
@@ -239,9 +239,11 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
             there |= set(range(start, start + count))
         start = data.draw(st.integers(0, 80))
         stop = data.draw(st.integers(start, 100))
-        missing = [at for a, b in memory_block.missing([(start, stop)]) for at in range(a, b)]
+        missing = [
+            at for a, b in memory_block.missing_ranges([(start, stop)]) for at in range(a, b)
+        ]
         assert missing == [at for at in range(start, stop) if at not in there]
-        assert memory_block.has(start, stop) == (not missing)
+        assert memory_block.contains(start, stop) == (not missing)
     finally:
         memory_block.close()
 
@@ -253,7 +255,7 @@ def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> Non
     url = server.add("/x.npy", npy(ROWS[:10]))
     with opened(url) as opened_source:
         assert np.array_equal(
-            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS[:10].ravel()
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS[:10].ravel()
         )
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
         opened_source.recheck()
@@ -282,7 +284,7 @@ def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: 
     sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
     with opened(url) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
     assert len(requested) == 1 + 16
@@ -299,10 +301,10 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
     with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
         before = len(server.requests)
         assert np.array_equal(
-            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS.ravel()
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS.ravel()
         )
         assert len(server.requests) == before
 
@@ -334,7 +336,7 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
     with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 2
         assert np.array_equal(
-            np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS.ravel()
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS.ravel()
         )
     requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
@@ -347,7 +349,7 @@ def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
-            source.whole(opened_source)
+            source.load_array(opened_source)
     assert len(server.requests) == 4
 
 
@@ -394,7 +396,7 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     with opened(url) as opened_source:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
-            source.whole(opened_source)
+            source.load_array(opened_source)
 
 
 def test_a_compressed_reply(server: Server) -> None:
@@ -434,7 +436,7 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
         opened(url) as opened_source,
         pytest.raises(OutputError, match=r"x.npy changed during the run"),
     ):
-        source.whole(opened_source)
+        source.load_array(opened_source)
 
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
@@ -442,7 +444,7 @@ def test_a_file_that_becomes_shorter(server: Server) -> None:
     with opened(url) as opened_source:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(opened_source)
+            source.load_array(opened_source)
 
 
 def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
@@ -729,7 +731,7 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
     with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
     assert open_files() == before
 
 

@@ -23,7 +23,7 @@ from ndtool.runs import steps
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 from ndtool.storage import remote, upload
-from ndtool.storage.s3 import Signed
+from ndtool.storage.s3 import SignedS3Object
 
 ROWS = np.arange(400_000 * 4, dtype="<f4").reshape(-1, 4)
 LARGE = np.random.default_rng(0).integers(0, 256, 20 << 20, dtype=np.uint8)  # three parts
@@ -49,7 +49,7 @@ def test_as_many_connections_as_requests(s3: Bucket) -> None:
     s3.put("x.npy", npy(ROWS))
     upload.existing("s3://bucket/x.npy")
     client = fsspec.filesystem("s3").s3
-    assert client.meta.config.max_pool_connections == Signed.at_once == 64
+    assert client.meta.config.max_pool_connections == SignedS3Object.concurrency == 64
 
 
 def test_an_empty_object(s3: Bucket) -> None:
@@ -62,13 +62,13 @@ def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     with opened(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.whole(opened_source)
+            source.load_array(opened_source)
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     with opened(url) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
         opened_source.recheck()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
@@ -134,14 +134,14 @@ def test_a_failure_leaves_nothing(s3: Bucket) -> None:
 
 
 def test_a_part_that_fails_leaves_nothing(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = upload.remote.S3.call
+    call = upload.remote.S3Object.call
 
     async def fails(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if arguments.get("PartNumber") == 2:
             raise OSError(5, "Input/output error")
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3, "call", fails)
+    monkeypatch.setattr(upload.remote.S3Object, "call", fails)
     with pytest.raises(OutputError, match=r"s3://bucket/x.npy: Input/output error"):
         store("s3://bucket/x.npy", LARGE)
     assert s3.keys() == s3.uploads() == []
@@ -172,13 +172,13 @@ def test_no_clobber_applies_to_multipart_uploads(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test server ignores it."""
-    call, requested = upload.remote.S3.call, {}
+    call, requested = upload.remote.S3Object.call, {}
 
     async def spy(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         requested[operation] = arguments
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3, "call", spy)
+    monkeypatch.setattr(upload.remote.S3Object, "call", spy)
     store("s3://bucket/x.npy", LARGE, clobber=False)
     assert requested["complete_multipart_upload"]["IfNoneMatch"] == "*"
     assert s3.get("x.npy") == npy(LARGE)
@@ -219,14 +219,14 @@ def test_parts_become_an_object_on_the_same_condition(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test server ignores it, S3 does not."""
-    conditions, call = [], remote.S3.call
+    conditions, call = [], remote.S3Object.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "complete_multipart_upload":
             conditions.append({key: arguments[key] for key in arguments if key.startswith("If")})
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3, "call", noted)
+    monkeypatch.setattr(remote.S3Object, "call", noted)
     store("s3://bucket/a.npz:one", LARGE)
     version = upload.existing("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
@@ -290,14 +290,14 @@ def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
 @pytest.fixture
 def lossy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that create an object are repeated, as botocore does if a response is lost."""
-    call = upload.remote.S3.call
+    call = upload.remote.S3Object.call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation in ("put_object", "complete_multipart_upload"):
             await call(self, operation, *names, **arguments)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(upload.remote.S3, "call", twice)
+    monkeypatch.setattr(upload.remote.S3Object, "call", twice)
 
 
 @pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
@@ -350,7 +350,7 @@ def test_a_dry_run_checks_write_permission_without_effects(
         pytest.importorskip("zarr")
     save(x=ROWS[:9], i=np.array([[3]]))
     requested: list[str] = []
-    call = remote.S3.call
+    call = remote.S3Object.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         requested.append(operation)
@@ -364,13 +364,13 @@ def test_a_dry_run_checks_write_permission_without_effects(
         return await call(self, operation, *names, **arguments)
 
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
-    monkeypatch.setattr(remote.S3, "call", noted)
+    monkeypatch.setattr(remote.S3Object, "call", noted)
     with OpenCall(request) as job:
         run_step(steps.dry_run, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
-    monkeypatch.setattr(remote.S3, "call", refused)
+    monkeypatch.setattr(remote.S3Object, "call", refused)
     message = []
     for step in (steps.dry_run, steps.execute):
         with (

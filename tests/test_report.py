@@ -102,7 +102,7 @@ def test_types_that_no_file_holds():
         dtypes.view_as(float32, "bfloat16")
     with pytest.raises(DtypeError, match="'<b3' is not an element type that NumPy has"):
         dtypes.from_descr("<b3")
-    assert (dtypes.from_name("bool").name, dtypes.from_name("bool").unit) == ("bool", 1)
+    assert (dtypes.from_name("bool").name, dtypes.from_name("bool").swap_size) == ("bool", 1)
 
 
 def test_data_that_a_standard_does_not_take():

@@ -36,15 +36,15 @@ def without_settings(
     for name, value in settings("").items():
         monkeypatch.delenv(name, raising=False)
         assert value is None or name in {*KEYS, "AWS_ENDPOINT_URL"}
-    for name in signing._PROXIES:
+    for name in signing._PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("fsspec.config.conf", {})
-    monkeypatch.setattr(s3, "_client_only", set())
-    signing._profile.cache_clear()
+    monkeypatch.setattr(s3, "_client_only_buckets", set())
+    signing._read_profile.cache_clear()
     yield monkeypatch
-    signing._profile.cache_clear()
+    signing._read_profile.cache_clear()
 
 
 @pytest.mark.parametrize("token", [None, "to/ken+=="])
@@ -80,7 +80,7 @@ def test_signatures_are_those_of_botocore(
         ),
     )
     for key in ("x.npy", "a b/ü~(1)'*!$&+,;=:@.npy", "data/100%/#x"):
-        base = signing.base_of(bucket, region, endpoint)
+        base = signing.bucket_url(bucket, region, endpoint)
         assert base is not None
         request_settings = Settings(base, key, region, ("AKIA", "se/cr+et", token))
         expected = client.generate_presigned_url(
@@ -88,7 +88,7 @@ def test_signatures_are_those_of_botocore(
         )
         stamp = expected.partition("X-Amz-Date=")[2].partition("&")[0]
         now = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
-        signed_url = signing.signed(request_settings, now)
+        signed_url = signing.signed_url(request_settings, now)
         parted = [
             (url.split("?")[0], sorted(url.split("?")[1].split("&")))
             for url in (signed_url, expected)
@@ -97,7 +97,7 @@ def test_signatures_are_those_of_botocore(
 
 
 def test_anonymous_urls_have_no_signature() -> None:
-    assert signing.signed(Settings(BASE, "a b.npy", "us-east-1", None)) == f"{BASE}/a%20b.npy"
+    assert signing.signed_url(Settings(BASE, "a b.npy", "us-east-1", None)) == f"{BASE}/a%20b.npy"
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_settings_that_are_understood(
     for name, value in variables.items():
         without_settings.setenv(name, value)
     without_settings.setattr("fsspec.config.conf", {"s3": options})
-    assert signing.settings_of("s3://bucket/x.npy") == expected
-    assert signing.settings_of("s3a://bucket/x.npy") == expected
+    assert signing.find_settings("s3://bucket/x.npy") == expected
+    assert signing.find_settings("s3a://bucket/x.npy") == expected
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_settings_that_are_understood(
 def test_names_that_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, url: str) -> None:
     for name, value in AWS.items():
         without_settings.setenv(name, value)
-    assert signing.settings_of(url) is None
+    assert signing.find_settings(url) is None
 
 
 @pytest.mark.parametrize(
@@ -188,20 +188,20 @@ def test_profiles(
         (tmp_path / ".aws" / name).write_text(text.replace("{keys}", keys), "latin-1")
     if profile is not None:
         without_settings.setenv("AWS_PROFILE", profile)
-    settings = signing.settings_of("s3://bucket/x.npy")
+    settings = signing.find_settings("s3://bucket/x.npy")
     assert (settings and settings.region) == expected
     assert settings is None or settings.credentials == ("A", "B", None)
     without_settings.setenv("AWS_ACCESS_KEY_ID", "C")
     without_settings.setenv("AWS_SECRET_ACCESS_KEY", "D")
-    settings = signing.settings_of("s3://bucket/x.npy")
+    settings = signing.find_settings("s3://bucket/x.npy")
     assert settings is None or settings.credentials == ("C", "D", None)
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "ALL_PROXY"])
 def test_proxies_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, name: str) -> None:
-    assert signing.is_direct()
+    assert signing.bypasses_s3fs()
     without_settings.setenv(name, "http://127.0.0.1:1")
-    assert not signing.is_direct()
+    assert not signing.bypasses_s3fs()
 
 
 @pytest.fixture
@@ -231,13 +231,13 @@ print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 
 def record_client_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform."""
-    client_calls, call = [], s3.S3.call
+    client_calls, call = [], s3.S3Object.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         client_calls.append(operation)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(s3.S3, "call", noted)
+    monkeypatch.setattr(s3.S3Object, "call", noted)
     return client_calls
 
 
@@ -278,12 +278,12 @@ def test_what_a_server_refuses_is_requested_by_the_client(
         signs.append(request_settings)
         return f"{signed_server.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
-    without_settings.setattr(s3.Http, "open", refusing)
+    without_settings.setattr(s3.HttpObject, "open", refusing)
     calls = record_client_calls(without_settings)
     assert np.array_equal(load(url), ROWS)
     assert "get_object" in calls
-    assert len(s3._client_only) == 1
-    without_settings.setattr(signing, "signed", elsewhere)
+    assert len(s3._client_only_buckets) == 1
+    without_settings.setattr(signing, "signed_url", elsewhere)
     assert np.array_equal(load(url), ROWS)  # without another attempt
     assert signs == []
 
@@ -322,20 +322,20 @@ def test_special_names_are_requested_by_the_client(
 def test_errors_are_those_of_the_client(
     signed_server: Bucket, without_settings: pytest.MonkeyPatch
 ) -> None:
-    without_settings.setattr(s3.Http, "open", refusing)
+    without_settings.setattr(s3.HttpObject, "open", refusing)
     without_settings.setattr("ndtool.storage.failures.BACKOFF", 0.001)
     with pytest.raises(InputError, match=r"s3://none-here/x.npy: there is no such object"):
         load("s3://none-here/x.npy")
-    assert s3._client_only == set()
+    assert s3._client_only_buckets == set()
 
 
 def test_urls_are_signed_again_before_they_expire(
     signed_server: Bucket, without_settings: pytest.MonkeyPatch
 ) -> None:
-    url, signs, sign = signed_server.put("x.npy", npy(ROWS)), [], signing.signed
+    url, signs, sign = signed_server.put("x.npy", npy(ROWS)), [], signing.signed_url
     without_settings.setattr(
         signing,
-        "signed",
+        "signed_url",
         lambda request_settings: signs.append(request_settings) or sign(request_settings),
     )
     assert np.array_equal(load(url), ROWS)

@@ -273,13 +273,13 @@ def test_elements_are_normalized_in_boxes(
     raw = np.random.default_rng(0).integers(0, 256, itemsize * count, np.uint8)
     data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
     copies.normalize(data, (count,), dtype, ">", out, 1)
-    assert bytes(out) == raw.reshape(-1, dtype.unit)[:, ::-1].tobytes()
+    assert bytes(out) == raw.reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
     max_size = max(1, (1 << 20) // itemsize)
     assert [call.args[-1] for call in packed.call_args_list] == [
         min(max_size, count - first) for first in range(0, count, max_size)
     ]
     assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
-    assert (swapped.call_count > 0) == (dtype.unit > 1)
+    assert (swapped.call_count > 0) == (dtype.swap_size > 1)
 
 
 @pytest.mark.parametrize("shape", [(), (1, 1)])

@@ -80,7 +80,7 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("aiohttp", reason="aiohttp is not installed")
-    monkeypatch.setattr("ndtool.storage.ranged.GAP", 0)
+    monkeypatch.setattr("ndtool.storage.ranged.MAX_GAP", 0)
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     path, rows = write_table("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
     with serving() as server:

@@ -333,7 +333,7 @@ def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
 def test_memory_depends_on_no_size(
     rows: int, workdir: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
     count = 2_000_000
     idx = np.random.default_rng(0).integers(-rows, rows, (count, 1))
     save(idx=idx)

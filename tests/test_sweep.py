@@ -209,7 +209,7 @@ def test_the_cost_of_a_page_decides(
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
-    monkeypatch.setattr(local.ByteRange, "cached", lambda *_, **__: cached)
+    monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda *_, **__: cached)
     monkeypatch.setattr(access, "page_cost", lambda data, ahead: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
@@ -304,7 +304,7 @@ def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, pro
 def test_the_directory_of_every_temporary_file(
     folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
     opened: list[str | None] = []
     original_open = tempfiles._open_unnamed
 
@@ -339,7 +339,7 @@ def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPat
     def forbidden(*_: object) -> None:
         raise AssertionError("a dry run copies nothing")
 
-    monkeypatch.setattr(tempfiles, "filled", forbidden)
+    monkeypatch.setattr(tempfiles, "filled_buffer", forbidden)
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
     with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         assert prepared_run.plan.way == "sweep"
@@ -477,7 +477,7 @@ def test_only_data_that_fit_in_memory_are_prefetched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fits: bool
 ) -> None:
     requested: list[str] = []
-    monkeypatch.setattr(direct.ByteRange, "cached", lambda self: 0.0)
+    monkeypatch.setattr(direct.ByteRange, "cached_fraction", lambda self: 0.0)
     monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: requested.append(kind))
     monkeypatch.setattr(direct.memory, "can_hold", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")

@@ -16,7 +16,7 @@ from test_out_of_bounds import beyond, described, outcome
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.arrays.assembly import window
+from ndtool.arrays.assembly import box_slices
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError
@@ -34,21 +34,21 @@ SMALL_MEMORY = ("--memory", "1MiB")
 class Chunks:
     """A source or sink of a chunked array in memory that counts its calls."""
 
-    name, warning, progress, at_once, streamed, kept = "chunks", None, None, 1, False, None
+    name, warning, progress, concurrency, streamed, kept = "chunks", None, None, 1, False, None
 
     def __init__(self, metadata: ArrayMetadata, array: Any) -> None:
         self.metadata, self.array, self.counts = metadata, array, Counter()
 
     def _window(self, number: int) -> Any:
-        return window(grid.box(self.metadata.shape, self.metadata.grid, number))
+        return box_slices(grid.box(self.metadata.shape, self.metadata.block_shape, number))
 
-    def whole(self, touched: Any = None) -> None:
+    def load(self, touched: Any = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
-        self.counts[number] += 1
+    def block(self, index: int) -> memoryview:
+        self.counts[index] += 1
         return memoryview(
-            np.array(self.array[self._window(number)], order="C").reshape(-1).view("u1")
+            np.array(self.array[self._window(index)], order="C").reshape(-1).view("u1")
         )
 
     def map(self) -> None:
@@ -66,7 +66,7 @@ class Chunks:
 
 def in_chunks(metadata: ArrayMetadata, grid: tuple[int, ...]) -> ArrayMetadata:
     """Return metadata of a chunked array, perhaps of one chunk."""
-    return metadata._replace(grid=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
+    return metadata._replace(block_shape=grid, layout=ChunkLayout(grid, None, ("zstd",), 3))
 
 
 def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -29,8 +29,8 @@ def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
 
 def test_the_output_has_the_names_of_the_inputs() -> None:
     inference = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
-    assert shapes.written(inference.plan.output) == "[N,M,D]"
-    assert inference.trace.assumed == ()
+    assert shapes.format_shape(inference.plan.output) == "[N,M,D]"
+    assert inference.trace.assumptions == ()
     assert [step.result for step in inference.trace.steps][-2:] == [
         "N*M index tuples",
         "D elements each",
@@ -53,9 +53,9 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
 
 def test_undecidable_rules_are_assumed() -> None:
     inference = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
-    assert inference.trace.assumed == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
+    assert inference.trace.assumptions == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
     inference = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
-    assert inference.trace.assumed == (
+    assert inference.trace.assumptions == (
         "indices' axis 1 (K) is at most data's axis 1 (M)",
         "updates' axis 0 (U) is 5",
     )
@@ -131,7 +131,7 @@ def test_a_valid_call_remains_valid_with_equal_results(data: st.DataObject) -> N
         symbolic["indices"] = (*symbolic["indices"][:-1], sizes["indices"][-1])
     trace, plan = shapes.infer(case.operator, symbolic, attributes)
     assert substitute_sizes(plan.output, names) == plain.output
-    assert bool(trace.assumed) == any(step.result == "assumed" for step in trace.steps)
+    assert bool(trace.assumptions) == any(step.result == "assumed" for step in trace.steps)
 
 
 @given(st.data())
@@ -149,7 +149,7 @@ def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None
             role: tuple(values[d.names[0]] if isinstance(d, Symbol) else d for d in shape)
             for role, shape in sizes.items()
         }
-        if trace is not None and not trace.assumed:
+        if trace is not None and not trace.assumptions:
             shapes.infer(operator, plain, Attributes())
         elif trace is None and not isinstance(sizes["indices"][-1], Symbol):
             with pytest.raises(RuleError):
@@ -203,8 +203,8 @@ def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0()
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
     ):
         inference = inferred(operator, *types)
-        assert shapes.written(inference.plan.output) == shape
-        assert inference.trace.assumed == (f"the output has no elements: {assumed}",)
+        assert shapes.format_shape(inference.plan.output) == shape
+        assert inference.trace.assumptions == (f"the output has no elements: {assumed}",)
         assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
         numbers = [item.replace("N", "0").replace("M", "0") for item in types]
         assert inferred(operator, *numbers).nbytes == 0

@@ -162,7 +162,7 @@ def test_shapes_with_symbols() -> None:
     n, s, b = Symbol("N"), Symbol("S"), Symbol("B")
     trace, result = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
     assert result.output == (b, s, 64)
-    assert [str(item) for item in trace.assumed] == [
+    assert [str(item) for item in trace.assumptions] == [
         "update's axis 1 (N) is at most past's (S)",
         "write_indices's axis 0 (2) is B",
     ]

@@ -34,7 +34,7 @@ def array(dtype: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.txt"])
 def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoded, "STEP", 100)
+    monkeypatch.setattr(encoded, "BATCH_SIZE", 100)
     for form, shape in zip(
         ("write", "items", "map", "write", "items"),
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),

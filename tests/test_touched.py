@@ -90,8 +90,8 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     plan, indices = call
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
-    count = grid.blocks(plan.data, step)
-    expected = [n for n in range(count) if hit[assembly.window(grid.box(plan.data, step, n))].any()]
+    count = grid.count_blocks(plan.data, step)
+    expected = [n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
         patch.setattr(touched, "MAX_FLAGS", flags)
@@ -259,8 +259,8 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
 def test_holes_are_zeros_and_take_no_space(
     read: Any, step: Any, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 0)
-    monkeypatch.setattr(assembly, "GAP", 0)
+    monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
+    monkeypatch.setattr(assembly, "MAX_GAP", 0)
     reserved: list[tuple[int, int]] = []
     fallocate = descriptors.os.posix_fallocate
 
@@ -273,18 +273,18 @@ def test_holes_are_zeros_and_take_no_space(
     Path("data.toy").write_bytes(blocks(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
-        byte_range = source.whole(opened_source, gathered(plan, indices), threads)
+        byte_range = source.load(opened_source, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0
     for number in selected_blocks:
-        window = assembly.window(grid.box(DATA.shape, step, number))
+        window = assembly.box_slices(grid.box(DATA.shape, step, number))
         expected[window] = DATA[window]
         selected_bytes += DATA[window].nbytes
     assert (actual == expected).all()
     assert block_numbers(read, "data.toy") == selected_blocks
     nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(selected_blocks) >= grid.blocks(DATA.shape, step)
+    many = 2 * len(selected_blocks) >= grid.count_blocks(DATA.shape, step)
     assert nbytes == (DATA.nbytes if many else selected_bytes)
 
 
@@ -297,7 +297,7 @@ def test_no_space_for_the_touched_blocks_is_reported_first(
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy", output="out.npy")) as call:
         validated = operands.validate(call)
-        monkeypatch.setattr(tempfiles, "MEMORY", 0)
+        monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 0)
         monkeypatch.setattr(descriptors.os, "posix_fallocate", full)
         with pytest.raises(ResourceError, match=r"^temporary copy of data.toy: needs"):
             operands.load_data(validated)

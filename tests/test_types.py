@@ -10,7 +10,7 @@ import pytest
 from ndtool import literals
 from ndtool.rules import modes
 from ndtool.rules.modes import MODES
-from ndtool.rules.operators import EVERY
+from ndtool.rules.operators import ALL_OPERATORS
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
 GOOD = """
@@ -54,9 +54,9 @@ BAD = (
 def test_the_literals_are_the_words_of_the_tables() -> None:
     assert get_args(literals.Reduction) == (*REDUCTIONS, *ALIASES)
     assert get_args(literals.Mode) == tuple(MODES)
-    assert get_args(literals.GatherMode) == modes.of_operator(scatters=False)
-    assert get_args(literals.ScatterMode) == modes.of_operator(scatters=True)
-    assert get_args(literals.OperatorName) == tuple(EVERY)
+    assert get_args(literals.GatherMode) == modes.names_for(scatters=False)
+    assert get_args(literals.ScatterMode) == modes.names_for(scatters=True)
+    assert get_args(literals.OperatorName) == tuple(ALL_OPERATORS)
 
 
 @pytest.mark.slow("mypy completes and refuses arguments in a program of a user")

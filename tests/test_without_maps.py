@@ -128,9 +128,9 @@ def test_a_run_gives_the_same_file(
         expected = "_in_order"
     for name in ("out.npy", "out.npz"):
         expected_result = run(case, name, threads)
-        for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MEMORY, 1 << 12), strict=True):
+        for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MAX_IN_MEMORY, 1 << 12), strict=True):
             with monkeypatch.context() as patch:
-                patch.setattr(tempfiles, "MEMORY", memory)
+                patch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
                 refused_calls = refuse_maps(patch, disk, number, reading=reading)
                 algorithm = Mock(wraps=getattr(WHERE[expected], expected))
                 patch.setattr(WHERE[expected], expected, algorithm)
@@ -145,13 +145,13 @@ def test_a_large_input_is_read_within_the_memory_bound(
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
     with opened("data.npy") as source:
-        byte_range = source.whole()
+        byte_range = source.load()
         assert byte_range is not None
         assert not byte_range.mapped
         assert type(byte_range.buffer.obj).__name__ == "mmap"  # of a temporary file: 8 MiB
         assert np.array_equal(np.frombuffer(byte_range.buffer, "i8"), np.arange(1 << 20))
         byte_range.advise("random")
-        assert byte_range.cached() == 1.0
+        assert byte_range.cached_fraction() == 1.0
 
 
 def test_an_input_that_becomes_shorter_while_it_is_read(

@@ -1,4 +1,4 @@
-"""Outputs in Zarr stores: complete chunks, the old store or the complete new one, no leftovers."""
+"""Outputs in Zarr stores: complete chunks, the old store or the complete new one, no cleanup."""
 
 import errno
 import os
@@ -53,12 +53,12 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     dtype = dtypes.from_descr(np.lib.format.dtype_to_descr(array.dtype))
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
     encoding = outputs.Encoding(
-        **{k: options.pop(k) for k in ("chunks", "shards", "codec", "like") if k in options}
+        **{k: options.pop(k) for k in ("chunks", "shards", "codec", "data_layout") if k in options}
     )
     out = outputs.create(outputs.resolve(argument, metadata, encoding=encoding, **options))
     try:
         if array.nbytes:
-            sink.deliver(memoryview(raw(array)), out)
+            sink.write_array(memoryview(raw(array)), out)
         sinks.commit(out)
     finally:
         out.abort()
@@ -74,7 +74,7 @@ def all_files(path: str = ".") -> dict[str, bytes]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
     array = random_array(code, shape)
-    write("x.zarr", array, like=layout_of(version))
+    write("x.zarr", array, data_layout=layout_of(version))
     assert same(load("x.zarr"), array)
     reference = zarr.open_array("x.zarr", mode="r")
     assert reference.metadata.zarr_format == version
@@ -105,7 +105,7 @@ def test_options_say_how_it_is_stored() -> None:
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
     array = zarr.open_array("x.zarr", mode="r")
     assert (array.chunks, array.compressors) == ((24, 3), ())
-    write("x.zarr", DATA, codec="gzip:2", like=layout_of(2))
+    write("x.zarr", DATA, codec="gzip:2", data_layout=layout_of(2))
     array = zarr.open_array("x.zarr", mode="r")
     assert array.compressors[0].get_config() == {"id": "gzip", "level": 2}
 
@@ -129,7 +129,7 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
         ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
         ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
         ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is not a multiple of the chunks 4,5"),
-        ({"shards": (6, 5), "like": layout_of(2)}, "Zarr version 2 has no shards"),
+        ({"shards": (6, 5), "data_layout": layout_of(2)}, "Zarr version 2 has no shards"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
@@ -234,7 +234,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
     size, values = root.stat().st_size, hierarchy._count_values(root.read_bytes())
     before = all_files()
-    for name, limit in (("LONGEST", size + 100), ("_MAX_VALUES", values + 4)):
+    for name, limit in (("MAX_METADATA_SIZE", size + 100), ("_MAX_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, limit)
             for attempt in (write, checked):
@@ -272,7 +272,7 @@ import os, signal, sys
 from ndtool.formats.zarr import newstore
 from ndtool.publish import newfolder
 newfolder.write_at = newstore.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-newstore.write_below(sys.argv[1], "c/0/0", b"a chunk")
+newstore.write_file(sys.argv[1], "c/0/0", b"a chunk")
 """
 
 
@@ -281,11 +281,11 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
     save(data=DATA)
     for killed in (False, True):
         with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
-            command = [sys.executable, "-c", KILLED, out.shared().path]
+            command = [sys.executable, "-c", KILLED, out.share().path]
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
-                out._store._folder.leave()
+                out._store._folder.suspend()
                 break
             out.write(0, memoryview(raw(DATA)))
             sinks.commit(out)
@@ -440,7 +440,7 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
     metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
-    sink.deliver(memoryview(raw(DATA)), out)
+    sink.write_array(memoryview(raw(DATA)), out)
     put("x.zarr", DATA + 1)
     with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
         sinks.commit(out)
@@ -604,14 +604,14 @@ def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatc
     os.mkdir(os.path.join(first._temporary, "old"))
     os.close(first._lock)
     write("y.zarr", DATA)
-    assert os.path.isdir(first.inside)
+    assert os.path.isdir(first.working_folder)
     os.rmdir(os.path.join(first._temporary, "old"))
     write("y.zarr", DATA)
     assert os.listdir() == ["y.zarr"]
 
 
 def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    original_locked, times = newfolder.locked, iter(("gone", "locked", "late"))
+    original_locked, times = newfolder.open_locked, iter(("gone", "locked", "late"))
 
     def swept(folder: str) -> int:
         when = next(times, None)
@@ -622,7 +622,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
             raise BlockingIOError
         return lock if when == "late" else original_locked(folder)
 
-    monkeypatch.setattr(newfolder, "locked", swept)
+    monkeypatch.setattr(newfolder, "open_locked", swept)
     write("x.zarr", DATA)
     assert same(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
@@ -650,7 +650,7 @@ def test_remains_of_a_replaced_store_are_reported() -> None:
     """Too few descriptors to descend, or permissions that change meanwhile."""
     put("one.zarr", np.arange(4))
     new = newfolder.NewFolder("one.zarr", True, True, False)
-    Path(new.inside, "new").touch()
+    Path(new.working_folder, "new").touch()
     new.publish()
     hidden = new._temporary
     os.rename(hidden, "aside")
@@ -659,7 +659,7 @@ def test_remains_of_a_replaced_store_are_reported() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newfolder, "remove", lambda path: denied)
         with pytest.raises(
-            OutputError, match=r"one\.zarr is written, but the old store remains at"
+            OutputError, match=r"one\.zarr is written, but the replaced store remains at"
         ):
             new.drop()
     new.drop()  # once more, at the end of the run

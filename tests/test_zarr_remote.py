@@ -143,7 +143,7 @@ def test_a_server_without_ranges(web: Server) -> None:
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndtool.storage.remote.Http.largest", 1000)
+    monkeypatch.setattr("ndtool.storage.remote.HttpObject.max_request", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
     put("x.zarr", data, chunks=(1000,), compressors=None)
     assert same(load(serve(web, "x.zarr")), data)
@@ -170,7 +170,7 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
     with opened(url) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
         opened_source.recheck()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
@@ -241,7 +241,7 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
     array = random_array(code, (7, 5, 3))
-    options = {"like": layout_of(version), "chunks": (3, 5, 2)}
+    options = {"data_layout": layout_of(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)
     write("memory://x.zarr", array, **options)
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
@@ -278,7 +278,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
         memory.pipe_file(f"/x.zarr/{name}", body)
     root = "zarr.json" if version == 3 else ".zmetadata"
     before = {path: memory.cat(path) for path in memory.find("/")}
-    monkeypatch.setattr(hierarchy, "LONGEST", len(memory.cat(f"/x.zarr/{root}")) + 100)
+    monkeypatch.setattr(hierarchy, "MAX_METADATA_SIZE", len(memory.cat(f"/x.zarr/{root}")) + 100)
     with pytest.raises(
         OutputError, match=r"^memory://x.zarr: its consolidated metadata would have"
     ):
@@ -315,7 +315,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    lock = claims._new_lock(mark, claims._folder(url, path))
+    lock = claims._new_lock(mark, claims._relative_folder(url, path))
     assert b"SEC" not in lock.body
     folder = json.loads(lock.body)["folder"]
     assert join(mark, folder, sibling=True) == join(url, path)
@@ -444,7 +444,7 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
     with opened(url) as opened_source:
-        source.whole(opened_source)
+        source.load_array(opened_source)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
             opened_source.recheck()
@@ -464,14 +464,14 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then botocore repeats the request, which finds the object of the first one."""
-    call = remote.S3.call
+    call = remote.S3Object.call
 
     async def twice(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
         if operation == "put_object":
             await call(self, operation, *names, **arguments)
         return await call(self, operation, *names, **arguments)
 
-    monkeypatch.setattr(remote.S3, "call", twice)
+    monkeypatch.setattr(remote.S3Object, "call", twice)
     np.save("x.npy", DATA)
     for target in ("x.zarr", "y.zarr:g/a"):
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:

@@ -28,8 +28,8 @@ TEAMS: Table = {
 }  # fmt: skip
 # Of files and streams: what is mapped, read at once, and spooled.
 STORAGE: Table = {
-    (local, "SMALL"): 16, (descriptors, "CHUNK"): 48, (streams, "CHUNK"): 48,
-    (tempfiles, "MEMORY"): 64, (sink, "CHUNK"): 48, (sinks, "CHUNK"): 48, (npz, "CHUNK"): 48,
+    (local, "MAP_THRESHOLD"): 16, (descriptors, "BLOCK_SIZE"): 48, (streams, "BLOCK_SIZE"): 48,
+    (tempfiles, "MAX_IN_MEMORY"): 64, (sink, "BLOCK_SIZE"): 48, (sinks, "BLOCK_SIZE"): 48, (npz, "BLOCK_SIZE"): 48,
     (tuning, "WRITE_SIZE"): 96, (tuning, "FILE_SCRATCH"): 256,
 }  # fmt: skip
 

@@ -61,19 +61,19 @@ class Blocks:
     """A source of several blocks."""
 
     warning = None
-    at_once = 1
+    concurrency = 1
     progress = None
 
     def __init__(self, storage: Any, name: str, metadata: ArrayMetadata, start: int) -> None:
         self.name, self.metadata = name, metadata
         self._storage, self._start = storage, start
 
-    def whole(self, touched: Any = None) -> None:
+    def load(self, touched: Any = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
-        at = self._start + sum(_nbytes(self.metadata, n) for n in range(number))
-        return memoryview(self._storage.read(at, _nbytes(self.metadata, number), self.name))
+    def block(self, index: int) -> memoryview:
+        at = self._start + sum(_nbytes(self.metadata, n) for n in range(index))
+        return memoryview(self._storage.read(at, _nbytes(self.metadata, index), self.name))
 
     def recheck(self) -> None:
         if change := self._storage.change():
@@ -90,24 +90,24 @@ class BlockSink:
     """A sink of several blocks."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
     preserved = None
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name = target.path
         self.metadata = metadata._replace(
-            grid=tuple(min(max(3, size // _BLOCKS), size) for size in metadata.shape)
+            block_shape=tuple(min(max(3, size // _BLOCKS), size) for size in metadata.shape)
         )
         text = "|".join(
             [
                 metadata.dtype.descr,
-                *(",".join(map(str, s)) for s in (metadata.shape, self.metadata.grid)),
+                *(",".join(map(str, s)) for s in (metadata.shape, self.metadata.block_shape)),
             ]
         )
         header = MAGIC + text.encode() + b"\n"
         self._start = len(header)
         try:
-            self._file = NewFile(target.path, target.old, target.clobber, target.sync)
+            self._file = NewFile(target.path, target.current, target.clobber, target.sync)
             try:
                 reserve(self._file.descriptor, self._start + metadata.nbytes, self.name)
                 write_at(self._file.descriptor, 0, header)
@@ -139,5 +139,5 @@ class BlockSink:
 
 
 def _nbytes(metadata: ArrayMetadata, number: int) -> int:
-    box = grid.box(metadata.shape, metadata.grid, number)
+    box = grid.box(metadata.shape, metadata.block_shape, number)
     return prod(stop - first for first, stop in box) * metadata.dtype.itemsize

@@ -54,7 +54,7 @@ def _alternatives(
     elif not reduction.requires_self:
         yield reduction_options._replace(include_self=not reduction_options.include_self)
     for name, candidate in REDUCTIONS.items():
-        if name != reduction_options.reduction and candidate.takes(element_type):
+        if name != reduction_options.reduction and candidate.supports(element_type):
             yield ReductionOptions(name, reduction_options.include_self or candidate.requires_self)
             if not candidate.requires_self and name != "none":
                 yield ReductionOptions(name, not reduction_options.include_self)

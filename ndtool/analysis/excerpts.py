@@ -73,7 +73,7 @@ def has_large_updates(call: OpenCall) -> bool:
     updates = call.sources.get("updates")
     if updates is None or isinstance(updates, TypeSource):
         return False
-    unmapped = updates.metadata.in_chunks or locations.is_url(updates.name)
+    unmapped = updates.metadata.is_chunked or locations.is_url(updates.name)
     return unmapped and updates.metadata.nbytes > _MAX_UPDATE_BYTES
 
 
@@ -254,7 +254,7 @@ def _slice_positions(plan: Plan, position: Position, index_tuple: Position) -> I
     if isinstance(plan, ElementsPlan):
         yield (*position[: plan.axis], *index_tuple, *position[plan.axis + 1 :])
         return
-    groups, slice_shape = len(plan.groups), plan.slice_shape
+    groups, slice_shape = len(plan.index_batch), plan.slice_shape
     start = (*position[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
     lengths = [min(size, 1) for size in slice_shape[:-1]] + [
         min(size, _MAX_SLICE) for size in slice_shape[-1:]
@@ -272,5 +272,5 @@ def selects(plan: Plan, position: Position, index_tuple: Position, target: Posit
             *target[: plan.axis],
             *target[plan.axis + 1 :],
         )
-    groups = len(plan.groups)
+    groups = len(plan.index_batch)
     return position[:groups] == target[:groups]

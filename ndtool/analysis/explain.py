@@ -23,7 +23,7 @@ from ndtool.analysis.typed import TypeSource
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError
 from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.shapes import written
+from ndtool.rules.shapes import format_shape
 from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 
@@ -129,8 +129,8 @@ def _normalize(option: str, position: Position, shape: Shape, array: str) -> Pos
     prefix = f"{option} {','.join(map(str, position))}"
     if len(position) != len(shape):
         raise UsageError(
-            f"{prefix}: {array} has shape {written(shape)}: expected one number for each of its"
-            f" {len(shape)} axes"
+            f"{prefix}: {array} has shape {format_shape(shape)}: expected one number for each of"
+            f" its {len(shape)} axes"
         )
     for axis, (coordinate, size) in enumerate(zip(position, shape, strict=True)):
         if not -size <= coordinate < size:
@@ -178,7 +178,7 @@ class _Explainer:
     def _fill_value(self) -> tuple[Position, Array]:
         """Return the fill value, which has no position."""
         inference = self.call.inference
-        return (), values.as_array(memoryview(inference.filling), inference.dtype, ())
+        return (), values.as_array(memoryview(inference.fill_bytes), inference.dtype, ())
 
     def _copies(self, search: Search) -> Listing[Copy]:
         """Return the copies of a search's element, one for each tuple that selects it."""

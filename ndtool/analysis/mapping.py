@@ -14,8 +14,8 @@ def index_tuple_position(plan: Plan, position: Position) -> Position:
     """Return the position of the index tuple that selects an element of a gather's output."""
     if isinstance(plan, ElementsPlan):
         return position
-    if plan.plain:
-        b, groups = len(plan.batch), len(plan.groups)
+    if plan.has_scalar_indices:
+        b, groups = len(plan.batch), len(plan.index_batch)
         return (*position[:groups], *position[b : b + len(plan.indices) - groups])
     return position[: len(plan.positions)]
 
@@ -26,7 +26,7 @@ def source_position(plan: Plan, position: Position, index: Position) -> Position
     if isinstance(plan, ElementsPlan):
         return (*position[: plan.axis], *normalized, *position[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
-    return (*position[:b], *normalized, *position[b + q - len(plan.groups) :])
+    return (*position[:b], *normalized, *position[b + q - len(plan.index_batch) :])
 
 
 def indexed_sizes(plan: Plan) -> Shape:
@@ -38,7 +38,7 @@ def slice_grid(plan: Plan) -> Shape:
     """Return the shape of the grid of slices that tuples select from; of elements, data's shape."""
     if isinstance(plan, ElementsPlan):
         return plan.data
-    return plan.groups + plan.sizes
+    return plan.index_batch + plan.sizes
 
 
 def index_tuple_of(plan: Plan, target: Position) -> Position:
@@ -53,7 +53,7 @@ def copy_position(plan: Plan, target: Position, tuple_position: Position) -> Pos
     if isinstance(plan, ElementsPlan):
         return tuple_position
     b = len(plan.batch)
-    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_position[len(plan.index_batch) :], *target[b + plan.k :])
 
 
 def update_position(plan: Plan, target: Position, tuple_position: Position) -> Position:
@@ -67,11 +67,11 @@ class Positions:
     def __init__(self, shape: Shape, positions: list[Position]) -> None:
         self._shape, self._positions = shape, positions
 
-    def blocks(self, step: Shape) -> Iterator[int]:
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous_strides(grid.blocks_along(self._shape, step), 1)
+        strides = layouts.contiguous_strides(grid.grid_shape(self._shape, block_shape), 1)
         yield from sorted(
-            {sum(map(mul, map(floordiv, position, step), strides)) for position in self._positions}
+            {sum(map(mul, map(floordiv, position, block_shape), strides)) for position in self._positions}
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:

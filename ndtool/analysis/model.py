@@ -131,7 +131,7 @@ def _infer_output(
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
     data = next(iter(input_types.values())).dtype
-    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumed
+    return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumptions
 
 
 class _UndeclaredSize(Symbol):

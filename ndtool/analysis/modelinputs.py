@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ndtool.analysis.values import as_array
-from ndtool.arrays.source import DeclaredType, ModelInfo, whole
+from ndtool.arrays.source import DeclaredType, ModelInfo, load_array
 from ndtool.errors import DtypeError, InputError, RuleError, UsageError, printable
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
@@ -85,7 +85,7 @@ def _read_array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any
             dtype = dtypes.view_as(dtype, declared.dtype)
         actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
         _require_declared_type(argument, actual, name, declared)
-        array = as_array(whole(source).buffer, dtype, metadata.shape, metadata.order == "F")
+        array = as_array(load_array(source).buffer, dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
     finally:
         source.close()
@@ -95,9 +95,11 @@ def _require_declared_type(
     argument: str, actual: DeclaredType, name: str, declared: DeclaredType
 ) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
-    prefix = f"{printable(argument)} is {actual.described}: the model's input {printable(name)} is"
+    prefix = (
+        f"{printable(argument)} is {actual.description}: the model's input {printable(name)} is"
+    )
     if declared.dtype is not None and actual.dtype != declared.dtype:
-        raise DtypeError(f"{prefix} {declared.described}")
+        raise DtypeError(f"{prefix} {declared.description}")
     if declared.shape is None or actual.shape is None:
         return
     sizes = zip(actual.shape, declared.shape, strict=False)
@@ -105,4 +107,4 @@ def _require_declared_type(
         isinstance(size, int) and size >= 0 and actual_size != size for actual_size, size in sizes
     )
     if len(actual.shape) != len(declared.shape) or any(differs):
-        raise RuleError(f"{prefix} {declared.described}")
+        raise RuleError(f"{prefix} {declared.description}")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ndtool.arrays.sink import Sink, deliver
+from ndtool.arrays.sink import Sink, write_array
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, UsageError, printable
 from ndtool.formats import outputs
-from ndtool.inmemory.buffers import raw
+from ndtool.inmemory.buffers import as_bytes
 from ndtool.publish import sinks
 from ndtool.rules import dtypes
 from ndtool.storage import locations
@@ -61,7 +61,7 @@ def save(
             metadata = ArrayMetadata(dtype, contiguous.shape, "C", contiguous.shape, {})
             sink: Sink = outputs.create(outputs.resolve(f"npy:{files[role]}", metadata))
             stack.callback(sink.abort)
-            deliver(raw(contiguous).data, sink)
+            write_array(as_bytes(contiguous).data, sink)
             open_sinks.append(sink)
         sinks.commit(*open_sinks)
     return files

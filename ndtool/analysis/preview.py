@@ -24,7 +24,7 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
 from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
@@ -58,7 +58,7 @@ class Window(NamedTuple):
 def text(validated: Validated) -> str:
     """Return the preview of a run's output, with its type and shape."""
     call, inference = validated.call, validated.call.inference
-    title = described(inference.dtype, inference.plan.output)
+    title = format_type(inference.dtype, inference.plan.output)
     if inference.dtype.itemsize > values.MAX_ITEMSIZE:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
     arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
@@ -112,7 +112,7 @@ def compute_elements(inference: Inference, arrays: dict[str, Array], window: Win
     data = arrays["data"].view(void_type)
     handling = inference.handling
     if "updates" not in arrays:
-        fill_value = np.frombuffer(inference.filling, void_type)
+        fill_value = np.frombuffer(inference.fill_bytes, void_type)
         return _gather(plan, data, arrays["indices"], window, handling, fill_value).view(dtype)
     result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype

@@ -30,12 +30,12 @@ _BYTE_ORDERS = {"<": "little", ">": "big"}
 
 def has_plain_indices(plan: Plan) -> bool:
     """Whether an index is an integer, not a tuple."""
-    return isinstance(plan, ElementsPlan) or plan.plain
+    return isinstance(plan, ElementsPlan) or plan.has_scalar_indices
 
 
 def attributes_of(inference: Inference) -> dict[str, int | str]:
     """Return the attributes of a call, only those that its operator has."""
-    return operator_of(inference.operator).given(inference.attributes)
+    return operator_of(inference.operator).attribute_values(inference.attributes)
 
 
 def trace_records(trace: Trace) -> list[dict[str, str]]:
@@ -127,7 +127,7 @@ def member_record(info: MemberInfo) -> dict[str, Any]:
             "byte_order": _BYTE_ORDERS.get(metadata.dtype.order),
             "shape": metadata.shape,
             "order": metadata.order,
-            "chunks": None if metadata.grid == metadata.shape else metadata.grid,
+            "chunks": None if metadata.block_shape == metadata.shape else metadata.block_shape,
             "bytes": metadata.nbytes,
             **notes_of(metadata),
         }
@@ -303,7 +303,7 @@ def node_record(model_node: ModelNode) -> dict[str, Any]:
 
 def infer_record(inference: Inference) -> dict[str, Any]:
     """Return the answer of `infer` as a JSON object."""
-    return {**inference_record(inference), "assumed": inference.trace.assumed}
+    return {**inference_record(inference), "assumed": inference.trace.assumptions}
 
 
 def verification_record(

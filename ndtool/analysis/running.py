@@ -11,7 +11,7 @@ from ndtool._kernels import UpdateCounts
 from ndtool.analysis import values
 from ndtool.engine.counting import ReductionOptions
 from ndtool.inmemory import ops
-from ndtool.inmemory.buffers import raw
+from ndtool.inmemory.buffers import as_bytes
 from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.reductions import REDUCTIONS
 
@@ -34,7 +34,7 @@ class RunningValues:
         """Apply updates in order; targets: the index of the element of each."""
         reduction_options = self._reduction_options
         reduction: Any = (
-            "add" if REDUCTIONS[reduction_options.reduction].counts else reduction_options.reduction
+            "add" if REDUCTIONS[reduction_options.reduction].needs_counts else reduction_options.reduction
         )
         duplicates: Any = reduction_options.duplicates
         is_first = np.full(len(targets), False)
@@ -53,16 +53,18 @@ class RunningValues:
 
     def values(self) -> Array:
         """Return the elements that a run with the updates so far would write."""
-        if not REDUCTIONS[self._reduction_options.reduction].counts:
+        if not REDUCTIONS[self._reduction_options.reduction].needs_counts:
             return self._sums
         dtype = self._sums.dtype
         sums = self._sums.astype(dtype.newbyteorder("="))
         counts = UpdateCounts(
-            raw(self._counts), self._counts.itemsize, self._reduction_options.copies_first_update
+            as_bytes(self._counts),
+            self._counts.itemsize,
+            self._reduction_options.copies_first_update,
         )
         element_type = from_numpy(sums.dtype)
         self._reduction_options.divide_sums(
-            counts, raw(sums), element_type.itemsize, element_type, 1
+            counts, as_bytes(sums), element_type.itemsize, element_type, 1
         )
         return sums.astype(dtype)
 

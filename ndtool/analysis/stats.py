@@ -124,7 +124,9 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
         stack.pop_all()  # the call closes them
     if OPERATORS[request.operator].scatters:
         data, indices = opened_sources["data"].metadata, opened_sources["indices"].metadata
-        shape = shapes.updates_of(request.operator, data.shape, indices.shape, request.attributes)
+        shape = shapes.updates_shape(
+            request.operator, data.shape, indices.shape, request.attributes
+        )
         opened_sources["updates"] = TypeSource(
             "updates", ArrayMetadata(data.dtype, shape, "C", shape, {})
         )
@@ -229,7 +231,7 @@ class _TuplePass:
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         call, valid = self._call, np.arange(len(block))
-        if call.handling.drops:
+        if call.handling.may_alter_tuples:
             valid, block = tuples.select_valid(call.plan, block, call.handling)
             return tuples.slice_indices(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
@@ -243,7 +245,7 @@ class _TuplePass:
         plan, coordinates = self._call.plan, layouts.unravel_index(row, self.slice_grid)
         if isinstance(plan, ElementsPlan):
             return coordinates
-        groups, skipped = len(plan.groups), len(plan.batch) - len(plan.groups)
+        groups, skipped = len(plan.index_batch), len(plan.batch) - len(plan.index_batch)
         return (*coordinates[:groups], *(0,) * skipped, *coordinates[groups:])
 
 
@@ -283,9 +285,9 @@ class _SliceTotals:
         self.slice_nbytes = call.inference.dtype.itemsize  # of a slice
         repeats = 1
         if not isinstance(plan, ElementsPlan):
-            repeats = plan.repeats
-            self.slice_nbytes *= plan.width * repeats
-        self.contiguous = metadata.order == "C" and metadata.grid == metadata.shape and repeats == 1
+            batch_repeats = plan.batch_repeats
+            self.slice_nbytes *= plan.width * batch_repeats
+        self.contiguous = metadata.order == "C" and metadata.block_shape == metadata.shape and batch_repeats == 1
         self.distinct = self.duplicated = self.pages = 0
         self.most_frequent: list[tuple[int, int]] = []
         self.histogram, self.fine_histogram = (
@@ -340,7 +342,7 @@ def causes(statistics: Stats, dtype: Dtype) -> list[str]:
     if not statistics.first_out_of_bounds:
         return [_MASK_HINT] if _is_mask(statistics) else _padding(statistics)
     values = [(index.value, sizes[index.component]) for index in statistics.first_out_of_bounds]
-    hints, (value, _) = mistakes.likely(values, dtype), values[0]
+    hints, (value, _) = mistakes.likely_causes(values, dtype), values[0]
     if all(value == size for value, size in values):
         lowest = min(
             component.lowest for component in statistics.components if component.lowest is not None
@@ -368,7 +370,7 @@ def _padding(statistics: Stats) -> list[str]:
     """Return the hint that -1 is padding, if it is the lowest value of every component."""
     if any(component.lowest != -1 for component in statistics.components):
         return []
-    padding = mistakes.padding(
+    padding = mistakes.padding_warning(
         statistics.all_minus_one, statistics.tuples, components=len(statistics.components)
     )
     return [padding] if padding else []

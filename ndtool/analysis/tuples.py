@@ -145,16 +145,16 @@ class Tuples(NamedTuple):
     def _add_matches(self, search: Search, first: int, block: Array) -> None:
         """Add the tuples of a block that select a search's element, in its batch, to the search."""
         plan, skipped = self.plan, 0
-        if isinstance(plan, NdPlan) and plan.groups:
-            batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
-            start, stop = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
+        if isinstance(plan, NdPlan) and plan.index_batch:
+            batch = int(np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch))
+            start, stop = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
             skipped, block = start, block[start:stop]
         index_tuple, sizes = (
             mapping.index_tuple_of(plan, search.target),
             mapping.indexed_sizes(plan),
         )
         valid = None
-        if self.handling.drops:
+        if self.handling.may_alter_tuples:
             valid, block = select_valid(plan, block, self.handling)
         rows = matches(block, index_tuple, sizes, self.negatives)
         search.add(first + skipped + (rows if valid is None else valid[rows]))
@@ -224,8 +224,8 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array | None = No
     if isinstance(plan, ElementsPlan):
         coordinates = list(np.unravel_index(tuple_indices, plan.indices))
         coordinates[plan.axis] = columns[0]
-    elif plan.groups:
-        coordinates = [*np.unravel_index(tuple_indices // plan.per_batch, plan.groups), *columns]
+    elif plan.index_batch:
+        coordinates = [*np.unravel_index(tuple_indices // plan.tuples_per_batch, plan.index_batch), *columns]
     else:
         coordinates = columns
     result = np.zeros(len(block), np.int64)
@@ -248,9 +248,9 @@ def element_updates(
     if isinstance(plan, NdPlan):
         width, repeats, slices_per_group, tuples_per_batch = (
             plan.width,
-            plan.repeats,
+            plan.batch_repeats,
             prod(plan.sizes),
-            plan.per_batch,
+            plan.tuples_per_batch,
         )
     # The slice of each target within the first repeat of the stored tuples, and the repeat.
     batch, row = np.divmod(targets // max(width, 1), max(slices_per_group, 1))

@@ -6,7 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Source, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, Source
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes, shapes
@@ -27,22 +27,22 @@ class TypeSource:
     """A Source with a type and shape but no values."""
 
     warning: str | None = None
-    at_once = 0
+    concurrency = 0
     progress: ProgressCallback | None = None
 
     def __init__(self, name: str, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = name, metadata
 
-    def whole(self, touched: Touched | None = None) -> NoReturn:
+    def load(self, touched: AccessedElements | None = None) -> NoReturn:
         """Raise UsageError: a type has no bytes."""
         raise UsageError(
             f"{printable(self.name)} is a type without values: expected a file",
             hint="indices may be a literal, such as '[[5], [7]]'",
         )
 
-    def block(self, number: int) -> NoReturn:
+    def block(self, index: int) -> NoReturn:
         """Raise UsageError as `whole` does."""
-        self.whole()
+        self.load()
 
     def recheck(self) -> None:
         """Do nothing: a type cannot change."""
@@ -91,13 +91,13 @@ def _shape(argument: str, sizes: str, allow_symbols: bool) -> Shape:
         raise _invalid_type(argument)
     size_texts = sizes.replace(" ", "").split(",") if sizes else []
     shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in size_texts)
-    if any(size > shapes.MOST for size in shape):
+    if any(size > shapes.MAX_SIZE for size in shape):
         raise _invalid_type(argument)
     symbols = [size for size in shape if isinstance(size, Symbol)]
     if symbols and not allow_symbols:
         raise UsageError(f"{printable(argument)}: size {symbols[0]} is a symbol: expected a number")
-    if len(shape) > shapes.MOST_RANK:
-        raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
+    if len(shape) > shapes.MAX_RANK:
+        raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
     return shape
 
 

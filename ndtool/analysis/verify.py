@@ -14,7 +14,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view, portion, silent, slices
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
 from ndtool.analysis.values import as_array, short_text
-from ndtool.arrays.source import Source, whole
+from ndtool.arrays.source import Source, load_array
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import (
     BoundsError,
@@ -152,7 +152,7 @@ def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> I
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
             opened_sources.append(source)
-            call.byte_ranges[role] = whole(source)
+            call.byte_ranges[role] = load_array(source)
             call.arrays[role] = _as_array(source, call.byte_ranges[role], role, request.dtype)
         try:
             yield call
@@ -188,7 +188,7 @@ def recompute(
         return np.ndarray(shape, dtype, buffer)
 
     attributes = request.attributes
-    keywords: dict[str, Any] = operator_of(request.operator).given(attributes)
+    keywords: dict[str, Any] = operator_of(request.operator).attribute_values(attributes)
     if request.operator not in LOWERED:
         for name in ("out_of_bounds", "pad", "negatives"):
             keywords[name] = getattr(attributes, name)
@@ -196,7 +196,7 @@ def recompute(
     try:
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
-            keywords["filling"] = filling.element(attributes.fill, dtype)
+            keywords["filling"] = filling.encode(attributes.fill, dtype)
         output: NDArray[Any] = getattr(reference, request.operator)(
             **arrays, **keywords, allocate=allocate
         )
@@ -262,7 +262,7 @@ def difference_error(comparison: Comparison, label: str, operator: str) -> Diffe
 def _as_array(source: Source, byte_range: ByteRange, role: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     argument = Input(source.name, metadata.dtype, metadata.shape)
-    typed = argument if role.endswith("indices") else argument.viewed_as(dtype)
+    typed = argument if role.endswith("indices") else argument.view_as(dtype)
     return as_array(byte_range.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 
@@ -275,8 +275,8 @@ def _check_type(
         )
     if result.shape != shape:
         raise DifferenceError(
-            f"{label} has shape {shapes.written(result.shape)}:"
-            f" {operator} gives {shapes.written(shape)}"
+            f"{label} has shape {shapes.format_shape(result.shape)}:"
+            f" {operator} gives {shapes.format_shape(shape)}"
         )
 
 
@@ -340,7 +340,7 @@ class _ComparisonPass:
         examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
-            dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
+            dtypes.from_numpy(self._result.dtype).name + shapes.format_shape(self._result.shape),
             total,
             different,
             self.beyond,

@@ -1,4 +1,4 @@
-"""Assemble an array's blocks in one row-major buffer, and split such a buffer into blocks."""
+"""Assembly of the blocks of an array in a row-major buffer, and the reverse."""
 
 from collections.abc import Callable, Iterator
 from itertools import count, product
@@ -14,29 +14,29 @@ from ndtool.rules.plans import Shape
 from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange, ProgressCallback
 
-GAP = 1 << 16  # bytes; disk space of extents with smaller gaps is reserved in one call
+MAX_GAP = 1 << 16  # maximum bytes of a gap in an extent, whose disk space is reserved in one call
 
 
 class BlockGrid(NamedTuple):
-    """An array divided into blocks of one shape, `step`."""
+    """An array that is divided into blocks of one shape."""
 
     shape: Shape
-    step: Shape
+    block_shape: Shape
     itemsize: int
 
     @property
-    def blocks(self) -> int:
-        return grid.blocks(self.shape, self.step)
+    def block_count(self) -> int:
+        return grid.count_blocks(self.shape, self.block_shape)
 
-    def box(self, number: int) -> grid.Box:
+    def bounds_of(self, index: int) -> grid.Box:
         """Return the bounds of a block along every axis."""
-        return grid.box(self.shape, self.step, number)
+        return grid.box(self.shape, self.block_shape, index)
 
 
-def assembled(
+def assemble(
     block_grid: BlockGrid,
-    block: Callable[[int], memoryview] | None,
-    touched: Callable[[Shape], Iterator[int]] | None,
+    read_block: Callable[[int], memoryview] | None,
+    touched_blocks: Callable[[Shape], Iterator[int]] | None,
     label: str,
     threads: int,
     progress: ProgressCallback | None,
@@ -44,27 +44,30 @@ def assembled(
 ) -> ByteRange:
     """Read the blocks of an array, each once, and return its elements in row-major order.
 
-    block: reads a block by its number; None only reserves the buffer. touched: yields the numbers
-    of the blocks to read, given the grid; the others are zeros. label: the buffer's name in errors.
-    progress: progress callback. directory: location of the unnamed file that holds a large buffer.
+    read_block: reads a block by its index in the grid; None only reserves the buffer.
+    touched_blocks: a function of the block shape that yields the indices of the blocks to read; the
+    other blocks are zeros. label: the buffer's name in errors. progress: progress callback.
+    directory: the directory of the unnamed file of a large buffer.
     """
-    total, numbers, used = block_grid.blocks, iter(range(block_grid.blocks)), None
-    if touched is not None:
-        total = sum(1 for _ in touched(block_grid.step))
-        numbers = touched(block_grid.step)
-        if 2 * total < block_grid.blocks:
-            used = _extents(block_grid, touched(block_grid.step))
+    total, indices, extents = block_grid.block_count, iter(range(block_grid.block_count)), None
+    if touched_blocks is not None:
+        total = sum(1 for _ in touched_blocks(block_grid.block_shape))
+        indices = touched_blocks(block_grid.block_shape)
+        if 2 * total < block_grid.block_count:
+            extents = _extents(block_grid, touched_blocks(block_grid.block_shape))
     nbytes = prod(block_grid.shape) * block_grid.itemsize
-    buffer = tempfiles.allocate(nbytes, label, used, directory)
-    if block is None:
+    buffer = tempfiles.allocate(nbytes, label, extents, directory)
+    if read_block is None:
         return ByteRange(buffer.toreadonly())
     array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
-    def put(number: int) -> None:
-        box = block_grid.box(number)
-        array[window(box)] = as_array(block(number), grid.sizes(box), block_grid.itemsize)
+    def copy_block(index: int) -> None:
+        box = block_grid.bounds_of(index)
+        array[box_slices(box)] = as_array(
+            read_block(index), grid.box_shape(box), block_grid.itemsize
+        )
 
-    pool.run_all(_counted(put, total, progress), numbers, min(threads, total))
+    pool.run_all(_report_progress(copy_block, total, progress), indices, min(threads, total))
     return ByteRange(buffer.toreadonly())
 
 
@@ -75,63 +78,67 @@ def write_blocks(
     threads: int,
     progress: ProgressCallback | None,
 ) -> None:
-    """Call write(0, bytes, number) with every block of an array in row-major order."""
+    """Call write(0, bytes, index) for every block of an array in row-major order."""
     array = as_array(buffer, block_grid.shape, block_grid.itemsize)
 
-    def put(number: int) -> None:
-        write(0, bytes_of(array[window(block_grid.box(number))]), number)
+    def write_block(index: int) -> None:
+        write(0, as_bytes(array[box_slices(block_grid.bounds_of(index))]), index)
 
-    blocks = block_grid.blocks
-    pool.run_all(_counted(put, blocks, progress), iter(range(blocks)), min(threads, blocks))
+    blocks = block_grid.block_count
+    pool.run_all(
+        _report_progress(write_block, blocks, progress), iter(range(blocks)), min(threads, blocks)
+    )
 
 
-def _counted(
-    work: Callable[[int], object], total: int, progress: ProgressCallback | None
+def _report_progress(
+    task: Callable[[int], object], total: int, progress: ProgressCallback | None
 ) -> Callable[[int], object]:
-    """Wrap a work item so that the progress callback is called after it."""
+    """Return a task that calls the progress callback when it completes."""
     if progress is None:
-        return work
-    done = count(1)
+        return task
+    completed = count(1)
     progress(0.0)
 
-    def counted(number: int) -> None:
-        work(number)
-        progress(next(done) / total)
+    def run_task(index: int) -> None:
+        task(index)
+        progress(next(completed) / total)
 
-    return counted
+    return run_task
 
 
 def as_array(buffer: memoryview, shape: Shape, itemsize: int) -> Any:
-    """Return a buffer as an array of void elements, which NumPy copies whatever their dtype."""
+    """Return a buffer as an array of void elements, for copies by NumPy of any dtype."""
     return np.ndarray(shape, f"V{itemsize}", buffer)
 
 
-def bytes_of(array: Any) -> memoryview:
+def as_bytes(array: Any) -> memoryview:
     """Return the bytes of an array in row-major order, without a copy if it is contiguous."""
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memoryview(flat)
 
 
-def window(box: grid.Box) -> tuple[Any, ...]:
+def box_slices(box: grid.Box) -> tuple[Any, ...]:
     """Return the NumPy index that selects a block."""
     return (*(slice(*ends) for ends in box), ...)
 
 
-def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """Yield byte ranges that cover blocks of an array; gaps of up to GAP are included."""
-    steps = layouts.contiguous_strides(block_grid.shape, block_grid.itemsize)
+def _extents(block_grid: BlockGrid, indices: Iterator[int]) -> Iterator[tuple[int, int]]:
+    """Yield byte ranges that cover blocks of an array, with gaps of up to MAX_GAP bytes."""
+    strides = layouts.contiguous_strides(block_grid.shape, block_grid.itemsize)
     first = stop = 0
-    for number in numbers:
-        box = block_grid.box(number)
+    for index in indices:
+        box = block_grid.bounds_of(index)
         axis, length = len(box), block_grid.itemsize
         while axis and (
-            steps[axis - 1] - length <= GAP or box[axis - 1][1] - box[axis - 1][0] == 1
+            strides[axis - 1] - length <= MAX_GAP or box[axis - 1][1] - box[axis - 1][0] == 1
         ):
             axis -= 1
-            length += (box[axis][1] - box[axis][0] - 1) * steps[axis]
-        inner = sum(start * step for (start, _), step in zip(box[axis:], steps[axis:], strict=True))
+            length += (box[axis][1] - box[axis][0] - 1) * strides[axis]
+        inner = sum(
+            start * stride for (start, _), stride in zip(box[axis:], strides[axis:], strict=True)
+        )
         for outer in product(*(range(*ends) for ends in box[:axis])):
-            offset = inner + sum(i * step for i, step in zip(outer, steps, strict=False))
+            offset = inner + sum(i * stride for i, stride in zip(outer, strides, strict=False))
             if not first <= offset <= stop:
                 if stop > first:
                     yield first, stop

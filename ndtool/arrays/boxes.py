@@ -1,6 +1,6 @@
-"""Read and write arrays of any format in boxes, or in ranges of row-major order.
+"""Reading and writing of arrays of any format in boxes, or in ranges of row-major order.
 
-Boxes of a chunked array should align with its chunks: a chunk is decoded again for every box that
+Boxes should align with the chunks of a chunked array: a chunk is decoded again for every box that
 overlaps it.
 """
 
@@ -26,22 +26,23 @@ from ndtool.storage.local import ByteRange
 class Reader(Protocol):
     """An array that is read in boxes over its leading axes, from any thread.
 
-    over: the shape of the leading axes. width: bytes of the slice at each of their positions.
-    chunk: the chunk shape along them; None if a read fetches exactly the bytes of its box.
+    leading_shape: the shape of the leading axes. width: bytes of the slice at each of their
+    positions. chunk_shape: the chunk shape along these; None if a read fetches exactly the bytes of
+    its box.
     """
 
-    over: Shape
+    leading_shape: Shape
     width: int
-    chunk: Shape | None
+    chunk_shape: Shape | None
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
-        """Read a box into a buffer; chosen: read only these chunks, numbered within the box."""
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
+        """Read a box into a buffer; chunks: read only these, by row-major index in the box."""
 
 
 class Writer(Protocol):
     """An array that is written in boxes of complete chunks over its leading axes, see Reader."""
 
-    over: Shape
+    leading_shape: Shape
     width: int
 
     def write(self, box: Box, buffer: memoryview) -> None:
@@ -49,7 +50,7 @@ class Writer(Protocol):
 
 
 def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:
-    """Yield the boxes, in order, that cover elements [first, stop) of an array.
+    """Yield the boxes that cover elements [first, stop) of an array, in row-major order.
 
     >>> list(range_boxes((3, 4), 2, 12))
     [((0, 1), (2, 4)), ((1, 3), (0, 4))]
@@ -57,48 +58,50 @@ def range_boxes(shape: Shape, first: int, stop: int) -> Iterator[Box]:
     if not shape:
         yield ()
         return
-    inner = prod(shape[1:])
-    row, skipped = divmod(first, inner)
-    last, rest = divmod(stop, inner)
-    if skipped or row == last:
-        end = rest if row == last else inner
-        for box in range_boxes(shape[1:], skipped, end) if skipped < end else ():
+    inner_size = prod(shape[1:])
+    row, offset = divmod(first, inner_size)
+    last, remainder = divmod(stop, inner_size)
+    if offset or row == last:
+        end = remainder if row == last else inner_size
+        for box in range_boxes(shape[1:], offset, end) if offset < end else ():
             yield (row, row + 1), *box
         row += 1
     if row < last:
         yield (row, last), *((0, size) for size in shape[1:])
-    if rest and row <= last:
-        for box in range_boxes(shape[1:], 0, rest):
+    if remainder and row <= last:
+        for box in range_boxes(shape[1:], 0, remainder):
             yield (last, last + 1), *box
 
 
 def read_range(reader: Reader, first: int, buffer: memoryview) -> None:
     """Fill a buffer with the slices at consecutive positions from `first` on."""
-    for box, buffer_part in _buffers(reader, first, buffer):
-        reader.read(box, buffer_part)
+    for box, segment in _segments(reader, first, buffer):
+        reader.read(box, segment)
 
 
-def read_shared(reader: Reader, first: int, buffer: memoryview, period: int, repeats: int) -> None:
-    """Fill a buffer with slices from number `first` on; each period occurs `repeats` times.
+def read_repeated(
+    reader: Reader, first: int, buffer: memoryview, period: int, repeats: int
+) -> None:
+    """Fill a buffer with slices from index `first` of a sequence that repeats periods.
 
-    The reader has the periods once.
+    Each period of `period` slices occurs `repeats` times in a row; the reader has it once.
     """
     width, group_size = reader.width, period * repeats
-    n, done = len(buffer) // width, 0
-    while done < n:
-        group, rest = divmod(first + done, group_size)
-        part, groups = buffer[done * width :], 0 if rest else (n - done) // group_size
+    n, position = len(buffer) // width, 0
+    while position < n:
+        group, offset = divmod(first + position, group_size)
+        segment, groups = buffer[position * width :], 0 if offset else (n - position) // group_size
         if groups > 1:
-            part = part[: groups * group_size * width]
-            _read_groups(reader, group * period, part, (groups, repeats, period * width))
+            segment = segment[: groups * group_size * width]
+            _read_groups(reader, group * period, segment, (groups, repeats, period * width))
         else:
-            part = part[: (group_size - rest) * width]
-            _read_wrapped(reader, group * period, rest % period, period, part)
-        done += len(part) // width
+            segment = segment[: (group_size - offset) * width]
+            _read_wrapped(reader, group * period, offset % period, period, segment)
+        position += len(segment) // width
 
 
 def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -> None:
-    """Fill a buffer with successive periods; shape: (periods, repeats of each, its bytes)."""
+    """Fill a buffer with consecutive periods; shape: (periods, repeats, bytes of a period)."""
     import numpy as np
 
     groups, _, nbytes = shape
@@ -110,31 +113,31 @@ def _read_groups(reader: Reader, first: int, buffer: memoryview, shape: Shape) -
 def _read_wrapped(
     reader: Reader, base: int, first: int, positions: int, buffer: memoryview
 ) -> None:
-    """Fill a buffer from position `first` of a period on, and wrap to 0 after the last."""
+    """Fill a buffer with a period from position `first` on, wrapping around at its end."""
     period = min(len(buffer), positions * reader.width)
     end = min(period, (positions - first) * reader.width)
     read_range(reader, base + first, buffer[:end])
     if end < period:
         read_range(reader, base, buffer[end:period])
-    done = period
-    while done < len(buffer):
-        more = min(done, len(buffer) - done)
-        buffer[done : done + more] = buffer[:more]
-        done += more
+    filled = period
+    while filled < len(buffer):
+        count = min(filled, len(buffer) - filled)
+        buffer[filled : filled + count] = buffer[:count]
+        filled += count
 
 
 def write_range(writer: Writer, first: int, buffer: memoryview) -> None:
     """Write a buffer to the slices at consecutive positions from `first` on."""
-    for box, buffer_part in _buffers(writer, first, buffer):
-        writer.write(box, buffer_part)
+    for box, segment in _segments(writer, first, buffer):
+        writer.write(box, segment)
 
 
-def _buffers(
+def _segments(
     array: Reader | Writer, first: int, buffer: memoryview
 ) -> Iterator[tuple[Box, memoryview]]:
     offset = 0
-    for box in range_boxes(array.over, first, first + len(buffer) // array.width):
-        nbytes = prod(grid.sizes(box)) * array.width
+    for box in range_boxes(array.leading_shape, first, first + len(buffer) // array.width):
+        nbytes = prod(grid.box_shape(box)) * array.width
         yield box, buffer[offset : offset + nbytes]
         offset += nbytes
 
@@ -142,84 +145,100 @@ def _buffers(
 class FlatReader:
     """A reader of a contiguous row-major array in a file or in memory.
 
-    lock: a lock that serializes reads, as disks and the kernel's read-ahead work best that way.
+    lock: serializes reads, which is fastest for disks and for the kernel's readahead.
     """
 
-    chunk: Shape | None = None
+    chunk_shape: Shape | None = None
 
-    def __init__(self, byte_range: ByteRange, over: Shape, lock: Lock) -> None:
-        self.over, self.width = over, len(byte_range.buffer) // max(1, prod(over))
+    def __init__(self, byte_range: ByteRange, leading_shape: Shape, lock: Lock) -> None:
+        self.leading_shape, self.width = (
+            leading_shape,
+            len(byte_range.buffer) // max(1, prod(leading_shape)),
+        )
         self._range, self._lock = byte_range, lock
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
-        for start, offset, nbytes in grid.byte_ranges(self.over, box, self.width):
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
+        for start, offset, nbytes in grid.byte_ranges(self.leading_shape, box, self.width):
             with self._lock:
                 self._range.read(start, buffer[offset : offset + nbytes])
             self._range.drop_cached(start, nbytes)
 
 
 class ConstantReader:
-    """A reader of an array that is one value."""
+    """A reader of an array whose elements are all equal."""
 
-    chunk: Shape | None = None
+    chunk_shape: Shape | None = None
 
-    def __init__(self, source: Constant, over: Shape) -> None:
-        self.over, self._source = over, source
-        self.width = source.metadata.nbytes // max(1, prod(over))
+    def __init__(self, source: Constant, leading_shape: Shape) -> None:
+        self.leading_shape, self._source = leading_shape, source
+        self.width = source.metadata.nbytes // max(1, prod(leading_shape))
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
         self._source.fill(buffer)
 
 
 class GridReader:
     """A reader of a chunked source; a chunk is read for every box that overlaps it.
 
-    at_once: the number of chunks that one box reads concurrently, at most.
+    concurrency: the maximum number of chunks that a box reads concurrently.
     """
 
-    def __init__(self, source: Source, axes: int, at_once: int) -> None:
+    def __init__(self, source: Source, axes: int, concurrency: int) -> None:
         self._source, metadata = source, source.metadata
-        self._at_once = min(source.at_once, at_once)
-        self.over = metadata.shape[:axes]
-        self.chunk: Shape | None = metadata.grid[:axes]
+        self._concurrency = min(source.concurrency, concurrency)
+        self.leading_shape = metadata.shape[:axes]
+        self.chunk_shape: Shape | None = metadata.block_shape[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 
-    def read(self, box: Box, buffer: memoryview, chosen: Iterable[int] | None = None) -> None:
-        from ndtool.arrays.assembly import as_array, window
+    def read(self, box: Box, buffer: memoryview, chunks: Iterable[int] | None = None) -> None:
+        from ndtool.arrays.assembly import as_array, box_slices
 
-        shape, step, itemsize = _grid(self._source.metadata)
+        shape, chunk_shape, itemsize = _layout(self._source.metadata)
         axes, box = len(box), (*box, *((0, size) for size in shape[len(box) :]))
-        array = as_array(buffer, grid.sizes(box), itemsize)
+        array = as_array(buffer, grid.box_shape(box), itemsize)
 
-        def put(coordinates: Shape) -> None:
-            number, bounds = _chunk(shape, step, coordinates)
-            chunk = as_array(self._source.block(number), grid.sizes(bounds), itemsize)
-            both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True))
-            array[window(_relative_to(both, box))] = chunk[window(_relative_to(both, bounds))]
+        def copy_chunk(coordinates: Shape) -> None:
+            index, bounds = _locate_chunk(shape, chunk_shape, coordinates)
+            chunk = as_array(self._source.block(index), grid.box_shape(bounds), itemsize)
+            overlap = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, bounds, strict=True)
+            )
+            array[box_slices(_relative_to(overlap, box))] = chunk[
+                box_slices(_relative_to(overlap, bounds))
+            ]
 
-        along = _chunks(box, step)
-        counts = tuple(map(len, along[:axes]))
-        over: Iterable[Shape] = product(*along[:axes])
-        if chosen is not None:
-            coordinates = (layouts.unravel_index(number, counts) for number in chosen)
-            over = (tuple(map(range.__getitem__, along, bounds)) for bounds in coordinates)
-        numbers = ((*one, *rest) for one in over for rest in product(*along[axes:]))
-        pool.run_all(put, numbers, self._at_once)
+        chunk_ranges = _chunk_ranges(box, chunk_shape)
+        counts = tuple(map(len, chunk_ranges[:axes]))
+        chunk_coordinates: Iterable[Shape] = product(*chunk_ranges[:axes])
+        if chunks is not None:
+            coordinates = (layouts.unravel_index(index, counts) for index in chunks)
+            chunk_coordinates = (
+                tuple(map(range.__getitem__, chunk_ranges, bounds)) for bounds in coordinates
+            )
+        selected = (
+            (*leading, *trailing)
+            for leading in chunk_coordinates
+            for trailing in product(*chunk_ranges[axes:])
+        )
+        pool.run_all(copy_chunk, selected, self._concurrency)
 
 
 class FlatWriter:
-    """A writer to a contiguous sink; written pages of a file are released from the page cache.
+    """A writer to a contiguous sink; written pages of a file are dropped from the page cache.
 
-    buffer: a buffer that collects the bytes for a sink that needs them in order.
+    buffer: collects the bytes for a sink that requires them in order.
     """
 
-    def __init__(self, sink: Sink, over: Shape, buffer: memoryview | None = None) -> None:
-        self.over, self.width = over, sink.metadata.nbytes // max(1, prod(over))
+    def __init__(self, sink: Sink, leading_shape: Shape, buffer: memoryview | None = None) -> None:
+        self.leading_shape, self.width = (
+            leading_shape,
+            sink.metadata.nbytes // max(1, prod(leading_shape)),
+        )
         self._sink, self._buffer = sink, buffer
         self._release = getattr(sink, "release", None)
 
     def write(self, box: Box, buffer: memoryview) -> None:
-        for start, offset, nbytes in grid.byte_ranges(self.over, box, self.width):
+        for start, offset, nbytes in grid.byte_ranges(self.leading_shape, box, self.width):
             buffer_part = buffer[offset : offset + nbytes]
             if self._buffer is not None:
                 self._buffer[start : start + nbytes] = buffer_part
@@ -230,46 +249,46 @@ class FlatWriter:
 
 
 class GridWriter:
-    """A writer to a chunked sink, which writes each chunk once; at_once: see GridReader."""
+    """A writer to a chunked sink, which writes each chunk once; concurrency: see GridReader."""
 
-    def __init__(self, sink: Sink, axes: int, at_once: int) -> None:
+    def __init__(self, sink: Sink, axes: int, concurrency: int) -> None:
         self._sink, metadata = sink, sink.metadata
-        self._at_once = min(sink.at_once, at_once)
-        self.over = metadata.shape[:axes]
+        self._concurrency = min(sink.concurrency, concurrency)
+        self.leading_shape = metadata.shape[:axes]
         self.width = prod(metadata.shape[axes:]) * metadata.dtype.itemsize
 
     def write(self, box: Box, buffer: memoryview) -> None:
-        from ndtool.arrays.assembly import as_array, bytes_of, window
+        from ndtool.arrays.assembly import as_array, as_bytes, box_slices
 
-        shape, step, itemsize = _grid(self._sink.metadata)
+        shape, chunk_shape, itemsize = _layout(self._sink.metadata)
         box = (*box, *((0, size) for size in shape[len(box) :]))
-        array = as_array(buffer, grid.sizes(box), itemsize)
+        array = as_array(buffer, grid.box_shape(box), itemsize)
 
-        def put(coordinates: Shape) -> None:
-            number, bounds = _chunk(shape, step, coordinates)
-            self._sink.write(0, bytes_of(array[window(_relative_to(bounds, box))]), number)
+        def write_chunk(coordinates: Shape) -> None:
+            index, bounds = _locate_chunk(shape, chunk_shape, coordinates)
+            self._sink.write(0, as_bytes(array[box_slices(_relative_to(bounds, box))]), index)
 
-        pool.run_all(put, product(*_chunks(box, step)), self._at_once)
-
-
-def _grid(metadata: ArrayMetadata) -> tuple[Shape, Shape, int]:
-    return metadata.shape, metadata.grid, metadata.dtype.itemsize
+        pool.run_all(write_chunk, product(*_chunk_ranges(box, chunk_shape)), self._concurrency)
 
 
-def _chunk(shape: Shape, step: Shape, coordinates: Shape) -> tuple[int, Box]:
-    """Return the number and the bounds of the chunk at grid coordinates."""
-    strides = layouts.contiguous_strides(grid.blocks_along(shape, step), 1)
-    number = sum(map(int.__mul__, coordinates, strides))
-    return number, grid.box(shape, step, number)
+def _layout(metadata: ArrayMetadata) -> tuple[Shape, Shape, int]:
+    return metadata.shape, metadata.block_shape, metadata.dtype.itemsize
 
 
-def _chunks(box: Box, step: Shape) -> list[range]:
+def _locate_chunk(shape: Shape, chunk_shape: Shape, coordinates: Shape) -> tuple[int, Box]:
+    """Return the row-major index and the bounds of the chunk at grid coordinates."""
+    strides = layouts.contiguous_strides(grid.grid_shape(shape, chunk_shape), 1)
+    index = sum(map(int.__mul__, coordinates, strides))
+    return index, grid.box(shape, chunk_shape, index)
+
+
+def _chunk_ranges(box: Box, chunk_shape: Shape) -> list[range]:
     """Return for each axis the range of chunks that a box overlaps."""
-    ends = zip(box, step, strict=True)
+    ends = zip(box, chunk_shape, strict=True)
     return [range(first // size, -(-stop // size)) for (first, stop), size in ends]
 
 
 def _relative_to(box: Box, outer: Box) -> Box:
-    """Return a box relative to the origin of another."""
+    """Return a box relative to the origin of another box."""
     pairs = zip(box, outer, strict=True)
     return tuple((first - origin, stop - origin) for (first, stop), (origin, _) in pairs)

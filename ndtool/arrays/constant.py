@@ -1,23 +1,23 @@
-"""Arrays whose elements all have one value: nothing is stored."""
+"""Arrays whose elements are all equal, of which only the value is stored."""
 
 from __future__ import annotations
 
 import mmap
 
-from ndtool.arrays.source import ArrayMetadata, Flat, Storage, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, FlatSource, Storage
 from ndtool.engine import layouts
 from ndtool.engine.bind import Buffer, Operand
 from ndtool.errors import ResourceError, argument_name
 from ndtool.rules.plans import ElementsPlan, Plan
 from ndtool.storage.local import ByteRange
 
-PATTERN = 1 << 20  # bytes of equal elements that are written at a time
+PATTERN_SIZE = 1 << 20  # bytes of equal elements per write
 
 
-class Constant(Flat):
+class Constant(FlatSource):
     """A source whose elements are all equal; runs use `operand` and `fill` instead of its bytes.
 
-    storage: the file that has only the value, None for an argument such as `zeros:`.
+    storage: the file that stores the value, None for an argument such as `zeros:`.
     """
 
     is_reopenable = True  # any process can open it by its argument
@@ -32,40 +32,40 @@ class Constant(Flat):
     ) -> None:
         super().__init__(name, metadata, ByteRange(memoryview(element)), storage, warning)
         self.element = element
-        self._all: ByteRange | None = None
+        self._bytes: ByteRange | None = None
 
     def operand(self, plan: Plan) -> Operand:
-        """Return the array for a gather: one slice, or element, that all indices select."""
-        tail = () if isinstance(plan, ElementsPlan) else plan.slice_shape
+        """Return the operand of a gather: a slice, or an element, that all indices select."""
+        slice_shape = () if isinstance(plan, ElementsPlan) else plan.slice_shape
         itemsize = len(self.element)
-        strides = layouts.contiguous_strides(tail, itemsize)
-        nbytes = strides[0] * tail[0] if tail else itemsize
-        if not 0 < nbytes <= PATTERN:
-            strides, nbytes = (0,) * len(tail), itemsize
+        strides = layouts.contiguous_strides(slice_shape, itemsize)
+        nbytes = strides[0] * slice_shape[0] if slice_shape else itemsize
+        if not 0 < nbytes <= PATTERN_SIZE:
+            strides, nbytes = (0,) * len(slice_shape), itemsize
         pattern = memoryview(self.element * (nbytes // itemsize))
-        return Operand(pattern, 0, (0,) * (len(self.metadata.shape) - len(tail)) + strides)
+        return Operand(pattern, 0, (0,) * (len(self.metadata.shape) - len(slice_shape)) + strides)
 
     def fill(self, buffer: Buffer) -> None:
         """Fill a buffer with copies of the element."""
         if not any(self.element):
-            step, pattern = PATTERN, bytes(PATTERN)
+            step, pattern = PATTERN_SIZE, bytes(PATTERN_SIZE)
         else:
-            step = PATTERN // len(self.element) * len(self.element)
+            step = PATTERN_SIZE // len(self.element) * len(self.element)
             pattern = self.element * (step // len(self.element))
         for start in range(0, len(buffer), step):
             n = min(step, len(buffer) - start)
             buffer[start : start + n] = memoryview(pattern)[:n]
 
-    def reserved(self, touched: Touched | None = None) -> ByteRange:
-        return self.whole()
+    def reserved(self, touched: AccessedElements | None = None) -> ByteRange:
+        return self.load()
 
-    def whole(self, touched: Touched | None = None) -> ByteRange:
-        """Return all elements in memory: zeros take none, others do."""
-        if self._all is None:
-            self._all = ByteRange(self._stored())
-        return self._all
+    def load(self, touched: AccessedElements | None = None) -> ByteRange:
+        """Return all elements as a buffer; zeros occupy no memory."""
+        if self._bytes is None:
+            self._bytes = ByteRange(self._allocate())
+        return self._bytes
 
-    def _stored(self) -> memoryview:
+    def _allocate(self) -> memoryview:
         nbytes = self.metadata.nbytes
         try:
             if any(self.element) or not nbytes:
@@ -80,6 +80,6 @@ class Constant(Flat):
             ) from None
 
     def close(self) -> None:
-        if self._all is not None:
-            self._all.release()
+        if self._bytes is not None:
+            self._bytes.release()
         super().close()

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.errors import DtypeError
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange
 
 
-def source(name: str, array: Any) -> Flat:
+def source(name: str, array: Any) -> FlatSource:
     """Return an ndarray as a source.
 
     It is copied only if it is not contiguous and aligned, or if its dtype is another package's in
-    non-native byte order: stored as void, it would lose the byte order.
+    non-native byte order, which void elements would lose.
     """
     import numpy as np
 
@@ -25,7 +25,7 @@ def source(name: str, array: Any) -> Flat:
         array = np.array(array, order="C")
     flat = (array.T if order == "F" else array).reshape(-1)
     metadata = ArrayMetadata(dtype, array.shape, order, array.shape, {})
-    return Flat(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
+    return FlatSource(name, metadata, ByteRange(memoryview(flat.view(np.uint8)).toreadonly()))
 
 
 def _dtype(name: str, dtype: Any) -> Dtype:
@@ -47,7 +47,7 @@ class BufferSink:
     """A sink that writes to a buffer of the caller."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
     preserved: tuple[str, ...] | None = None
 
     def __init__(self, buffer: memoryview, metadata: ArrayMetadata) -> None:

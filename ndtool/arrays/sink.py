@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Protocol
 
 from ndtool.arrays.source import ArrayMetadata
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ProgressCallback
 
 
@@ -16,7 +16,7 @@ class Unpublished(Protocol):
     path: str
 
     def open_folder(self) -> int | None:
-        """Open the folder to lock during the rename; None if none needs a lock."""
+        """Open the folder to lock during the rename; None if no lock is required."""
 
     def recheck(self) -> None:
         """Raise OutputError if the path has changed since the output was opened."""
@@ -35,7 +35,7 @@ class Sink(Protocol):
     """One output array; it is invisible to readers before `commit`.
 
     name: its name in messages. metadata: its metadata; each block is in row-major order. streamed:
-    whether bytes must be written in order. at_once: the number of blocks worth writing
+    whether bytes must be written in order. concurrency: the number of blocks worth writing
     concurrently. preserved: the preserved members of the file, None if there is no file to
     preserve.
     """
@@ -43,7 +43,7 @@ class Sink(Protocol):
     name: str
     metadata: ArrayMetadata
     streamed: bool
-    at_once: int
+    concurrency: int
     preserved: tuple[str, ...] | None
 
     def map(self) -> memoryview | None:
@@ -60,17 +60,17 @@ class Sink(Protocol):
 
 
 class PartialBlocks:
-    """Blocks that are written in parts, buffered until complete; thread-safe."""
+    """Buffers of partially written blocks; thread-safe."""
 
     def __init__(self) -> None:
         self._pending: dict[int, tuple[bytearray, list[int]]] = {}
         self._written = bytearray()  # a flag for each block, up to the last one that was written
         self._lock = Lock()
 
-    def put(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
-        """Add bytes of a block of `total` bytes; return the block if that completes it."""
+    def add(self, start: int, view: memoryview, block: int, total: int) -> memoryview | None:
+        """Add bytes of a block of `total` bytes; return the block if it is complete."""
         if start < 0 or start + len(view) > total:
-            raise ValueError(f"{len(view)} bytes at {start} are not within {total}")
+            raise ValueError(f"{len(view)} bytes at offset {start} exceed a block of {total}")
         if len(view) == total:
             return view
         with self._lock:
@@ -82,31 +82,31 @@ class PartialBlocks:
             del self._pending[block]
         return memoryview(block_buffer)
 
-    def count(self, block: int) -> None:
-        """Count a block as written."""
+    def mark_written(self, block: int) -> None:
+        """Record that a block is written."""
         with self._lock:
             self._written += bytes(max(0, block + 1 - len(self._written)))
             self._written[block] = 1
 
-    def require(self, blocks: int) -> None:
-        """Raise ValueError unless so many blocks were written."""
+    def require_all(self, blocks: int) -> None:
+        """Raise ValueError unless `blocks` blocks were written."""
         if (written := self._written.count(1)) < blocks:
             raise ValueError(f"only {written} of {blocks} chunks were written")
 
 
-def deliver(
+def write_array(
     buffer: memoryview, sink: Sink, threads: int = 1, progress: ProgressCallback | None = None
 ) -> None:
-    """Write a complete array, given in row-major order, to a sink; blocks concurrently."""
+    """Write a row-major array to a sink, concurrently in blocks if the sink is chunked."""
     metadata = sink.metadata
-    if metadata.grid == metadata.shape:
-        for first in range(0, metadata.nbytes, CHUNK):
-            stop = min(first + CHUNK, metadata.nbytes)
+    if metadata.block_shape == metadata.shape:
+        for first in range(0, metadata.nbytes, BLOCK_SIZE):
+            stop = min(first + BLOCK_SIZE, metadata.nbytes)
             sink.write(first, buffer[first:stop])
             if progress is not None:
                 progress(stop / metadata.nbytes)
         return
     from ndtool.arrays import assembly
 
-    block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
-    assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.at_once), progress)
+    block_grid = assembly.BlockGrid(metadata.shape, metadata.block_shape, metadata.dtype.itemsize)
+    assembly.write_blocks(buffer, block_grid, sink.write, max(threads, sink.concurrency), progress)

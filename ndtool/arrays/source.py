@@ -1,7 +1,7 @@
 """Input arrays outside memory, whatever their format: metadata and bytes.
 
-A flat array is a grid of one block. A format that stores arrays contiguously returns a `Flat`; a
-chunked format has its own class that implements `Source`.
+A flat array is a grid of one block. A format that stores arrays contiguously returns a
+`FlatSource`; a chunked format has its own class that implements `Source`.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Protocol
 from ndtool.errors import NdtoolError, OutputError, argument_name, printable
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.storage.local import ByteRange, Fingerprint, ProgressCallback
 
 
 class ChunkLayout(NamedTuple):
-    """How an array is divided into chunks, and how each is encoded.
+    """The chunk and shard shapes of an array, and the codecs of its chunks.
 
     chunks: the shape of a chunk. shards: the shape of a shard, a file of several chunks; None if
     each chunk is a file. codecs: the codecs of a chunk, in order of encoding, each with its level:
@@ -29,12 +29,12 @@ class ChunkLayout(NamedTuple):
     version: int | None
 
     @property
-    def unit(self) -> Shape:
-        """The shape of one file's elements: a shard or a chunk."""
+    def file_shape(self) -> Shape:
+        """The shape of the elements in one file: a shard or a chunk."""
         return self.shards or self.chunks
 
     @property
-    def is_plain(self) -> bool:
+    def is_unencoded(self) -> bool:
         """Whether chunks are stored unencoded, one in a file."""
         return not self.shards and all(codec == "bytes" for codec in self.codecs)
 
@@ -43,15 +43,15 @@ class ArrayMetadata(NamedTuple):
     """The metadata of an array.
 
     order: "C" or "F", the element order of a flat array; chunks are always in row-major order.
-    grid: the shape of a block, the array's own if it is flat; the last blocks along an axis may be
-    smaller. notes: format-specific metadata, for `inspect` only. layout: the chunk layout, in a
-    chunked format.
+    block_shape: the shape of a block, equal to shape if the array is flat; the last blocks along an
+    axis may be smaller. notes: format-specific metadata, for `inspect` only. layout: the chunk
+    layout, in a chunked format.
     """
 
     dtype: Dtype
     shape: Shape
     order: str
-    grid: Shape
+    block_shape: Shape
     notes: dict[str, Any]
     layout: ChunkLayout | None = None
 
@@ -61,30 +61,30 @@ class ArrayMetadata(NamedTuple):
 
     @property
     def packed_nbytes(self) -> int:
-        """Size of the data in files of models, in bytes."""
+        """Bytes of the data in model files, which pack elements."""
         return -(-prod(self.shape) * self.dtype.bits // 8)
 
     @property
-    def in_chunks(self) -> bool:
-        """Whether the array is chunked: complete blocks are read and written, even if only one."""
-        return self.grid != self.shape or self.layout is not None
+    def is_chunked(self) -> bool:
+        """Whether the array is stored in chunks, or in one chunk that is its only block."""
+        return self.block_shape != self.shape or self.layout is not None
 
     @property
-    def unit(self) -> Shape:
-        """The shape of one file's elements in a chunked array."""
-        return self.grid if self.layout is None else self.layout.unit
+    def file_shape(self) -> Shape:
+        """The shape of the elements in one file of a chunked array."""
+        return self.block_shape if self.layout is None else self.layout.file_shape
 
     @property
-    def described(self) -> str:
-        """Dtype and shape, as text."""
-        return described(self.dtype, self.shape)
+    def description(self) -> str:
+        """The dtype and shape, as text."""
+        return format_type(self.dtype, self.shape)
 
 
 class MemberInfo(NamedTuple):
-    """The fields that `inspect` reports about one array.
+    """The fields that `inspect` reports about an array.
 
     name: the argument that opens it. metadata: None if it is no array. position: the offset of its
-    bytes in the file, None if they cannot be mapped. problem: the reason, else empty.
+    bytes in the file, None if they cannot be mapped. problem: why it is no array, else empty.
     """
 
     name: str
@@ -99,14 +99,14 @@ class MemberInfo(NamedTuple):
     def invalid(
         cls, name: str, member: str | None, file_size: int, error: NdtoolError
     ) -> "MemberInfo":
-        """Return the info of a member that cannot be opened, with the reason in an error."""
+        """Return the info of a member that cannot be opened because of `error`."""
         reason = error.message.removeprefix(f"{printable(name)}: ")
         return cls(name, member, None, None, file_size, reason)
 
     @property
     def label(self) -> str:
-        """Dtype and shape, or the problem."""
-        return self.problem if self.metadata is None else self.metadata.described
+        """The dtype and shape, or the problem."""
+        return self.problem if self.metadata is None else self.metadata.description
 
 
 class OperatorNode(NamedTuple):
@@ -134,7 +134,7 @@ class DeclaredType(NamedTuple):
     shape: tuple[int | str | None, ...] | None
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         """The declared dtype and shape, as text: float32[N,3], ?[...]."""
         sizes = "..."
         if self.shape is not None:
@@ -165,38 +165,38 @@ class ModelInfo(NamedTuple):
     initialized: frozenset[str]
 
 
-class Touched(Protocol):
-    """A superset of the elements of an array that a run reads."""
+class AccessedElements(Protocol):
+    """The elements of an array that a run reads, perhaps with others."""
 
-    def blocks(self, step: Shape) -> Iterator[int]:
-        """Yield the numbers of the blocks of a grid that contain such elements, ascending."""
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
+        """Yield the row-major indices of the blocks with such elements, ascending."""
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield their byte ranges (start, stop) in a flat array, ascending and disjoint."""
 
 
 class Source(Protocol):
-    """One open input array.
+    """An open input array.
 
-    name: the argument. warning: a warning about the file, or None. at_once: the number of blocks
-    worth reading concurrently, whatever the number of processors. progress: progress callback of a
-    download, set by the caller.
+    name: the argument. warning: a warning about the file, or None. concurrency: the number of
+    blocks worth reading concurrently, whatever the number of processors. progress: progress
+    callback of a download, set by the caller.
     """
 
     name: str
     metadata: ArrayMetadata
     warning: str | None
-    at_once: int
+    concurrency: int
     progress: ProgressCallback | None
 
-    def whole(self, touched: Touched | None = None) -> ByteRange | None:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
         """Return all of the bytes if they are stored contiguously, else None.
 
         touched: the elements that are needed; the others may be zeros.
         """
 
-    def block(self, number: int) -> memoryview:
-        """Return the bytes of a block, by its row-major number in the grid.
+    def block(self, index: int) -> memoryview:
+        """Return the bytes of a block, by its row-major index in the grid.
 
         May be called from several threads at once.
         """
@@ -224,12 +224,12 @@ class Storage(Protocol):
 
 
 class StoredSource:
-    """What sources have in common that read from one storage; None if a pipe was read."""
+    """Base class of sources that read from one storage; None after a pipe was read."""
 
     name: str
     _storage: Storage | None
     warning: str | None = None
-    at_once = 1
+    concurrency = 1
     progress: ProgressCallback | None = None
 
     def recheck(self) -> None:
@@ -247,7 +247,7 @@ class StoredSource:
             self._storage.close()
 
 
-class Flat(StoredSource):
+class FlatSource(StoredSource):
     """A source of contiguous bytes."""
 
     def __init__(
@@ -268,62 +268,65 @@ class Flat(StoredSource):
 
     @property
     def local_range(self) -> ByteRange | None:
-        """All of the bytes if they are local, None if they must be fetched."""
+        """All of the bytes if they are local, None if they must be downloaded."""
         return None if self._range.fetch is not None else self._range
 
-    def reserved(self, touched: Touched | None = None) -> ByteRange:
-        """Return the buffer of `whole` with disk space reserved, without fetching anything."""
+    def reserve(self, touched: AccessedElements | None = None) -> ByteRange:
+        """Return the buffer of `load` with disk space reserved, without a download."""
         if self._range.fetch is not None and touched is None:
             self._range.reserve()
         return self._range
 
-    def whole(self, touched: Touched | None = None) -> ByteRange:
-        self.reserved(touched)
+    def load(self, touched: AccessedElements | None = None) -> ByteRange:
+        self.reserve(touched)
         if self._range.fetch is not None:
             size, order = self.metadata.dtype.itemsize, self.metadata.order
             ranges = None if touched is None else touched.ranges(size, order)
             self._range.fetch(ranges, self.progress)
         return self._range
 
-    def block(self, number: int) -> memoryview:
-        assert number == 0, "a flat array is one block"
-        return self.whole().buffer
+    def block(self, index: int) -> memoryview:
+        assert index == 0, "a flat array is one block"
+        return self.load().buffer
 
     def close(self) -> None:
         self._range.release()
         super().close()
 
 
-def whole(
+def load_array(
     source: Source,
-    touched: Touched | None = None,
+    touched: AccessedElements | None = None,
     threads: int = 1,
     directory: str | None = None,
-    dry: bool = False,
+    is_dry_run: bool = False,
 ) -> ByteRange:
     """Return all bytes of an array: as stored if contiguous, else its assembled blocks.
 
     touched: the elements that are needed; other blocks are not read, and are zeros. directory: the
-    location of a large temporary copy, None for TMPDIR. dry: only reserve space, read nothing.
+    location of a large temporary copy, None for TMPDIR. is_dry_run: only reserve space, read
+    nothing.
     """
-    if dry and isinstance(source, Flat):
-        return source.reserved(touched)
-    byte_range = None if dry else source.whole(touched)
+    if is_dry_run and isinstance(source, FlatSource):
+        return source.reserve(touched)
+    byte_range = None if is_dry_run else source.load(touched)
     if byte_range is None:
         from ndtool.arrays import assembly
 
         metadata = source.metadata
-        block_grid = assembly.BlockGrid(metadata.shape, metadata.grid, metadata.dtype.itemsize)
+        block_grid = assembly.BlockGrid(
+            metadata.shape, metadata.block_shape, metadata.dtype.itemsize
+        )
         blocks = None if touched is None else touched.blocks
         label = f"temporary copy of {argument_name(source.name)}"
-        at_once = max(threads, source.at_once)
-        read = None if dry else source.block
-        byte_range = assembly.assembled(
-            block_grid, read, blocks, label, at_once, source.progress, directory
+        concurrency = max(threads, source.concurrency)
+        read = None if is_dry_run else source.block
+        byte_range = assembly.assemble(
+            block_grid, read, blocks, label, concurrency, source.progress, directory
         )
     return byte_range
 
 
-def surplus(label: str, count: int) -> str | None:
+def trailing_bytes_warning(label: str, count: int) -> str | None:
     """Return the warning about `count` bytes after an array, None if there are none."""
     return f"{printable(label)}: {count} bytes after the array are ignored" if count else None

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.engine import check, layouts
 from ndtool.errors import RuleError
-from ndtool.inmemory.arguments import array, type_of
+from ndtool.inmemory.arguments import array, element_type
 from ndtool.rules import shapes
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
@@ -61,7 +61,7 @@ def axes_of(plan: Plan) -> Axes:
     if isinstance(plan, ElementsPlan):
         sources = tuple(None if d == plan.axis else d for d in all_axes)
         return Axes((), all_axes, (), sources, 0)
-    leading, batch = len(plan.groups), len(plan.batch)
+    leading, batch = len(plan.index_batch), len(plan.batch)
     indexed = all_axes[batch : batch + plan.k]
     sources = (*all_axes[:leading], *(None for _ in indexed))
     return Axes(
@@ -92,7 +92,7 @@ class ChunkedCall:
     @property
     def is_plain(self) -> bool:
         """Whether each index is a tuple of one component, without an axis of components."""
-        return isinstance(self.plan, ElementsPlan) or self.plan.plain
+        return isinstance(self.plan, ElementsPlan) or self.plan.has_scalar_indices
 
     @cached_property
     def is_strict(self) -> bool:
@@ -127,9 +127,9 @@ def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) 
     if chunk.dtype != declared and chunk.dtype == declared.newbyteorder():
         chunk = chunk.astype(declared)
     if chunk.shape != shape or chunk.dtype != declared:
-        actual, expected = (type_of(role, dtype) for dtype in (chunk.dtype, declared))
+        actual, expected = (element_type(role, dtype) for dtype in (chunk.dtype, declared))
         raise RuleError(
-            f"a chunk of {role} is {shapes.described(actual, chunk.shape)}: its array declares"
-            f" {shapes.described(expected, shape)}"
+            f"a chunk of {role} is {shapes.format_type(actual, chunk.shape)}: its array declares"
+            f" {shapes.format_type(expected, shape)}"
         )
     return chunk

@@ -18,7 +18,7 @@ from ndtool.engine import bind, copies, dispatch, layouts
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
-from ndtool.inmemory.buffers import copy_normalized, normalize, raw
+from ndtool.inmemory.buffers import as_bytes, copy_normalized, normalize
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
@@ -98,7 +98,7 @@ def merge_rows(
         _scatter_rows(out, split.order[split.tuple_range(data_chunk)], rows)
     skipped = split.order[split.tuple_range(call.skipped)]
     if len(skipped):
-        element = np.frombuffer(call.inference.filling, out.dtype)
+        element = np.frombuffer(call.inference.fill_bytes, out.dtype)
         _scatter_rows(out, skipped, np.broadcast_to(element, (sizes[0], len(skipped), sizes[2])))
     lane_rank, tuple_rank = len(lanes), len(split.shape)
     axes = range(lane_rank + tuple_rank + len(slice_shape))
@@ -166,14 +166,14 @@ def apply_updates(
             strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
             slices = bind.bind_slices(plan, strides, dtype.itemsize, False)
             assert slices is not None, "rows are contiguous"
-            index = bind.bind_indices(raw(tuples.local), dtypes.from_numpy(tuples.local.dtype))
+            index = bind.bind_indices(as_bytes(tuples.local), dtypes.from_numpy(tuples.local.dtype))
             spec = UpdateSpec(normalized, width, reduction_options.reduction, dtype.name, counts)
             item = WorkItem(0, slices.tuples, 0, width)
             if _kernels.scatter(slices.addressing, index, item, spec, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
         reduction_options.divide_sums(counts, out, width, dtype, 1)
-    if order != dtype.order and dtype.unit > 1:
-        copies.swap_bytes(out, dtype.unit)
+    if order != dtype.order and dtype.swap_size > 1:
+        copies.swap_bytes(out, dtype.swap_size)
     axes = call.axes.transposed
     result = out.view(call.input_dtypes["data"]).reshape(tuple(shape[d] for d in axes))
     return result.transpose(tuple(np.argsort(axes)))

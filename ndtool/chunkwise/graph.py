@@ -19,7 +19,7 @@ from ndtool.chunkwise import datachunks, splits
 from ndtool.chunkwise.calls import Array, ChunkedCall, Chunks
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
-from ndtool.inmemory.arguments import name_exactly
+from ndtool.inmemory.arguments import restore_exact_index
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]
@@ -139,7 +139,7 @@ class TaskGraph:
         try:
             splits.bounds_verdict(self.call, reports)
         except BoundsError as error:
-            name_exactly(error, original)
+            restore_exact_index(error, original)
             self.tasks[self._key("verdict")] = (_raise_copy, error)
             return self._key("verdict")
         return None

@@ -23,8 +23,8 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.rules.operators import (
-    COMMON,
-    EVERY,
+    ALL_OPERATORS,
+    COMMON_ATTRIBUTES,
     LOWERED,
     LOWERED_INPUTS,
     Attributes,
@@ -147,17 +147,17 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
 
 @click.pass_obj
 def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
-    from ndtool.publish import claims, leftovers
+    from ndtool.publish import claims, cleanup
     from ndtool.storage import locations
     from ndtool.storage.descriptors import failure
 
     location = locations.local_path(folder)
     failures: list[tuple[str, OSError]] = []
     if locations.is_url(location):
-        removed, claims_in_use = claims.sweep(location, force)
+        removed, claims_in_use = claims.clean(location, force)
     else:
         try:
-            (removed, failures), claims_in_use = leftovers.sweep(location, all_boots=True), []
+            (removed, failures), claims_in_use = cleanup.clean(location, all_boots=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
@@ -238,7 +238,7 @@ def html_report_of_request(
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
     """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
     variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
-    names = (*operator_of(operator).attributes, *COMMON)
+    names = (*operator_of(operator).attributes, *COMMON_ATTRIBUTES)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
     kwargs["include_self"] = not kwargs.pop("no_include_self", False)
     return Attributes(**{name: kwargs.pop(name) for name in names if name in kwargs})
@@ -246,7 +246,9 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
+    if command_line[0] not in {operator.command for operator in ALL_OPERATORS.values()} | {
+        "convert"
+    }:
         return False
     output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, next_word in pairwise([*command_line, ""]):
@@ -347,14 +349,14 @@ def _run_command(operator: Operator) -> click.Command:
             *options.EXECUTION,
             *options.CLUSTER,
         ),
-        operator.does,
+        operator.summary,
         " ".join([*files, *example_flags(operator), "-o out.npy"]),
     )
 
 
 def operators() -> list[click.Command]:
     """Return the commands of the operators."""
-    return list(map(_run_command, EVERY.values()))
+    return list(map(_run_command, ALL_OPERATORS.values()))
 
 
 def convert() -> click.Command:

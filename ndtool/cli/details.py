@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.cli import records
 from ndtool.errors import argument_name, format_count, format_size
 from ndtool.machine.threads import limit_threads
@@ -44,8 +44,8 @@ def _describe_access(source: Source) -> str:
         return f"{name}, a constant, which is not stored"
     if is_literal(source.name):
         return "a literal"
-    if not isinstance(source, Flat):
-        return f"{name}, read by chunks of {list(metadata.grid)}"
+    if not isinstance(source, FlatSource):
+        return f"{name}, read by chunks of {list(metadata.block_shape)}"
     access = "fetched by byte ranges"
     if source.local_range is not None:
         access = "mapped" if source.local_range.mapped else "in memory"

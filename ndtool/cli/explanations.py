@@ -60,7 +60,7 @@ class ElementNames:
         mode = MODES[self._call.inference.attributes.out_of_bounds]
         if not mode.redirects:
             return ", out of bounds"
-        return f", out of bounds, {mode.done} to {self.tuple_text(step.normalized)}"
+        return f", out of bounds, {mode.participle} to {self.tuple_text(step.normalized)}"
 
     def _name(self, role: str) -> str:
         source = self._call.sources.get(role)

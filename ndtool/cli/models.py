@@ -156,9 +156,9 @@ def _node_row(model_node: ModelNode) -> tuple[str, ...]:
     version = "" if model_node.version is None else f"-{model_node.version}"
     attributes = records.attributes_text(node)
     inputs = ", ".join(
-        f"{name} {declared.described}" for name, declared in model_node.inputs.values()
+        f"{name} {declared.description}" for name, declared in model_node.inputs.values()
     )
-    output = f"{node.output or ''} {(model_node.actual_output or model_node.output).described}"
+    output = f"{node.output or ''} {(model_node.actual_output or model_node.output).description}"
     computed_cells = {None: (), 0: ("no",), 1: ("ok",)}
     computed = computed_cells.get(model_node.runs, (f"ok, {model_node.runs} times",))
     cells = (node.node, node.title + version, attributes, inputs, output, *computed)

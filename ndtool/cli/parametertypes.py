@@ -113,7 +113,7 @@ def spec(word: str) -> str:
     """Return the name of a standard; raise UsageError if it is unknown."""
     from ndtool.rules import specs
 
-    specs.require(word)
+    specs.require_valid(word)
     return word
 
 

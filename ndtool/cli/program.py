@@ -11,7 +11,7 @@ from ndtool.cli.console import write_stdout
 from ndtool.cli.folding import terminal_columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
-from ndtool.rules.operators import EVERY, Operator
+from ndtool.rules.operators import ALL_OPERATORS, Operator
 
 _COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
 _MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns; the default is for pipes
@@ -25,7 +25,7 @@ class _Group(helppages.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
-        titles = {operator.title: operator.command for operator in EVERY.values()}
+        titles = {operator.title: operator.command for operator in ALL_OPERATORS.values()}
         command_name = titles.get(name, name.replace("_", "-"))
         if name not in self.commands and command_name in self.commands:
             ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
@@ -54,7 +54,7 @@ def _group(
 def _operator_group(
     name: str, make_command: Callable[[Operator], click.Command], text: str
 ) -> click.Group:
-    return _group(name, {"Commands": list(map(make_command, EVERY.values()))}, text)
+    return _group(name, {"Commands": list(map(make_command, ALL_OPERATORS.values()))}, text)
 
 
 def program() -> click.Group:

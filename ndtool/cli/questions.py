@@ -24,7 +24,14 @@ from ndtool.cli.folding import wrap_lines
 from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter, format_table
 from ndtool.errors import NdtoolError, UsageError
-from ndtool.rules.operators import EVERY, LOWERED, LOWERED_INPUTS, OPERATORS, Operator, operator_of
+from ndtool.rules.operators import (
+    ALL_OPERATORS,
+    LOWERED,
+    LOWERED_INPUTS,
+    OPERATORS,
+    Operator,
+    operator_of,
+)
 
 if TYPE_CHECKING:
     from ndtool.analysis.stats import Stats
@@ -189,7 +196,7 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
 def _spec(reporter: Reporter, /, *, command: str | None) -> None:
     from ndtool.rules import specs
 
-    operators = EVERY.items()
+    operators = ALL_OPERATORS.items()
     names = [name for name, operator in operators if command in (None, operator.command)]
     reporter.print_specs([row for row in specs.TABLE if row.operator in names])
 
@@ -234,7 +241,9 @@ def explain(operator: Operator) -> click.Command:
         " computed from: index tuple, data and updates. --from shows where an element of"
         f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
-        " ".join([*files, *example_flags(operator, "reduction"), f"--at {operator.example.at}"]),
+        " ".join(
+            [*files, *example_flags(operator, "reduction"), f"--at {operator.example.output_index}"]
+        ),
     )
 
 
@@ -305,7 +314,7 @@ def inspect() -> click.Command:
 
 def spec() -> click.Command:
     """Return the command that shows what the standards accept."""
-    choice = click.Choice([operator.command for operator in EVERY.values()])
+    choice = click.Choice([operator.command for operator in ALL_OPERATORS.values()])
     return command(
         "spec",
         _spec,

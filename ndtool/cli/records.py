@@ -8,7 +8,7 @@ from ndtool.analysis.records import attributes_of, notes_of
 from ndtool.arrays.source import MemberInfo, OperatorNode
 from ndtool.errors import format_size, printable
 from ndtool.rules.inference import Inference
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.rules.specs import Row
 from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
@@ -45,7 +45,7 @@ def format_duration(seconds: float) -> str:
 def call_title(inference: Inference) -> str:
     """Return a call in one line: operator, inputs, attributes."""
     inputs = [
-        f"{role} {described(argument.dtype, argument.shape)}"
+        f"{role} {format_type(argument.dtype, argument.shape)}"
         for role, argument in inference.inputs.items()
     ]
     values = attributes_of(inference)
@@ -57,7 +57,7 @@ def call_title(inference: Inference) -> str:
 
 def summary_lines(inference: Inference) -> list[str]:
     """Return a trace in three lines: inputs, the rule that gives the output's shape, output."""
-    rule = inference.trace.decisive
+    rule = inference.trace.output_step
     return [call_title(inference), f"{rule.rule} = {rule.numbers}", conclusion_lines(inference)[-1]]
 
 
@@ -74,9 +74,9 @@ def trace_rows(trace: Trace) -> list[tuple[str, ...]]:
 
 def conclusion_lines(inference: Inference) -> list[str]:
     """Return lines with the assumptions and the output type, and its size unless symbolic."""
-    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
+    assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumptions]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {format_size(inference.nbytes)}"
-    return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
+    return [*assumed, f"output {format_type(inference.dtype, inference.plan.output)}{size}"]
 
 
 def plan_text(plan: Plan) -> str:
@@ -133,11 +133,11 @@ def array_row(member: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
         return (name, reason, "", "", *("" for _ in notes), "")
     big_endian = ", big-endian" if metadata.dtype.order == ">" else ""
     order = "Fortran" if metadata.order == "F" else "C"
-    if metadata.grid != metadata.shape:
-        order = f"chunks of {list(metadata.grid)}"
+    if metadata.block_shape != metadata.shape:
+        order = f"chunks of {list(metadata.block_shape)}"
     return (
         name,
-        metadata.described,
+        metadata.description,
         order + big_endian,
         str(metadata.nbytes),
         *(_note_text(notes_of(metadata).get(key, "")) for key in notes),

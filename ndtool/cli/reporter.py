@@ -28,8 +28,8 @@ from ndtool.errors import (
     printable,
 )
 from ndtool.redaction import MIN_EMBEDDED_SECRET, redact_json, redact_secrets, redact_urls
-from ndtool.rules.shapes import described
-from ndtool.storage.descriptors import LOST
+from ndtool.rules.shapes import format_type
+from ndtool.storage.descriptors import LOST_INPUT_MESSAGE
 
 if TYPE_CHECKING:
     from ndtool.analysis.verify import Comparison
@@ -164,7 +164,9 @@ class Reporter:
         if self.json:
             self.print_json(json_records.conversion_record(conversion, preserved, seconds))
         elif self._is_interactive() and request.output != "-":
-            _print_line(_written_text(request.output, metadata.described, metadata.nbytes, seconds))
+            _print_line(
+                _written_text(request.output, metadata.description, metadata.nbytes, seconds)
+            )
         if preserved and not (self.json or self.quiet):
             _print_line(_preserved_text(preserved))
 
@@ -265,7 +267,7 @@ class Reporter:
         process without a message, and erase the progress bar.
         """
         erase_line = b"\r\x1b[K" if self._is_interactive() else b""
-        exc = OutputError(LOST)
+        exc = OutputError(LOST_INPUT_MESSAGE)
         text = _json_text(exc.fields()) if self.json else f"error: {exc}\n"
         fd = 1 if self.json and not self.data_on_stdout else 2
         return erase_line + text.encode(), fd, erase_line
@@ -368,7 +370,7 @@ def format_table(
 
 
 def _output_type(inference: Inference) -> str:
-    return described(inference.dtype, inference.plan.output)
+    return format_type(inference.dtype, inference.plan.output)
 
 
 def _written_text(name: str, described: str, nbytes: int, seconds: float, suffix: str = "") -> str:

@@ -34,7 +34,7 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     from ndtool.storage import local
 
     file_format = outputs.format_by_name(output)
-    is_store = local.is_store(locators.parse(output).path)
+    is_store = local.is_zarr_store(locators.parse(output).path)
     if is_store or (file_format and file_format.is_folder):
         return
     if file_format and file_format.chunks:  # of HDF5, which has no shards and few codecs

@@ -33,7 +33,7 @@ def bind_indices(
     mode, pad, negatives = handling
     unsigned = dtype.kind == "u"
     return Indices(
-        buffer, dtype.itemsize, unsigned, dtype.swapped, mode, fill_bytes, 0, pad, negatives
+        buffer, dtype.itemsize, unsigned, dtype.is_swapped, mode, fill_bytes, 0, pad, negatives
     )
 
 
@@ -63,14 +63,14 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) ->
     b, k = len(plan.batch), plan.k
     batch = layouts.merge_axes(plan.batch, strides[:b])
     addressing = _kernels.Addressing(
-        plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeats
+        plan.sizes, strides[b : b + k], plan.tuples_per_batch, *batch, negatives, plan.batch_repeats
     )
     slice_shape, slice_strides = layouts.merge_axes(plan.slice_shape, strides[b + k :])
     layout = None
     if plan.width and not layouts.is_contiguous(slice_shape, slice_strides, itemsize):
         layout = _kernels.Layout(slice_shape, slice_strides, itemsize)
     width = plan.width * itemsize
-    return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.per_batch)
+    return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.tuples_per_batch)
 
 
 def _bind_last_axis(
@@ -103,7 +103,7 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
     strides = layouts.contiguous_strides(plan.batch + plan.sizes, 1)
     batch = layouts.merge_axes(plan.batch, strides[:b])
     return _kernels.Addressing(
-        plan.sizes, strides[b:], plan.per_batch, *batch, negatives, plan.repeats
+        plan.sizes, strides[b:], plan.tuples_per_batch, *batch, negatives, plan.batch_repeats
     )
 
 

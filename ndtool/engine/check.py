@@ -77,7 +77,7 @@ def make_bounds_error(
     first_tuple, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
-    is_single_component = isinstance(plan, ElementsPlan) or plan.plain
+    is_single_component = isinstance(plan, ElementsPlan) or plan.has_scalar_indices
     return BoundsError(
         position=layouts.unravel_index(first_tuple, plan.positions),
         component=None if is_single_component else component,

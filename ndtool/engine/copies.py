@@ -22,7 +22,7 @@ WriteAt = Callable[[int, memoryview], object]  # write(start, bytes)
 
 def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
     """Whether an array is C-contiguous and in byte order `order`, as `normalize` returns it."""
-    is_swapped = dtype.unit > 1 and dtype.order != order
+    is_swapped = dtype.swap_size > 1 and dtype.order != order
     return not is_swapped and layouts.is_contiguous(shape, strides, dtype.itemsize)
 
 
@@ -44,8 +44,8 @@ def normalize(
         _copy_strips(data, layout, size, out, threads, progress)
     else:
         _pack(data, layout, dtype.itemsize, size, out)
-    if dtype.unit > 1 and dtype.order != order:
-        swap_bytes(out[:size], dtype.unit)
+    if dtype.swap_size > 1 and dtype.order != order:
+        swap_bytes(out[:size], dtype.swap_size)
 
 
 class Box(NamedTuple):

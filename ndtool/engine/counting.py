@@ -17,7 +17,7 @@ from ndtool.machine import scratch
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
-from ndtool.rules.reductions import REDUCTIONS, neutral
+from ndtool.rules.reductions import REDUCTIONS, neutral_element
 
 MAX_COUNT = (1 << 31) - 1  # tuples, from which counts have 8 bytes, not 4
 
@@ -56,12 +56,12 @@ class ReductionOptions(NamedTuple):
     @property
     def is_counted(self) -> bool:
         """Whether the updates of each slice are counted."""
-        return REDUCTIONS[self.reduction].counts or self.copies_first_update
+        return REDUCTIONS[self.reduction].needs_counts or self.copies_first_update
 
     @property
     def is_mean(self) -> bool:
         """Whether the reduction is a mean: sums are divided by the counts of their summands."""
-        return REDUCTIONS[self.reduction].counts
+        return REDUCTIONS[self.reduction].needs_counts
 
     def has_totals(self, tuples: int, width: int) -> bool:
         """Whether a first pass counts all updates: a long slice is divided after its last one."""
@@ -99,7 +99,7 @@ class ReductionOptions(NamedTuple):
         """Return the neutral element, repeated for a slice; None if current values are included."""
         if not self.copies_first_update or self.reduction == "none":
             return None
-        return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None
+        return neutral_element(dtype, self.reduction) * (width // dtype.itemsize) or None
 
     def divide_sums(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int

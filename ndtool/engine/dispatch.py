@@ -83,6 +83,6 @@ def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
         copies.normalize(data, shape, dtype, order, call.out, call.threads)
     if not scatters.scatter(call):
         return False
-    if dtype.unit > 1 and order != dtype.order:
-        copies.swap_bytes(call.out, dtype.unit)
+    if dtype.swap_size > 1 and order != dtype.order:
+        copies.swap_bytes(call.out, dtype.swap_size)
     return True

@@ -46,7 +46,7 @@ def stored_tuples(plan: Plan, negatives: bool) -> StoredTuples:
     tuples = prod(plan.positions)
     if isinstance(plan, ElementsPlan):
         return StoredTuples(plan, bind_rows(plan, negatives), tuples, 1, prod(plan.data))
-    stored_plan = plan._replace(batch=plan.groups, tuples=tuples)
+    stored_plan = plan._replace(batch=plan.index_batch, tuples=tuples)
     rows = prod(stored_plan.batch) * prod(stored_plan.sizes)
     return StoredTuples(plan, bind_rows(stored_plan, negatives), tuples, plan.k, rows)
 

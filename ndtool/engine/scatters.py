@@ -22,7 +22,7 @@ from ndtool.engine.updates import ScatterCall, apply_counted, copy_data
 from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 
 
 def scatter(call: ScatterCall) -> bool:
@@ -119,7 +119,9 @@ def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
     """Whether the output is small enough for a copy per thread, with the same bits as result."""
     if threads * len(call.out) > min(tuning.CACHE_SIZE, len(call.updates)):
         return False
-    return not call.reduction_options.is_counted and bool(identity(call.dtype, call.reduction))
+    return not call.reduction_options.is_counted and bool(
+        combining_identity(call.dtype, call.reduction)
+    )
 
 
 def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
@@ -127,7 +129,7 @@ def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
     size, spec, addressing = len(call.out), call.update_spec(slices.width), slices.addressing
     copies = memoryview(bytearray(threads * size))
     options = KernelOptions(threads, False, copies)
-    neutral = identity(call.dtype, call.reduction) * (size // call.dtype.itemsize)
+    neutral = combining_identity(call.dtype, call.reduction) * (size // call.dtype.itemsize)
     copies[:size] = neutral
     step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
     for first in range(0, slices.tuples, step):

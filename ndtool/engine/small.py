@@ -37,9 +37,11 @@ def bind_small_call(
         return None
     byte_order = dispatch.arithmetic_order(dtype, reduction)
     swapped_dtypes = [
-        t for t in (dtype, update_dtype) if t is not None and t.unit > 1 and t.order != byte_order
+        t
+        for t in (dtype, update_dtype)
+        if t is not None and t.swap_size > 1 and t.order != byte_order
     ]
-    if swapped_dtypes or (index_dtype.unit > 1 and index_dtype.order != NATIVE):
+    if swapped_dtypes or (index_dtype.swap_size > 1 and index_dtype.order != NATIVE):
         return None
     strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
     slices = bind.bind_slices(plan, strides, dtype.itemsize, negatives)

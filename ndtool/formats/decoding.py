@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ndtool.errors import InputError, NdtoolError, ResourceError, library_message, printable
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ByteRange
 
 
@@ -22,9 +22,9 @@ def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> It
 
 
 def iter_blocks(buffer: memoryview) -> Iterator[bytes]:
-    """Yield the bytes of a buffer in blocks of at most CHUNK bytes."""
-    for start in range(0, len(buffer), CHUNK):
-        yield bytes(buffer[start : start + CHUNK])
+    """Yield the bytes of a buffer in blocks of at most BLOCK_SIZE bytes."""
+    for start in range(0, len(buffer), BLOCK_SIZE):
+        yield bytes(buffer[start : start + BLOCK_SIZE])
 
 
 def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> ByteRange:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import UsageError, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
@@ -14,13 +14,13 @@ _MAX_DIGITS = 1000  # of the largest integer that is parsed
 _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
-def open_source(argument: str) -> Flat:
+def open_source(argument: str) -> FlatSource:
     """Parse a literal to an int64 array, or to uint64 if a value requires it."""
     metadata, values = _parse(argument)
     import array
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
-    return Flat(argument, metadata, ByteRange(memoryview(raw)))
+    return FlatSource(argument, metadata, ByteRange(memoryview(raw)))
 
 
 def entries(argument: str) -> list[MemberInfo]:
@@ -74,8 +74,8 @@ def _flatten(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
     shape: list[int] = []
     level: list[Any] = [nested]
     while any(type(item) is list for item in level):
-        if len(shape) == shapes.MOST_RANK:
-            _refuse(argument, f"rank above {shapes.MOST_RANK}: valid 0..{shapes.MOST_RANK}")
+        if len(shape) == shapes.MAX_RANK:
+            _refuse(argument, f"rank above {shapes.MAX_RANK}: valid 0..{shapes.MAX_RANK}")
         sizes = [len(item) if type(item) is list else -1 for item in level]
         if len(set(sizes)) > 1:
             mismatch = next(n for n, size in enumerate(sizes) if size != sizes[0])

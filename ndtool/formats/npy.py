@@ -4,11 +4,11 @@ from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import DtypeError, InputError, format_value, printable
 from ndtool.rules import dtypes
-from ndtool.rules.shapes import described
-from ndtool.storage.descriptors import reader
+from ndtool.rules.shapes import format_type
+from ndtool.storage.descriptors import sequential_reader
 
 if TYPE_CHECKING:
     from ndtool.publish.sinks import FileSink
@@ -188,7 +188,7 @@ def _check_size(header: Header, available: int | None, name: str) -> None:
     """Raise InputError if the data exceed the address space or the available bytes."""
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     if prod(size or 1 for size in header.shape) * header.dtype.itemsize > MAX_NBYTES:
-        description = described(header.dtype, header.shape)
+        description = format_type(header.dtype, header.shape)
         _refuse(
             name,
             f"the header claims {description}: valid up to {MAX_NBYTES} bytes,"
@@ -238,17 +238,17 @@ def recognises(storage: "LocalFile") -> bool:
 
 def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of the file's single array; reads only the header."""
-    header = read_header(reader(storage.peek, 0), storage.size, path)
-    warning = surplus(path, storage.size - header.offset - header.nbytes)
+    header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
+    warning = trailing_bytes_warning(path, storage.size - header.offset - header.nbytes)
     return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
 
 
-def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> Flat:
+def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> FlatSource:
     """Open the array in a file; closing the source closes the file."""
-    header = read_header(reader(storage.peek, 0), storage.size, name)
+    header = read_header(sequential_reader(storage.peek, 0), storage.size, name)
     byte_range = storage.byte_range(header.offset, header.nbytes, name)
-    warning = surplus(name, storage.size - header.offset - header.nbytes)
-    return Flat(name, metadata_of(header), byte_range, storage, warning)
+    warning = trailing_bytes_warning(name, storage.size - header.offset - header.nbytes)
+    return FlatSource(name, metadata_of(header), byte_range, storage, warning)
 
 
 def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:

@@ -12,7 +12,7 @@ from ndtool.formats import locators
 from ndtool.formats.locators import Locator
 from ndtool.inmemory import nulls
 from ndtool.rules.operators import LOWERED_INPUTS
-from ndtool.rules.shapes import written
+from ndtool.rules.shapes import format_shape
 from ndtool.storage import locations
 
 _LOADING_HINT = "pass {0}[...], or dask.array.from_array({0}) to a function of ndtool.dask"
@@ -30,7 +30,7 @@ def argument_of(role: str, value: Any) -> str | None:
     location, problem = locate(value)
     if location is None or locators.parse(location[0]) != location[1]:
         raise UsageError(
-            f"{nulls.described(role, value)} {problem}: expected an array in a local file or"
+            f"{nulls.describe(role, value)} {problem}: expected an array in a local file or"
             " folder, opened for reading only, or at a URL",
             hint=_LOADING_HINT.format(role),
         )
@@ -45,8 +45,9 @@ def require_same_shape(arguments: Mapping[str, Any], sources: Mapping[str, Sourc
             continue
         if value.shape != source.metadata.shape:
             raise InputError(
-                f"{nulls.described(role, value)} of shape {written(value.shape)}, but"
-                f" {printable(source.name)} has {written(source.metadata.shape)}: open it again"
+                f"{nulls.describe(role, value)} of shape {format_shape(value.shape)}, but"
+                f" {printable(source.name)} has {format_shape(source.metadata.shape)}: open it"
+                " again"
             )
 
 

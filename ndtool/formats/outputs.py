@@ -23,14 +23,14 @@ class Output(NamedTuple):
 
     name: the argument. metadata: the array's metadata, with its chunks. stored_dtype: the element
     type in the file, void if the format lacks the type. encoding: encoding options of chunks.
-    at_once: number of chunks worth writing concurrently. format, target: None for standard output.
+    concurrency: number of chunks worth writing concurrently. format, target: None for standard output.
     """
 
     name: str
     metadata: ArrayMetadata
     stored_dtype: Dtype
     encoding: Encoding = DEFAULT
-    at_once: int = 1
+    concurrency: int = 1
     format: Format | None = None
     target: Target | None = None
 
@@ -66,14 +66,14 @@ def resolve(
     from ndtool.formats import npy
 
     if argument == "-":
-        encoding.refuse(argument)
+        encoding.require_no_options(argument)
         return Output(argument, metadata, npy.stored_dtype(metadata.dtype), encoding)
     file_format, target = _resolve_target(argument, clobber, sync, only, encoding)
-    stored, at_once = _stored_dtype(file_format, target, metadata.dtype), 1
+    stored, concurrency = _stored_dtype(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
         metadata = file_format.module.planned_metadata(target, metadata)
-        at_once = pool.MAX_THREADS if target.url and file_format.is_folder else 1
-    return Output(argument, metadata, stored, encoding, at_once, file_format, target)
+        concurrency = pool.MAX_THREADS if target.url and file_format.is_folder else 1
+    return Output(argument, metadata, stored, encoding, concurrency, file_format, target)
 
 
 def create(output: Output, dry_run: bool = False) -> Any:
@@ -90,13 +90,13 @@ def create(output: Output, dry_run: bool = False) -> Any:
         return sinks.standard_output(metadata, npy.encode(metadata.dtype, metadata.shape))
     target = _with_current_version(target, file_format)
     if dry_run:
-        return _create_dry_sink(file_format, target._replace(dry=True), metadata)
+        return _create_dry_sink(file_format, target._replace(is_dry_run=True), metadata)
     if target.is_file:
         return file_format.module.create(target, metadata)
     with os_errors(target.path, OutputError):
         fd = os.open(target.path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
     header = npy.encode(metadata.dtype, metadata.shape)
-    return sinks.StreamSink(fd, target.path, metadata, header, owned=True)
+    return sinks.StreamSink(fd, target.path, metadata, header, owns_fd=True)
 
 
 def _create_dry_sink(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
@@ -154,7 +154,7 @@ def _resolve_target(
         _require_no_member(path)
     status = None if is_url else existing(path)
     target = Target(path, member, status, clobber, sync, only, encoding)
-    target = target._replace(names_in=table.array_names, preserves=table.preserves)
+    target = target._replace(list_arrays=table.array_names, preserves=table.preserves)
     if not named_format and member is None and target.is_file and not target.is_store:
         require_supported(path.partition("?")[0] if is_url else path)
     file_format = named_format or table.FORMATS[0]
@@ -167,7 +167,7 @@ def _resolve_target(
         with closing(storage):
             file_format = table.format_of(storage, path)
     if not file_format.chunks:
-        encoding.refuse(argument)
+        encoding.require_no_options(argument)
     return file_format, target
 
 
@@ -186,7 +186,7 @@ def _remote_target(argument: str, file_format: Format, target: Target) -> Target
     from ndtool.storage import upload
 
     if not file_format.chunks:
-        target.encoding.refuse(argument)
+        target.encoding.require_no_options(argument)
     if not file_format.is_folder:
         upload.writer(target.path)  # raises if it is not writable
     return target._replace(url=True)
@@ -202,7 +202,7 @@ def _with_current_version(target: Target, file_format: Format) -> Target:
         preserves = target.member is not None and not target.only
         version = upload.existing(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
-    current = target._replace(old=existing(target.path))
+    current = target._replace(current=existing(target.path))
     if (current.is_file, current.is_store) != (target.is_file, target.is_store):
         raise OutputError(f"{printable(target.path)} changed during the run")
     return current

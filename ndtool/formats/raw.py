@@ -8,7 +8,7 @@ from contextlib import closing
 from math import prod
 from typing import NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, UsageError, printable, redact_urls
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
@@ -64,10 +64,10 @@ def parse_type(
     dtype = dtypes.from_name(name)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     nbytes = prod(size or 1 for size in shape) * dtype.itemsize
-    if len(shape) > shapes.MOST_RANK or max(*shape, 0, nbytes, offset) > shapes.MOST:
+    if len(shape) > shapes.MAX_RANK or max(*shape, 0, nbytes, offset) > shapes.MAX_SIZE:
         raise UsageError(
-            f"{printable(argument)}: valid up to {shapes.MOST_RANK} sizes and {shapes.MOST} bytes,"
-            " axes of size 0 counted as 1"
+            f"{printable(argument)}: valid up to {shapes.MAX_RANK} sizes and {shapes.MAX_SIZE}"
+            " bytes, axes of size 0 counted as 1"
         )
     return dtype, shape
 
@@ -81,14 +81,14 @@ def entries(argument: str) -> list[MemberInfo]:
         return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
-def open_source(argument: str) -> Flat:
+def open_source(argument: str) -> FlatSource:
     """Open the array, memory-mapped."""
     raw, argument = parse(argument), redact_urls(argument)
     storage = locations.open_storage(raw.path)
     try:
         warning = _check_size(storage, argument, raw)
         byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
-        return Flat(argument, raw.metadata, byte_range, storage, warning)
+        return FlatSource(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
         storage.close()
         raise
@@ -102,4 +102,4 @@ def _check_size(storage: File, argument: str, raw: Raw) -> str | None:
             f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
-    return surplus(argument, surplus_bytes) if raw.warns_of_surplus else None
+    return trailing_bytes_warning(argument, surplus_bytes) if raw.warns_of_surplus else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import stat
 
-from ndtool.arrays.source import Flat, MemberInfo
+from ndtool.arrays.source import FlatSource, MemberInfo
 from ndtool.errors import InputError, UsageError, argument_name
 from ndtool.formats import npy
-from ndtool.storage.descriptors import CHUNK, is_closed, os_errors, reader
+from ndtool.storage.descriptors import BLOCK_SIZE, is_closed, os_errors, sequential_reader
 from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
 
 
@@ -30,7 +30,7 @@ class Stream:
         except OSError:
             self._mode = 0
 
-    def read(self) -> Flat:
+    def read(self) -> FlatSource:
         """Read the next array, and no bytes after it."""
         label = self.begin()
         with os_errors(label):
@@ -59,20 +59,20 @@ class Stream:
         source.close()
         return MemberInfo(self.name, None, metadata, None, size, "a stream")
 
-    def _from_file(self, label: str) -> Flat:
+    def _from_file(self, label: str) -> FlatSource:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = npy.read_header(reader(file.peek, start), max(file.size - start, 0), label)
+        header = npy.read_header(sequential_reader(file.peek, start), max(file.size - start, 0), label)
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
-        return Flat(self.name, npy.metadata_of(header), byte_range, file)
+        return FlatSource(self.name, npy.metadata_of(header), byte_range, file)
 
-    def _from_pipe(self, label: str) -> Flat:
+    def _from_pipe(self, label: str) -> FlatSource:
         from ndtool.storage.tempfiles import Spool
 
         header = npy.read_header(self._read_fully, None, label)
         spool = Spool(self.directory)
-        buffer = memoryview(bytearray(min(header.nbytes, CHUNK)))
+        buffer = memoryview(bytearray(min(header.nbytes, BLOCK_SIZE)))
         remaining = header.nbytes
         while remaining:
             count = self._fill(buffer[:remaining])
@@ -83,7 +83,7 @@ class Stream:
                 )
             spool.write(buffer[:count])
             remaining -= count
-        return Flat(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
+        return FlatSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
     def _read_fully(self, count: int) -> bytes:
         view = memoryview(bytearray(count))

@@ -1,4 +1,4 @@
-"""Conversion of callers' arguments to plain arrays, integers and strings.
+"""Conversion of callers' arguments to NumPy arrays, integers and strings.
 
 An argument that cannot be converted without changing values is refused by its name.
 """
@@ -25,31 +25,32 @@ from ndtool.rules.plans import Shape
 from ndtool.rules.reductions import ALIASES
 
 Array = NDArray[Any]
-_LISTS = {list, tuple}
-_SCALARS = {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
-_PLAIN = {*_LISTS, *_SCALARS, np.ndarray}  # types that NumPy converts without array protocols
-_WAYS = ("__array__", "__array_interface__", "__array_struct__")
-_NUMBERS = {bool, int, float, complex}
-_SIZED = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
-_EXACT = 2**53  # float64 represents every integer below it
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1  # of an int64
+_LIST_TYPES = {list, tuple}
+_SCALAR_TYPES = {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
+# Types that NumPy converts without array protocols.
+_NATIVE_TYPES = {*_LIST_TYPES, *_SCALAR_TYPES, np.ndarray}
+_ARRAY_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
+_NUMBER_TYPES = {bool, int, float, complex}
+_FIXED_SIZE_TYPES = {kind for kind in np.sctypeDict.values() if np.dtype(kind).kind in "biufc"}
+_MAX_EXACT_FLOAT = 2**53  # float64 represents every integer below it
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1  # of an int64
 
 
 def array(name: str, value: object) -> Array:
-    """Return an argument as an ndarray; a subclass is viewed as its plain memory.
+    """Return an argument as an ndarray; an instance of a subclass is viewed as an ndarray.
 
     Refuses nulls, masks, arrays that are not loaded, and lists whose elements NumPy would change.
     """
     if type(value) is np.ndarray:
         return value
-    converted, nested_list, classes = _converted(name, value)
+    converted, nested_list, classes = _convert(name, value)
     if classes and classes != {float}:
         _require_unchanged(name, nested_list, classes, converted)
     return converted
 
 
-def _converted(name: str, value: object) -> tuple[Array, object, set[type]]:
-    """Return an argument as an ndarray, the nested lists it came from and their element types."""
+def _convert(name: str, value: object) -> tuple[Array, object, set[type]]:
+    """Return an argument as an ndarray, with its nested lists and their element types."""
     kind = type(value)  # not `__class__`, which an object can override
     if issubclass(kind, os.PathLike) or (issubclass(kind, str) and name != "updates"):
         raise UsageError(
@@ -58,12 +59,16 @@ def _converted(name: str, value: object) -> tuple[Array, object, set[type]]:
         )
     try:
         if issubclass(kind, np.ndarray):
-            return tensors.viewed(name, value), None, set()
+            return tensors.as_ndarray(name, value), None, set()
         classes = _nested_types(value)
-        if not classes <= _PLAIN:
+        if not classes <= _NATIVE_TYPES:
             value = _to_plain(name, value)
             classes = _nested_types(value)
-        return np.asarray(value), value, classes - _LISTS if type(value) in _LISTS else set()
+        return (
+            np.asarray(value),
+            value,
+            classes - _LIST_TYPES if type(value) in _LIST_TYPES else set(),
+        )
     except (MemoryError, NdtoolError):
         raise
     except Exception as error:
@@ -75,13 +80,13 @@ def _converted(name: str, value: object) -> tuple[Array, object, set[type]]:
 
 
 def _to_plain(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a value with other libraries' arrays, also in nested lists, as ndarrays."""
+    """Return a value whose arrays of other libraries, also in nested lists, are ndarrays."""
     kind = type(value)
-    if kind in _SCALARS or kind is np.ndarray or depth > shapes.MOST_RANK:
+    if kind in _SCALAR_TYPES or kind is np.ndarray or depth > shapes.MAX_RANK:
         return value
-    if kind not in _LISTS:
+    if kind not in _LIST_TYPES:
         if not _is_sequence(value):
-            return tensors.viewed(name, value)
+            return tensors.as_ndarray(name, value)
         tensors.require_loaded(name, value)
     return [_to_plain(name, item, depth + 1) for item in value]
 
@@ -89,7 +94,9 @@ def _to_plain(name: str, value: Any, depth: int = 0) -> Any:
 def _is_sequence(value: Any) -> bool:
     """Whether NumPy would convert a value item by item, for lack of a buffer or array protocol."""
     kind = type(value)
-    if any(hasattr(value, way) for way in _WAYS) or issubclass(kind, dict | str):
+    if any(hasattr(value, protocol) for protocol in _ARRAY_PROTOCOLS) or issubclass(
+        kind, dict | str
+    ):
         return False
     if not (hasattr(kind, "__len__") and hasattr(kind, "__getitem__")):
         return False
@@ -101,16 +108,20 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _require_unchanged(name: str, nested_list: Any, classes: set[type], converted: Array) -> None:
-    """Refuse lists whose values NumPy changed to give them one dtype, as integers to floats."""
+    """Refuse lists whose values NumPy changed for a common dtype, such as integers to floats."""
     if converted.dtype.hasobject or not converted.size:
         return
-    if len(classes) == 1 and classes <= _SIZED:
+    if len(classes) == 1 and classes <= _FIXED_SIZE_TYPES:
         return
-    types = classes if classes <= _NUMBERS else _types(nested_list)
+    types = classes if classes <= _NUMBER_TYPES else _element_types(nested_list)
     all_integers = all(np.dtype(original).kind in "biu" for original in types)
     if converted.dtype.kind in "biu" if all_integers else len(types) == 1:
         return
-    if not all_integers and types is classes and not (np.abs(converted.real) >= _EXACT).any():
+    if (
+        not all_integers
+        and types is classes
+        and not (np.abs(converted.real) >= _MAX_EXACT_FLOAT).any()
+    ):
         return  # fast path: floats below 2**53 are exact
     kind = converted.dtype.kind
     if kind in "mM" and all(np.dtype(cls).kind == kind for cls in types):
@@ -121,42 +132,42 @@ def _require_unchanged(name: str, nested_list: Any, classes: set[type], converte
     ):
         exact = original.item() if isinstance(original, np.generic | np.ndarray) else original
         if all_integers or not (exact == result or (exact != exact and result != result)):
-            raise _changed(name, exact, result)
+            raise _changed_value_error(name, exact, result)
 
 
 def _require_times(name: str, nested_list: Any, converted: Array) -> None:
     """Refuse datetimes or timedeltas of several units that the finest unit cannot represent."""
-    at, flat = 0, converted.ravel()
+    start, flat = 0, converted.ravel()
     for element in _leaves(nested_list):
         original = np.asarray(element).ravel()
-        result = flat[at : at + original.size]
-        at += original.size
+        result = flat[start : start + original.size]
+        start += original.size
         try:
             unchanged = (result.astype(original.dtype) == original) | np.isnat(original)
         except TypeError:  # a timedelta without a unit
             unchanged = result.view(np.int64) == original.view(np.int64)
         if not unchanged.all():
             first = int(np.argmin(unchanged))
-            raise _changed(name, original[first], result[first])
+            raise _changed_value_error(name, original[first], result[first])
 
 
-def _changed(name: str, original: object, converted: object) -> DtypeError:
+def _changed_value_error(name: str, original: object, converted: object) -> DtypeError:
     return DtypeError(
         f"{name} is a list with {format_value(original)}, which NumPy would convert to"
         f" {format_value(converted)}: give its elements one type"
     )
 
 
-def _types(value: Any) -> set[Any]:
-    """Return the types of all elements of nested lists: dtypes where they have one, or classes."""
+def _element_types(value: Any) -> set[Any]:
+    """Return the dtypes of the elements of nested lists, or their classes if they have none."""
     return {getattr(element, "dtype", type(element)) for element in _leaves(value)}
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     """Yield the elements of nested lists, in order."""
-    if any(type(item) in _LISTS for item in value):
+    if any(type(item) in _LIST_TYPES for item in value):
         for item in value:
-            if type(item) in _LISTS:
+            if type(item) in _LIST_TYPES:
                 yield from _leaves(item)
             else:
                 yield item
@@ -167,46 +178,47 @@ def _leaves(value: Any) -> Iterator[Any]:
 def index_array(value: object, mode: str = "error") -> Array:
     """Return indices as an ndarray, with integers beyond 64 bits clamped to int64.
 
-    No axis is that long, so they stay out of bounds. `name_exactly` restores the value in errors.
+    No axis is that long, so they stay out of bounds. `restore_exact_index` restores
+    the value in errors.
     Raises DtypeError in modes where the result depends on the exact value.
     """
     if type(value) is np.ndarray and value.dtype.kind in "iu":
         return value
-    converted = _converted("indices", value)[0]
-    exact = None if converted.dtype.name in dtypes.INTEGERS else _whole_numbers(value)
+    converted = _convert("indices", value)[0]
+    exact = None if converted.dtype.name in dtypes.INTEGERS else _large_integers(value)
     if exact is None:
         return converted
-    if mode in MODES and not MODES[mode].by_side:
-        done = MODES[mode].done
+    if mode in MODES and not MODES[mode].ignores_distance:
+        participle = MODES[mode].participle
         raise DtypeError(
-            f"indices of more than 64 bits cannot be {done}: expected smaller integers"
+            f"indices of more than 64 bits cannot be {participle}: expected smaller integers"
         )
-    nearest = [min(max(int(number), _LOWEST), _HIGHEST) for number in exact.flat]
-    return np.array(nearest, np.int64).reshape(exact.shape)
+    clamped = [min(max(int(number), _INT64_MIN), _INT64_MAX) for number in exact.flat]
+    return np.array(clamped, np.int64).reshape(exact.shape)
 
 
-def name_exactly(error: BoundsError, value: object, data: str = "data") -> None:
-    """Put the caller's exact index into a BoundsError about `index_array(value)`.
+def restore_exact_index(error: BoundsError, value: object, data: str = "data") -> None:
+    """Replace a clamped index in a BoundsError about `index_array(value)` by the caller's.
 
     data: the name of data in the message.
     """
-    exact = _whole_numbers(value)
+    exact = _large_integers(value)
     if exact is not None:
-        last = () if error.component is None else (error.component,)
-        value = int(exact[(*error.position, *last)])
+        component = () if error.component is None else (error.component,)
+        value = int(exact[(*error.position, *component)])
         if value != error.value:
             error.value, error.hint = value, ""  # the hint was about the clamped value
         error.name("indices", data)
 
 
-def _whole_numbers(value: object) -> Array | None:
+def _large_integers(value: object) -> Array | None:
     """Return indices as Python integers if all are integers and some exceed 64 bits, else None."""
     may_be_large = type(value) in (list, tuple) or (
         type(value) is np.ndarray and value.dtype.hasobject
     )
     exact = np.asarray(value, object) if may_be_large else np.empty(0, object)
     all_integers = all(isinstance(number, int | np.integer) for number in exact.flat)
-    if all_integers and any(not _LOWEST <= number <= _HIGHEST for number in exact.flat):
+    if all_integers and any(not _INT64_MIN <= number <= _INT64_MAX for number in exact.flat):
         return exact
     return None
 
@@ -215,10 +227,10 @@ def _nested_types(value: Any) -> set[type]:
     """Return the types of a value, of the lists nested in it and of their elements."""
     level, classes = [value], {type(value)}
     all_classes = classes
-    for _ in range(shapes.MOST_RANK):
-        if classes.isdisjoint(_LISTS):
+    for _ in range(shapes.MAX_RANK):
+        if classes.isdisjoint(_LIST_TYPES):
             break
-        level = list(chain.from_iterable(item for item in level if type(item) in _LISTS))
+        level = list(chain.from_iterable(item for item in level if type(item) in _LIST_TYPES))
         classes = set(map(type, level))
         all_classes = all_classes | classes
     return all_classes
@@ -229,32 +241,32 @@ def integer(name: str, value: Any, kind: type[NdtoolError] = RuleError) -> int:
     if type(value) is int and -64 <= value <= 1024:
         return value
     try:
-        is_refused = isinstance(value, bool) or nulls.is_masked(type(value))
-        index = None if is_refused else int.__index__(operator.index(value))
+        is_invalid = isinstance(value, bool) or nulls.is_masked(type(value))
+        index = None if is_invalid else int.__index__(operator.index(value))
     except Exception:
         index = None
     if index is None:
         raise kind(f"{name} is {format_value(value)}: it must be an integer")
-    if not _LOWEST <= index <= _HIGHEST:
+    if not _INT64_MIN <= index <= _INT64_MAX:
         raise kind(f"{name} is {format_value(index)}: it must fit in 64 bits")
     return index
 
 
-def number(name: str, value: Any) -> str | None:
-    """Return a number as text, an integer in all its digits; None stays None."""
+def number_text(name: str, value: Any) -> str | None:
+    """Return a number as text, with all digits of an integer; None for None."""
     if value is None:
         return None
     try:
         nulls.require_unmasked(name, value)
-        plain = value.item() if hasattr(value, "dtype") else value
-        if isinstance(plain, int | float | complex):
-            return str(plain).strip("()")
-        return _number_text(plain)
+        python_number = value.item() if hasattr(value, "dtype") else value
+        if isinstance(python_number, int | float | complex):
+            return str(python_number).strip("()")
+        return _foreign_number_text(python_number)
     except Exception:
         raise DtypeError(f"{name} is {format_value(value)}: it must be a number") from None
 
 
-def _number_text(value: Any) -> str:
+def _foreign_number_text(value: Any) -> str:
     """Return a number of another package's type as text in Python's notation."""
     if isinstance(value, str | bytes):
         raise TypeError
@@ -278,19 +290,19 @@ def optional_integer(name: str, value: Any) -> int | None:
             index = operator.index(value)
         except TypeError:
             index = 0
-        if _HIGHEST < index < 1 << 64:
+        if _INT64_MAX < index < 1 << 64:
             return index
     return integer(name, value)
 
 
-def flag(name: str, value: object) -> bool:
-    """Return an argument that is True or False."""
+def boolean(name: str, value: object) -> bool:
+    """Return a bool argument; UsageError for any other type."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     raise UsageError(f"{name} is {format_value(value)}: it must be True or False")
 
 
-def word(name: str, value: object) -> str:
+def string(name: str, value: object) -> str:
     """Return an argument as a plain str."""
     if type(value) is str:
         return value
@@ -301,28 +313,29 @@ def word(name: str, value: object) -> str:
 
 def reduction_name(name: str, value: object) -> str:
     """Return the name of a reduction; other libraries' names are accepted."""
-    reduction = word(name, value)
+    reduction = string(name, value)
     return ALIASES.get(reduction, reduction)
 
 
-# How each attribute is taken, by its name in Attributes.
+# The function that converts each attribute, by its name in Attributes.
 CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
     "batch_dims": integer, "axis": optional_integer, "reduction": reduction_name,
-    "out_of_bounds": word, "fill": number, "pad": optional_integer, "negatives": flag,
-    "include_self": flag, "duplicates": word, "mode": word,
+    "out_of_bounds": string, "fill": number_text, "pad": optional_integer, "negatives": boolean,
+    "include_self": boolean, "duplicates": string, "mode": string,
 }  # fmt: skip
 
 
-def attributes_of(operator: str, arguments: Iterable[tuple[str, object]]) -> Attributes:
-    """Return attributes of an operator from arguments by their names."""
-    has, convert = operator_of(operator).attributes, CONVERTERS
-    if "axis" in has and "batch_dims" not in has:  # no default depends on batch_dims
+def make_attributes(operator: str, arguments: Iterable[tuple[str, object]]) -> Attributes:
+    """Return the attributes of an operator from (name, value) pairs of arguments."""
+    attribute_names, convert = operator_of(operator).attributes, CONVERTERS
+    # Without batch_dims, the default axis is an integer, and None is invalid.
+    if "axis" in attribute_names and "batch_dims" not in attribute_names:
         convert = {**convert, "axis": integer}
     return Attributes(**{name: convert[name](name, value) for name, value in arguments})
 
 
-def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
-    """Return the element type of an argument."""
+def element_type(name: str, dtype: np.dtype[Any]) -> Dtype:
+    """Return the element type of an array argument; DtypeError with its name if unsupported."""
     if dtype.type is np.record:  # same layout as a structured dtype
         dtype = np.dtype((np.void, dtype))
     try:
@@ -331,7 +344,7 @@ def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
         raise DtypeError(f"{name}: {error.message}", hint=error.hint) from None
 
 
-def team_of(threads: int | None) -> int:
+def thread_count(threads: int | None) -> int:
     """Return the number of threads for the argument `threads`; the default for None."""
     if threads is None:
         return _threads.default_threads()
@@ -341,31 +354,32 @@ def team_of(threads: int | None) -> int:
 def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
     """Return `out` as an ndarray; raise unless it can hold a result of this dtype and shape."""
     if tensors.is_tensor(out):
-        tensors.require_plain("out", out)
+        tensors.require_resolved("out", out)
     elif not issubclass(type(out), np.ndarray):
         raise DtypeError(f"out is a {type(out).__name__}: it must be an ndarray or torch tensor")
-    memory = array("out", out)
-    if memory.dtype != dtype:
-        raise DtypeError(f"out has dtype {memory.dtype}: it must be data's, {dtype}")
-    if memory.shape != shape:
+    buffer = array("out", out)
+    if buffer.dtype != dtype:
+        raise DtypeError(f"out has dtype {buffer.dtype}: it must be data's, {dtype}")
+    if buffer.shape != shape:
         raise RuleError(
-            f"out has shape {shapes.written(memory.shape)}: {shapes.written(shape)} is required"
+            f"out has shape {shapes.format_shape(buffer.shape)}: {shapes.format_shape(shape)} is"
+            " required"
         )
-    if not memory.flags.writeable:
+    if not buffer.flags.writeable:
         raise RuleError("out is read-only: it must be writeable")
-    if not memory.flags.c_contiguous and layouts.may_overlap(shape, memory.strides, dtype.itemsize):
+    if not buffer.flags.c_contiguous and layouts.may_overlap(shape, buffer.strides, dtype.itemsize):
         raise RuleError("out overlaps itself: its elements must not share memory")
-    return memory
+    return buffer
 
 
-def require_apart(out: Array, **inputs: Array) -> None:
+def require_no_overlap(out: Array, **inputs: Array) -> None:
     """Refuse an `out` that shares memory with an input."""
     for name, operand in inputs.items():
-        if _overlap(out, operand):
+        if _may_overlap(out, operand):
             raise RuleError(f"out overlaps {name}: only scatter's out may be data itself")
 
 
-def _overlap(a: Array, b: Array) -> bool:
+def _may_overlap(a: Array, b: Array) -> bool:
     try:
         return bool(np.shares_memory(a, b, max_work=1 << 16))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -1,4 +1,4 @@
-"""Calls of operators on arrays in memory: inferred once for a kind of call, then executed."""
+"""Calls of operators on arrays in memory: inference, which is cached, and execution."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, fo
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
     array,
-    attributes_of,
+    element_type,
     index_array,
-    name_exactly,
+    make_attributes,
     output_buffer,
-    require_apart,
-    team_of,
-    type_of,
-    word,
+    require_no_overlap,
+    restore_exact_index,
+    string,
+    thread_count,
 )
-from ndtool.inmemory.buffers import copy_normalized, normalize, opaque, operand, raw
+from ndtool.inmemory.buffers import as_bytes, as_operand, as_void, copy_normalized, normalize
 from ndtool.rules import filling, inference, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.modes import Handling
@@ -43,13 +43,13 @@ Call = tuple[Any, ...]
 def _attributes(call: Call) -> tuple[Attributes, str]:
     """Return the attributes of a call, and the standard to validate against."""
     arguments = zip(Attributes._fields, call[3:], strict=False)
-    return attributes_of(call[0], arguments), word("spec", call[2])
+    return make_attributes(call[0], arguments), string("spec", call[2])
 
 
-class Bound(NamedTuple):
+class BoundCall(NamedTuple):
     """The inferred plan of calls that have the same shapes, dtypes and attributes.
 
-    types: the inputs' element types. negatives: whether negative indices are valid. filling: the
+    types: the inputs' element types. negatives: whether negative indices are valid. fill_bytes: the
     bytes of the fill value, or None.
     """
 
@@ -57,7 +57,7 @@ class Bound(NamedTuple):
     types: dict[str, Dtype]
     negatives: bool
     handling: Handling
-    filling: bytes | None
+    fill_bytes: bytes | None
 
 
 @lru_cache(maxsize=1024)
@@ -71,33 +71,37 @@ def bind_call(
     updates_dtype: np.dtype[Any] | None,
     attributes: Attributes,
     spec: str,
-) -> Bound:
-    """Infer shapes and check types, once for all calls of the same kind (cached)."""
-    types = {"data": type_of("data", data_dtype), "indices": type_of("indices", indices_dtype)}
+) -> BoundCall:
+    """Infer shapes and check types; the result is cached for calls with equal arguments."""
+    types = {
+        "data": element_type("data", data_dtype),
+        "indices": element_type("indices", indices_dtype),
+    }
     sizes = {"data": data, "indices": indices}
     if updates is not None and updates_dtype is not None:
-        types["updates"], sizes["updates"] = type_of("updates", updates_dtype), updates
+        types["updates"], sizes["updates"] = element_type("updates", updates_dtype), updates
     row, _, plan = inference.check(name, types, sizes, attributes, spec)
-    if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MOST:
+    if prod(d or 1 for d in plan.output) * data_dtype.itemsize > shapes.MAX_SIZE:
         raise RuleError(
-            f"the output {shapes.written(plan.output)} has a size that NumPy cannot represent"
+            f"the output {shapes.format_shape(plan.output)} has a size that NumPy cannot represent"
         )
-    element = filling.element(attributes.fill, types["data"])
+    element = filling.encode(attributes.fill, types["data"])
     handling = inference.handling_of(attributes, row, types["indices"])
-    fills = bind.repeat_fill_value(plan, element) if handling.skips else None
-    return Bound(plan, types, row.negatives, handling, fills)
+    fill_bytes = bind.repeat_fill_value(plan, element) if handling.may_skip_tuples else None
+    return BoundCall(plan, types, row.negatives, handling, fill_bytes)
 
 
 def execute(call: Call, data: object, indices: object, updates: object, out: Array | None) -> Array:
-    """Execute an operator on arguments that were not validated yet."""
+    """Validate the arguments of an operator and execute it."""
     attributes, spec = _attributes(call)
     scatters = OPERATORS[call[0]].scatters
     try:
         source, index = array("data", data), index_array(indices, attributes.out_of_bounds)
-        new = array("updates", updates) if scatters else None
+        updates_array = array("updates", updates) if scatters else None
         bound = bind_call(
             call[0], source.shape, source.dtype, index.shape, index.dtype,
-            None if new is None else new.shape, None if new is None else new.dtype,
+            None if updates_array is None else updates_array.shape,
+            None if updates_array is None else updates_array.dtype,
             attributes, spec,
         )  # fmt: skip
         buffer = None
@@ -106,40 +110,44 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
             if scatters and out is data:
                 buffer = source
             else:
-                require_apart(buffer, data=source)
-            require_apart(buffer, indices=index, **({} if new is None else {"updates": new}))
-        team = team_of(call[1])
-        if new is None:
-            result = _gathered(bound, source, index, buffer, team)
+                require_no_overlap(buffer, data=source)
+            require_no_overlap(
+                buffer,
+                indices=index,
+                **({} if updates_array is None else {"updates": updates_array}),
+            )
+        team = thread_count(call[1])
+        if updates_array is None:
+            result = _gather(bound, source, index, buffer, team)
         else:
-            result = _scattered(
+            result = _scatter(
                 bound,
                 source,
                 index,
-                new,
+                updates_array,
                 ReductionOptions.from_attributes(attributes),
                 buffer,
                 team,
             )
     except BoundsError as error:
-        name_exactly(error, indices)
+        restore_exact_index(error, indices)
         raise
     except NdtoolError as error:
         _show_trace(error)
         raise
     except (MemoryError, OSError) as error:
         message = f"{call[0]}: not enough memory: {format_value(error, str)}"
-        raise ResourceError(message) from error  # also an OSError of a memory map
-    return tensors.like(data, result) if out is None else out
+        raise ResourceError(message) from error  # memory maps raise OSError
+    return tensors.convert_result(data, result) if out is None else out
 
 
 def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -> SmallCall | None:
-    """Bind a small call on plain arrays; None if `execute` must compute it or raise its error."""
+    """Bind a small call on ndarrays; None if `execute` must compute it or raise its error."""
     if OPERATORS[call[0]].scatters and updates is None:
         return None
     try:
         attributes, spec = _attributes(call)
-        team_of(call[1])
+        thread_count(call[1])
         bound = bind_call(
             call[0], data.shape, data.dtype, indices.shape, indices.dtype,
             None if updates is None else updates.shape,
@@ -151,17 +159,17 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
 
 
 def _show_trace(error: NdtoolError) -> None:
-    """Make notebooks show the trace of a broken rule."""
+    """Display the trace of a broken rule, in a notebook."""
     from ndtool import notebook
 
     if isinstance(error, RuleError):
         notebook.use_notebook_trace(error)
 
 
-def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:
+def _gather(bound: BoundCall, data: Array, indices: Array, out: Array | None, team: int) -> Array:
     """Gather into `out`, or into a new array if it is None."""
     plan, _, negatives = bound[:3]
-    index = _bound_indices(bound, indices, team)
+    index = _bind_indices(bound, indices, team)
     target = out
     if target is None or not target.flags.c_contiguous:
         target = np.empty(plan.output, data.dtype)
@@ -169,42 +177,44 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
         bound.handling.pad is not None and not data.size
     )
     if out is None and target.size and not all_invalid:
-        done = _move(bound, data, index, target, team)
+        is_in_bounds = _gather_into(bound, data, index, target, team)
     else:  # the caller's array must be unchanged when an index is out of bounds: check first
-        flat = data.flags.c_contiguous
-        with narrow.validate(plan, index, negatives, team, flat) as work:
-            source = data.reshape(work.plan.data) if flat else data
+        is_contiguous = data.flags.c_contiguous
+        with narrow.validate(plan, index, negatives, team, is_contiguous) as work:
+            source = data.reshape(work.plan.data) if is_contiguous else data
             bound = bound._replace(plan=work.plan, negatives=work.negatives)
-            done = not target.size or _move(bound, source, work.indices, target, team)
-    if not done:
+            is_in_bounds = not target.size or _gather_into(
+                bound, source, work.indices, target, team
+            )
+    if not is_in_bounds:
         raise check.locate_bounds_error(plan, index, negatives)
-    return _copied_out(target, out)
+    return _copy_out(target, out)
 
 
-def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -> bool:
+def _gather_into(bound: BoundCall, data: Array, index: Indices, target: Array, team: int) -> bool:
     """Gather into a contiguous target; False if an index is out of bounds."""
     plan, types, negatives = bound[:3]
     dtype = types["data"]
     if not data.size:
-        return gathers.fill(raw(target), bound.filling)
-    source = operand(data)
+        return gathers.fill(as_bytes(target), bound.fill_bytes)
+    source = as_operand(data)
     chosen = dispatch.choose_gather(
         plan, dtype.itemsize, data.shape, source, target.nbytes, negatives
     )
     if chosen.packs_data:
-        return _move(bound, _packed(data, dtype, team), index, target, team)
-    return dispatch.gather(chosen, source, index, raw(target), team)
+        return _gather_into(bound, _pack(data, dtype, team), index, target, team)
+    return dispatch.gather(chosen, source, index, as_bytes(target), team)
 
 
-def _packed(data: Array, dtype: Dtype, team: int) -> Array:
+def _pack(data: Array, dtype: Dtype, team: int) -> Array:
     """Return a copy of data in row-major order."""
     packed = np.empty(data.shape, data.dtype)
-    copy_normalized(data, dtype, dtype.order, raw(packed), team)
+    copy_normalized(data, dtype, dtype.order, as_bytes(packed), team)
     return packed
 
 
-def _scattered(
-    bound: Bound,
+def _scatter(
+    bound: BoundCall,
     data: Array,
     indices: Array,
     updates: Array,
@@ -214,26 +224,26 @@ def _scattered(
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
     plan, types, negatives = bound[:3]
-    dtype, index = types["data"], _bound_indices(bound, indices, team)
+    dtype, index = types["data"], _bind_indices(bound, indices, team)
     reduction = reduction_options.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
-    plain = copies.is_normalized(data.shape, data.strides, dtype, order)
+    is_normalized = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
-    if target is None or not (plain and _is_direct(target)):
+    if target is None or not (is_normalized and _is_direct(target)):
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_valid_indices(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
     if reduction_options.duplicates == "error":
         check.check(plan, index, negatives, team)
         distinct.check(plan, index, negatives)
-    new = normalize(updates, types["updates"], order, reduction != "none", team)
+    normalized_updates = normalize(updates, types["updates"], order, reduction != "none", team)
     work = ScatterCall(
-        plan, dtype, None, index, new, reduction_options, raw(target), negatives, team,
-        validates_first=target is out,
+        plan, dtype, None, index, normalized_updates, reduction_options, as_bytes(target),
+        negatives, team, validates_first=target is out,
     )  # fmt: skip
-    if not dispatch.scatter(work, None if target is data else operand(data), data.shape):
+    if not dispatch.scatter(work, None if target is data else as_operand(data), data.shape):
         raise check.locate_bounds_error(plan, index, negatives)
-    return _copied_out(target, out)
+    return _copy_out(target, out)
 
 
 def _is_direct(out: Array) -> bool:
@@ -241,15 +251,15 @@ def _is_direct(out: Array) -> bool:
     return out.flags.c_contiguous and out.flags.aligned and out.nbytes > tuning.TEMPORARY_OUTPUT
 
 
-def _copied_out(result: Array, out: Array | None) -> Array:
-    """Return the result, copied to `out` if the caller gave one."""
+def _copy_out(result: Array, out: Array | None) -> Array:
+    """Return the result, copied to `out` if the caller passed one."""
     if out is None or result is out:
         return result
-    np.copyto(opaque(out), opaque(result))
+    np.copyto(as_void(out), as_void(result))
     return out
 
 
-def _bound_indices(bound: Bound, indices: Array, team: int) -> Indices:
+def _bind_indices(bound: BoundCall, indices: Array, team: int) -> Indices:
     dtype = bound.types["indices"]
     normalized = normalize(indices, dtype, dtype.order, False, team)
-    return bind.bind_indices(normalized, dtype, bound.handling, bound.filling)
+    return bind.bind_indices(normalized, dtype, bound.handling, bound.fill_bytes)

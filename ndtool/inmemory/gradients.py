@@ -1,4 +1,4 @@
-"""The derivatives of gathers and scatters, as autograd functions of PyTorch."""
+"""Derivatives of gathers and scatters, as autograd functions of PyTorch."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _Function: Any = torch.autograd.Function
 _ADJOINT_MODES = {"fill": "drop", "drop": "fill"}  # of a gather for a scatter, and the reverse
-_DERIVED = ("none", "add", "sub", "mul", "max", "min", "mean")  # reductions with a gradient
+_DIFFERENTIABLE = ("none", "add", "sub", "mul", "max", "min", "mean")  # reductions with a gradient
 _NONLINEAR = ("mul", "max", "min")
 _Map = Callable[["Tensor"], "Tensor"]
 
 
-class Call(NamedTuple):
+class LinearCall(NamedTuple):
     """A gather and the scatter with the same indices, each the adjoint of the other.
 
-    suffix: the end of their names. options: batch_dims and axis. mode: the out-of-bounds mode of
-    the caller's operator.
+    suffix: the end of the operators' names, such as "_nd". options: batch_dims and axis. mode: the
+    out-of-bounds mode of the caller's operator.
     """
 
     suffix: str
@@ -36,24 +36,26 @@ class Call(NamedTuple):
     pad: Any
     negatives: bool
 
-    def compute(self, verb: str, *arrays: Tensor, **more: Any) -> Tensor:
+    def compute(self, verb: str, *arrays: Tensor, **arguments: Any) -> Tensor:
         """Compute the gather or the scatter, without recording derivatives."""
         mode = self.mode
         if mode == ("drop" if verb == "gather" else "fill"):
             mode = _ADJOINT_MODES[mode]
         result: Tensor = getattr(ops, verb + self.suffix)(
             *arrays, **self.options, threads=self.threads, out_of_bounds=mode, pad=self.pad,
-            negatives=self.negatives, **more,
+            negatives=self.negatives, **arguments,
         )  # fmt: skip
         return result
 
     def gather(self, data: Tensor, indices: Tensor, fill: object = None) -> Tensor:
-        """Gather differentiably; slices of tuples that select nothing are `fill`, or 0."""
-        if self.suffix == "_nd" and not indices.shape[-1]:  # scatters only: the whole of data
-            batch, rest = int(self.options["batch_dims"]), indices.shape[:-1]
-            spread = [1] * (len(rest) - batch)
-            array = data.reshape(*data.shape[:batch], *spread, *data.shape[batch:])
-            return array.expand(*rest, *data.shape[batch:])
+        """Gather differentiably; tuples that select nothing gather `fill`, or 0."""
+        if (
+            self.suffix == "_nd" and not indices.shape[-1]
+        ):  # of scatters only: a tuple selects all of data
+            batch, tuple_shape = int(self.options["batch_dims"]), indices.shape[:-1]
+            broadcast_axes = [1] * (len(tuple_shape) - batch)
+            array = data.reshape(*data.shape[:batch], *broadcast_axes, *data.shape[batch:])
+            return array.expand(*tuple_shape, *data.shape[batch:])
         skips = self.pad is not None or self.mode in _ADJOINT_MODES
         result: Tensor = Gather.apply(data, indices, self, {"fill": fill} if skips else {})
         return result
@@ -66,16 +68,16 @@ class Call(NamedTuple):
         result: Tensor = Scatter.apply(data, indices, updates, self, arguments)
         return result
 
-    def of(self, data: Tensor) -> Call:
-        """Return the call with an axis that is valid for the rows of data, too."""
+    def with_resolved_axis(self, data: Tensor) -> LinearCall:
+        """Return the call with axis >= 0, which is valid for arrays of other ranks, too."""
         if self.suffix:
             return self
         axis = optional_integer("axis", self.options["axis"])
         resolved = self.options["batch_dims"] if axis is None else axis % data.dim()
         return self._replace(options={**self.options, "axis": resolved})
 
-    def rows(self, data: Tensor, indices: Tensor) -> tuple[list[int], list[int]]:
-        """Return the shapes of data and of updates without the axes of a slice."""
+    def row_shapes(self, data: Tensor, indices: Tensor) -> tuple[list[int], list[int]]:
+        """Return the shapes of data and of updates without the axes of slices."""
         shape, index = list(data.shape), list(indices.shape)
         if self.suffix == "_nd":
             return shape[: int(self.options["batch_dims"]) + index[-1]], index[:-1]
@@ -89,13 +91,13 @@ class Gather(_Function):  # type: ignore[misc]
     """A gather; it is linear in data."""
 
     @staticmethod
-    def forward(data: Tensor, indices: Tensor, call: Call, options: dict[str, Any]) -> Tensor:
+    def forward(data: Tensor, indices: Tensor, call: LinearCall, options: dict[str, Any]) -> Tensor:
         return call.compute("gather", data, indices, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         data, indices, call, _ = inputs
-        ctx.call, ctx.shape = call.of(data), data.shape
+        ctx.call, ctx.shape = call.with_resolved_axis(data), data.shape
         ctx.save_for_backward(indices)
         ctx.save_for_forward(indices)
 
@@ -111,7 +113,7 @@ class Gather(_Function):  # type: ignore[misc]
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _one_by_one(Gather, info.batch_size, dims, arguments)
+        return _apply_to_batch(Gather, info.batch_size, dims, arguments)
 
 
 class Scatter(_Function):  # type: ignore[misc]
@@ -119,14 +121,14 @@ class Scatter(_Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        data: Tensor, indices: Tensor, updates: Tensor, call: Call, options: dict[str, Any]
+        data: Tensor, indices: Tensor, updates: Tensor, call: LinearCall, options: dict[str, Any]
     ) -> Tensor:
         return call.compute("scatter", data, indices, updates, **options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         data, indices, updates, call, kwargs = inputs
-        ctx.call = call.of(data)
+        ctx.call = call.with_resolved_axis(data)
         ctx.options = {name: value for name, value in kwargs.items() if name != "spec"}
         ctx.shapes, saved = (data.shape, updates.shape), [indices]
         if kwargs["reduction"] in _NONLINEAR:
@@ -138,29 +140,29 @@ class Scatter(_Function):  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         indices = ctx.saved_tensors[0]
         to_data, to_updates = _vector_products(ctx)
-        of_data = to_data(grad) if ctx.needs_input_grad[0] else None
-        of_updates = None
+        data_gradient = to_data(grad) if ctx.needs_input_grad[0] else None
+        updates_gradient = None
         if ctx.needs_input_grad[2]:
-            of_updates = to_updates(ctx.call.gather(grad, indices))
-        return of_data, None, of_updates, None, None
+            updates_gradient = to_updates(ctx.call.gather(grad, indices))
+        return data_gradient, None, updates_gradient, None, None
 
     @staticmethod
-    def jvp(ctx: Any, of_data: Tensor, _: Any, of_updates: Tensor, *__: Any) -> Tensor:
+    def jvp(ctx: Any, data_tangent: Tensor, _: Any, updates_tangent: Tensor, *__: Any) -> Tensor:
         indices, options = ctx.saved_tensors[0], ctx.options
         if options["reduction"] in _NONLINEAR:
             to_data, to_updates = _vector_products(ctx, conjugate=False)
             options = {"reduction": "add"}
-            of_data, of_updates = to_data(of_data), to_updates(of_updates)
+            data_tangent, updates_tangent = to_data(data_tangent), to_updates(updates_tangent)
         require_gradient(options["reduction"])
-        result: Tensor = ctx.call.scatter(of_data, indices, of_updates, **options)
+        result: Tensor = ctx.call.scatter(data_tangent, indices, updates_tangent, **options)
         return result
 
     @staticmethod
     def vmap(info: Any, dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _one_by_one(Scatter, info.batch_size, dims, arguments)
+        return _apply_to_batch(Scatter, info.batch_size, dims, arguments)
 
 
-def _one_by_one(
+def _apply_to_batch(
     function: Any, count: int, dims: tuple[Any, ...], arguments: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
     """Apply a function to each element of a batch."""
@@ -177,79 +179,83 @@ def _one_by_one(
 
 
 def _vector_products(ctx: Any, conjugate: bool = True) -> tuple[_Map, _Map]:
-    """Return the maps from the output's gradient to those of data and of updates.
+    """Return the maps from the gradient of the output to the gradients of data and of updates.
 
-    That of updates takes the gradient as gathered with the indices. conjugate: whether factors are
-    conjugated, as in reverse mode.
+    The map for updates takes the gradient that is gathered with the indices. conjugate: whether
+    factors are conjugated, as in reverse mode.
     """
     call, options, (indices, *values) = ctx.call, ctx.options, ctx.saved_tensors
-    # linear in data and updates: only their shapes matter
+    # linear reductions: only the shapes of data and updates matter
     data, updates, *output = values or (torch.empty(()).expand(shape) for shape in ctx.shapes)
-    reduction, included = options["reduction"], options.get("include_self", True)
+    reduction, includes_self = options["reduction"], options.get("include_self", True)
     require_gradient(reduction)
     rows = _Rows(call, data, indices)
     if reduction == "none":
-        assigned_rows, assigned = rows.winners(options.get("duplicates", "last"))
-        return _masked(assigned_rows, data), _masked(~assigned, updates)
+        assigned_rows, assigned = rows.find_assigned(options.get("duplicates", "last"))
+        return _mask_gradient(assigned_rows, data), _mask_gradient(~assigned, updates)
     none = torch.zeros((), dtype=torch.bool)
-    replaced = none if included else rows.counts() > 0  # the current value takes no part
-    to_data = _masked(replaced, data)
+    replaced = none if includes_self else rows.counts() > 0  # the current value is not included
+    to_data = _mask_gradient(replaced, data)
     if reduction in ("add", "sub"):
         return to_data, torch.neg if reduction == "sub" else torch.positive
     if reduction == "mean":
         counts = rows.counts()
-        summands = torch.where(counts > 0, counts + included, 1)
+        summands = torch.where(counts > 0, counts + includes_self, 1)
         per_update = rows.gather(summands, 1)
         return (
-            lambda grad: to_data(grad / _spread(summands, data)),
-            lambda grad: grad / _spread(per_update, updates),
+            lambda grad: to_data(grad / _broadcast_rows(summands, data)),
+            lambda grad: grad / _broadcast_rows(per_update, updates),
         )
     if reduction == "mul":
-        factors = rows.products(updates, torch.ones_like(data) if not included else data, replaced)
-        of_data, of_updates = (array.conj() if conjugate else array for array in factors)
-        return lambda grad: to_data(grad * of_data), lambda grad: grad * of_updates
-    return _share(rows, data, updates, output[0], _spread(replaced, data))
+        factors = rows.products(
+            updates, torch.ones_like(data) if not includes_self else data, replaced
+        )
+        data_factors, updates_factors = (array.conj() if conjugate else array for array in factors)
+        return lambda grad: to_data(grad * data_factors), lambda grad: grad * updates_factors
+    return _extremum_gradients(rows, data, updates, output[0], _broadcast_rows(replaced, data))
 
 
-def _share(
+def _extremum_gradients(
     rows: _Rows, data: Tensor, updates: Tensor, output: Tensor, replaced: Tensor
 ) -> tuple[_Map, _Map]:
-    """Return the maps of max and min: the elements equal to the result share its gradient."""
+    """Return the maps of max and min: elements equal to the result divide its gradient."""
     call, indices = rows.call, rows.indices
-    old = _equal(data.detach(), output.detach()) & ~replaced
-    selecting = _spread(rows.numbers() >= 0, updates)
-    new = _equal(updates.detach(), call.gather(output.detach(), indices)) & selecting
-    count = call.scatter(old.long(), indices, new.long(), "add").clamp(min=1)
+    from_data = _equal(data.detach(), output.detach()) & ~replaced
+    selecting = _broadcast_rows(rows.row_indices() >= 0, updates)
+    from_updates = _equal(updates.detach(), call.gather(output.detach(), indices)) & selecting
+    count = call.scatter(from_data.long(), indices, from_updates.long(), "add").clamp(min=1)
     per_update = call.gather(count, indices).clamp(min=1)
     return (
-        lambda grad: (grad / count).masked_fill(~old, 0),
-        lambda grad: (grad / per_update).masked_fill(~new, 0),
+        lambda grad: (grad / count).masked_fill(~from_data, 0),
+        lambda grad: (grad / per_update).masked_fill(~from_updates, 0),
     )
 
 
 def _equal(array: Tensor, other: Tensor) -> Tensor:
-    """Return which elements are equal; NaN equals NaN."""
+    """Return a mask of equal elements; NaN equals NaN."""
     result: Tensor = (array == other) | (array.isnan() & other.isnan())
     return result
 
 
-def _spread(rows: Tensor, like: Tensor) -> Tensor:
-    """Return a value for each slice as one that broadcasts over the elements of slices."""
+def _broadcast_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """Reshape a value for each slice so that it broadcasts over the elements of the slice."""
     return rows.reshape((*rows.shape, *[1] * (like.dim() - rows.dim())))
 
 
-def _masked(mask: Tensor, like: Tensor) -> _Map:
-    wide = _spread(mask, like)
-    return lambda grad: grad.masked_fill(wide, 0)
+def _mask_gradient(mask: Tensor, like: Tensor) -> _Map:
+    broadcast_mask = _broadcast_rows(mask, like)
+    return lambda grad: grad.masked_fill(broadcast_mask, 0)
 
 
 class _Rows:
-    """The slices of a call, as if each had one element."""
+    """The slices of a call, each reduced to one element."""
 
-    def __init__(self, call: Call, data: Tensor, indices: Tensor) -> None:
+    def __init__(self, call: LinearCall, data: Tensor, indices: Tensor) -> None:
         self.call, self.indices = call, indices
-        self._data, self._updates = call.rows(data, indices)
-        self._last = [1] if call.suffix == "_nd" else []  # tuples may select single elements
+        self._data, self._updates = call.row_shapes(data, indices)
+        self._last = (
+            [1] if call.suffix == "_nd" else []
+        )  # an axis of slices, as tuples may select elements
 
     def _scatter(self, filled: int, updates: Tensor, reduction: str, **options: Any) -> Tensor:
         data = torch.full(self._data + self._last, filled)
@@ -266,54 +272,61 @@ class _Rows:
         ones = torch.ones(self._updates + self._last, dtype=torch.int64)
         return self._scatter(0, ones, "add")
 
-    def numbers(self) -> Tensor:
+    def row_indices(self) -> Tensor:
         """Return the linear index of the slice that each tuple selects, -1 for none."""
         return self.gather(torch.arange(prod(self._data)), -1)
 
-    def winners(self, duplicates: str) -> tuple[Tensor, Tensor]:
-        """Return which slices are assigned an update, and which updates are assigned."""
-        numbers = torch.arange(prod(self._updates)).reshape(self._updates)
-        shaped = numbers.reshape(self._updates + self._last)
+    def find_assigned(self, duplicates: str) -> tuple[Tensor, Tensor]:
+        """Return masks of the slices that are assigned an update, and of the assigned updates."""
+        update_indices = torch.arange(prod(self._updates)).reshape(self._updates)
+        shaped = update_indices.reshape(self._updates + self._last)
         assigned = self._scatter(-1, shaped, "none", duplicates=duplicates)
-        return assigned >= 0, self.gather(assigned, -1) == numbers
+        return assigned >= 0, self.gather(assigned, -1) == update_indices
 
     def products(self, updates: Tensor, data: Tensor, replaced: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the derivatives of a product by data and by updates."""
-        of_data = self.call.scatter(torch.ones_like(data), self.indices, updates, "mul")
-        numbers = self.numbers().reshape(-1)
-        factors = updates.reshape(len(numbers), -1) if len(numbers) else updates.reshape(0, 1)
-        others = _products_of_others(factors, numbers).reshape(updates.shape)
-        return of_data, others * self.call.gather(data, self.indices)
+        """Return the derivatives of a product with respect to data and to updates."""
+        data_derivative = self.call.scatter(torch.ones_like(data), self.indices, updates, "mul")
+        row_indices = self.row_indices().reshape(-1)
+        factors = (
+            updates.reshape(len(row_indices), -1) if len(row_indices) else updates.reshape(0, 1)
+        )
+        other_factors = _leave_one_out_products(factors, row_indices).reshape(updates.shape)
+        return data_derivative, other_factors * self.call.gather(data, self.indices)
 
 
-def _products_of_others(factors: Tensor, groups: Tensor) -> Tensor:
-    """Return for each row the product of the others in its group (-1: none), without division."""
+def _leave_one_out_products(factors: Tensor, groups: Tensor) -> Tensor:
+    """Return for each row the product of the other rows of its group, without division.
+
+    groups: a group ID for each row, -1 for none.
+    """
     order = torch.argsort(groups, stable=True)
-    ordered, number = groups[order], torch.arange(len(groups))
-    begins = torch.ones(len(groups), dtype=torch.bool)
-    begins[1:] = ordered[1:] != ordered[:-1]
-    ends = begins.roll(-1)
-    before = number - torch.where(begins, number, 0).cummax(0).values
-    after = torch.where(ends, number, len(groups)).flip(0).cummin(0).values.flip(0) - number
-    alone = torch.where((ordered >= 0)[:, None], factors[order], 1)
-    result = _product_before(alone, before)
-    result = result * _product_before(alone.flip(0), after.flip(0)).flip(0)
+    ordered, position = groups[order], torch.arange(len(groups))
+    is_first = torch.ones(len(groups), dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    is_last = is_first.roll(-1)
+    preceding = position - torch.where(is_first, position, 0).cummax(0).values
+    following = (
+        torch.where(is_last, position, len(groups)).flip(0).cummin(0).values.flip(0) - position
+    )
+    masked_factors = torch.where((ordered >= 0)[:, None], factors[order], 1)
+    result = _preceding_products(masked_factors, preceding)
+    result = result * _preceding_products(masked_factors.flip(0), following.flip(0)).flip(0)
     return result[torch.argsort(order)]
 
 
-def _product_before(factors: Tensor, before: Tensor) -> Tensor:
-    """Return the product of the `before` rows in front of each, in log2 steps."""
-    result, step = torch.where((before > 0)[:, None], factors.roll(1, 0), 1), 1
-    while len(before) and step <= int(before.max()):
-        result = result * torch.where((before >= step)[:, None], result.roll(step, 0), 1)
+def _preceding_products(factors: Tensor, counts: Tensor) -> Tensor:
+    """Return for each row the product of the `counts` rows before it, in log2 steps."""
+    result, step = torch.where((counts > 0)[:, None], factors.roll(1, 0), 1), 1
+    while len(counts) and step <= int(counts.max()):
+        result = result * torch.where((counts >= step)[:, None], result.roll(step, 0), 1)
         step *= 2
     return result
 
 
 def require_gradient(reduction: str) -> None:
     """Raise RuleError for a reduction without a gradient."""
-    if reduction not in _DERIVED:
+    if reduction not in _DIFFERENTIABLE:
         raise RuleError(
-            f"reduction {reduction} has no gradient: expected one of {', '.join(_DERIVED)}",
+            f"reduction {reduction} has no gradient: expected one of {', '.join(_DIFFERENTIABLE)}",
             hint="pass data.detach() and updates.detach()",
         )

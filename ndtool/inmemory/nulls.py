@@ -1,6 +1,6 @@
-"""Refuse nulls, masks and mixed dtypes, which NumPy silently converts to other values or dtypes.
+"""Refusal of nulls, masks and mixed dtypes, which NumPy silently converts.
 
-The checks use attribute names that array and table libraries share, not the libraries themselves.
+The checks use attribute names that array and table libraries share, and import no library.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def is_masked(kind: type) -> bool:
     return masks is not None and issubclass(kind, masks.MaskedArray)
 
 
-def described(name: str, value: object) -> str:
-    """Return the start of an error message: the argument's name, its library and its type."""
+def describe(name: str, value: object) -> str:
+    """Return the start of an error message: the name of an argument, its library and type."""
     owner = library(type(value))
     prefix = "" if owner in ("", "builtins", "__main__") else f"{owner} "
     return f"{name} is a {prefix}{type(value).__name__}"
@@ -35,7 +35,7 @@ def libraries(value: object) -> list[str]:
 
 
 def library(kind: type) -> str:
-    """Return the name of the library that defines a type; empty if the type gives none."""
+    """Return the name of the library that defines a type, "" if unknown."""
     try:
         return str.partition(kind.__module__, ".")[0]
     except Exception:  # __module__ may be any object
@@ -43,7 +43,7 @@ def library(kind: type) -> str:
 
 
 def attribute(value: Any, name: str) -> Any:
-    """Return an attribute of an array, or None; a column or field of that name does not count."""
+    """Return an attribute of an array, None if it is missing, or a column or field of a table."""
     columns = hasattr(type(value), "isna") or issubclass(type(value), np.ndarray | np.generic)
     if columns and not hasattr(type(value), name):
         return None
@@ -66,31 +66,32 @@ def require_unmasked(name: str, value: Any) -> None:
         mask = interface.get("mask") if isinstance(interface, dict) else None
     if mask is not None and not callable(mask) and np.asarray(mask).dtype.kind in "biu":
         raise DtypeError(
-            f"{described(name, value)} with a mask, and ndtool does not support masks: fill it"
-            " first"
+            f"{describe(name, value)} with a mask, and ndtool does not support masks: fill it first"
         )
 
 
-def require_none(name: str, value: Any) -> None:
+def require_no_nulls(name: str, value: Any) -> None:
     """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
-    what = described(name, value)
-    column_parts = [column_part for column in _columns(value) for column_part in _parts(column)]
+    subject = describe(name, value)
+    column_parts = [
+        column_part for column in _columns(value) for column_part in _underlying_columns(column)
+    ]
     if any(map(_has_nulls, column_parts)):
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
         example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
-        raise DtypeError(f"{what} with nulls: fill them first{example}")
+        raise DtypeError(f"{subject} with nulls: fill them first{example}")
     kinds = [_kind(column_part) for column_part in column_parts if not _is_nested(column_part)]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
-        words = list(dict.fromkeys(map(str, kinds)))
-        raise DtypeError(f"{what} of {', '.join(words[:5])}: cast its columns to one type")
+        names = list(dict.fromkeys(map(str, kinds)))
+        raise DtypeError(f"{subject} of {', '.join(names[:5])}: cast its columns to one type")
 
 
-def require_faithful(name: str, value: Any, converted: Array) -> None:
+def require_same_dtype(name: str, value: Any, converted: Array) -> None:
     """Raise DtypeError if NumPy converted an array to a masked array or to another dtype."""
-    what = described(name, value)
+    subject = describe(name, value)
     if is_masked(type(converted)):
         raise DtypeError(
-            f"{what} that NumPy converts to a masked array, and ndtool does not support masks:"
+            f"{subject} that NumPy converts to a masked array, and ndtool does not support masks:"
             " fill it first"
         )
     kind = _kind(value)
@@ -100,14 +101,14 @@ def require_faithful(name: str, value: Any, converted: Array) -> None:
         changed = _loses_integers(kind, converted)
     if changed and not converted.dtype.hasobject:
         raise DtypeError(
-            f"{what} of {kind}, which NumPy would convert to {converted.dtype}: cast it first"
+            f"{subject} of {kind}, which NumPy would convert to {converted.dtype}: cast it first"
         )
 
 
 def _loses_integers(kind: object, converted: Array) -> bool:
     """Return whether another library's dtype is integral but NumPy's conversion is not."""
-    words = str(kind).lower() if kind is not None else ""
-    return words.startswith(("int", "uint")) and converted.dtype.kind not in "iu"
+    name = str(kind).lower() if kind is not None else ""
+    return name.startswith(("int", "uint")) and converted.dtype.kind not in "iu"
 
 
 def _columns(value: Any) -> list[Any]:
@@ -122,19 +123,19 @@ def _columns(value: Any) -> list[Any]:
     return [value]
 
 
-def _parts(column: Any) -> list[Any]:
-    """Return a column's underlying columns: pandas' pyarrow array, polars' nested columns."""
+def _underlying_columns(column: Any) -> list[Any]:
+    """Return the columns that store a column: pandas' pyarrow array, polars' nested columns."""
     if hasattr(_kind(column), "pyarrow_dtype"):
         return [getattr(column, "array", column).__arrow_array__()]
     polars: Any = sys.modules.get("polars")
     if polars is None or not isinstance(column, polars.Series):
         return [column]
-    inner = []
+    children = []
     if isinstance(column.dtype, polars.Array):
-        inner = [column.explode()]
+        children = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
-        inner = column.struct.unnest().get_columns()
-    return [column, *(column_part for one in inner for column_part in _parts(one))]
+        children = column.struct.unnest().get_columns()
+    return [column, *(column_part for one in children for column_part in _underlying_columns(one))]
 
 
 def _is_nested(column_part: Any) -> bool:

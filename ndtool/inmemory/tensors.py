@@ -1,6 +1,6 @@
-"""Convert arrays of other libraries to NumPy arrays without a copy, and results back.
+"""Conversion of arrays of other libraries to NumPy arrays without a copy, and of results back.
 
-The module of its type identifies an array's library. This module imports no array library itself.
+The module of an array's type identifies its library. No array library is imported.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def is_tensor(value: object) -> bool:
     return issubclass(type(value), kind)
 
 
-def viewed(name: str, value: object) -> Array:
+def as_ndarray(name: str, value: object) -> Array:
     """Return an array-like as an ndarray with the same values and dtype.
 
-    Memory that NumPy can address is not copied. Raises DtypeError for an array that would have to
-    be loaded, moved, filled or cast first; the message names the call that does it.
+    Memory that NumPy can address is not copied. Raises DtypeError for an array that must be
+    loaded, moved, filled or cast first; the message names the call that does it.
     """
     if issubclass(type(value), np.ndarray):
         nulls.require_unmasked(name, value)
@@ -35,59 +35,59 @@ def viewed(name: str, value: object) -> Array:
     if is_tensor(value):
         return _from_torch(name, value)
     if "xarray" in nulls.libraries(value) and hasattr(type(value), "data"):
-        return viewed(name, _unwrapped(name, value))
+        return as_ndarray(name, _unwrap(name, value))
     require_loaded(name, value)
     nulls.require_unmasked(name, value)
-    nulls.require_none(name, value)
+    nulls.require_no_nulls(name, value)
     converted = np.asanyarray(value)
-    nulls.require_faithful(name, value, converted)
+    nulls.require_same_dtype(name, value, converted)
     return np.asarray(converted)
 
 
-def like(value: object, result: Array) -> Any:
+def convert_result(value: object, result: Array) -> Any:
     """Return a result as a torch or JAX array if `value` is one, else unchanged."""
     if is_tensor(value):
-        return _tensor(result)
+        return _to_torch(result)
     if nulls.library(type(value)) in _JAX:
-        return _jax_array(result)
+        return _to_jax(result)
     return result
 
 
-def _jax_array(result: Array) -> Any:
+def _to_jax(result: Array) -> Any:
     jax: Any = sys.modules["jax"]
     converted = jax.numpy.asarray(result)
     if converted.dtype == result.dtype:
         return converted
     # By default JAX truncates 64-bit elements to 32 bits.
-    wide = jax if hasattr(jax, "enable_x64") else jax.experimental  # older versions of JAX
-    with wide.enable_x64(True):
+    x64_module = jax if hasattr(jax, "enable_x64") else jax.experimental  # older versions of JAX
+    with x64_module.enable_x64(True):
         return jax.numpy.asarray(result)
 
 
 def _from_torch(name: str, value: Any) -> Array:
     torch: Any = sys.modules["torch"]
-    what = f"{name} is a torch tensor"
+    subject = f"{name} is a torch tensor"
     if value.device.type == "meta":
-        raise DtypeError(f"{what} on the device meta, which stores no elements")
+        raise DtypeError(f"{subject} on the device meta, which stores no elements")
     if value.device.type != "cpu":
-        raise DtypeError(f"{what} on {value.device}: pass {name}.cpu()")
+        raise DtypeError(f"{subject} on {value.device}: pass {name}.cpu()")
     if value.layout != torch.strided or value.is_quantized:
-        raise DtypeError(f"{what} that is sparse or quantized: pass a dense one")
+        raise DtypeError(f"{subject} that is sparse or quantized: pass a dense one")
     if is_tracked(value):
         raise DtypeError(
-            f"{what} that requires grad: pass {name}.detach()",
+            f"{subject} that requires grad: pass {name}.detach()",
             hint="the functions of ndtool.torch are differentiable",
         )
-    plain = value.detach().resolve_conj().resolve_neg()
+    resolved = value.detach().resolve_conj().resolve_neg()
     kind = str(value.dtype).removeprefix("torch.")
     try:
-        return plain.numpy()  # type: ignore[no-any-return]
+        return resolved.numpy()  # type: ignore[no-any-return]
     except TypeError:  # a type that NumPy lacks
         bits = {1: torch.uint8, 2: torch.int16}.get(value.element_size())
-        extended = None if bits is None else _extended(kind)
-        if extended is None:
-            raise DtypeError(f"{what} of {kind}, a type that NumPy lacks") from None
-        return plain.view(bits).numpy().view(extended)  # type: ignore[no-any-return]
+        ml_dtype = None if bits is None else _ml_dtype(kind)
+        if ml_dtype is None:
+            raise DtypeError(f"{subject} of {kind}, a type that NumPy lacks") from None
+        return resolved.view(bits).numpy().view(ml_dtype)  # type: ignore[no-any-return]
 
 
 def is_tracked(value: Any) -> bool:
@@ -96,12 +96,12 @@ def is_tracked(value: Any) -> bool:
     if value.requires_grad:
         return bool(torch.is_grad_enabled())
     forward = torch.autograd.forward_ad
-    if getattr(forward, "_current_level", 0) < 0:  # the usual case, in little time
+    if getattr(forward, "_current_level", 0) < 0:  # fast path
         return False
     return forward.unpack_dual(value).tangent is not None
 
 
-def require_plain(name: str, value: Any) -> None:
+def require_resolved(name: str, value: Any) -> None:
     """Raise DtypeError for a torch tensor that is a lazy view or requires grad."""
     if getattr(value, "requires_grad", False):
         raise DtypeError(f"{name} is a torch tensor that requires grad: pass {name}.detach()")
@@ -111,7 +111,7 @@ def require_plain(name: str, value: Any) -> None:
         )
 
 
-def _tensor(result: Array) -> Any:
+def _to_torch(result: Array) -> Any:
     torch: Any = sys.modules["torch"]
     kind = result.dtype.name
     if getattr(np, kind, None) is None and hasattr(torch, kind):
@@ -120,7 +120,7 @@ def _tensor(result: Array) -> Any:
     return torch.from_numpy(result)
 
 
-def _extended(kind: str) -> np.dtype[Any] | None:
+def _ml_dtype(kind: str) -> np.dtype[Any] | None:
     """Return the ml_dtypes dtype of a name, or None."""
     try:
         import ml_dtypes
@@ -134,40 +134,40 @@ def _extended(kind: str) -> np.dtype[Any] | None:
     return None if dtype is None else np.dtype(dtype)
 
 
-def _unwrapped(name: str, value: Any) -> Any:
+def _unwrap(name: str, value: Any) -> Any:
     """Return the array that an xarray object wraps; DtypeError if it is still in a file."""
     variable = getattr(value, "variable", value)
-    inside = getattr(variable, "_data", None)
-    if not getattr(variable, "_in_memory", True) and nulls.library(type(inside)) == "xarray":
-        raise DtypeError(f"{nulls.described(name, value)} {_LAZY} {name}.load()")
+    wrapped = getattr(variable, "_data", None)
+    if not getattr(variable, "_in_memory", True) and nulls.library(type(wrapped)) == "xarray":
+        raise DtypeError(f"{nulls.describe(name, value)} {_LOAD_HINT} {name}.load()")
     return variable.data
 
 
 def require_loaded(name: str, value: Any) -> None:
-    """Raise DtypeError for a lazy, file-backed or GPU array that NumPy would load completely."""
+    """Raise DtypeError for a lazy, file-backed or GPU array, which NumPy would load completely."""
     libraries = nulls.libraries(value)
     reason = next((_NOT_LOADED[name] for name in libraries if name in _NOT_LOADED), None)
     if reason is None and not {"pyarrow", "xarray"} & {*libraries}:
         for call in ("compute", "collect"):
             if callable(nulls.attribute(value, call)):
-                reason = f"{_LAZY} {{0}}.{call}()"
+                reason = f"{_LOAD_HINT} {{0}}.{call}()"
         if nulls.attribute(value, "chunks") is not None:
-            reason = reason or _SLICED
+            reason = reason or _SLICE_HINT
     if reason is not None:
-        raise DtypeError(f"{nulls.described(name, value)} {reason.format(name)}")
+        raise DtypeError(f"{nulls.describe(name, value)} {reason.format(name)}")
 
 
 _JAX = ("jax", "jaxlib")
-_LAZY = "that NumPy would load completely: pass a part of it, or"
-_SLICED = f"{_LAZY} {{0}}[...]"
+_LOAD_HINT = "that NumPy would load completely: pass a part of it, or"
+_SLICE_HINT = f"{_LOAD_HINT} {{0}}[...]"
 _NOT_LOADED = {  # by library: the message
     "cupy": "on a GPU: pass its .get()",
     "dask": "that NumPy would load completely: use ndtool.dask, or pass {0}.compute()",
-    "cubed": f"{_LAZY} {{0}}.compute()",
-    "tensorstore": f"{_LAZY} {{0}}.read().result()",
-    "h5py": f"{_SLICED}, or the dataset to a function of ndtool.files",
-    "zarr": f"{_SLICED}, or the array to a function of ndtool.files",
+    "cubed": f"{_LOAD_HINT} {{0}}.compute()",
+    "tensorstore": f"{_LOAD_HINT} {{0}}.read().result()",
+    "h5py": f"{_SLICE_HINT}, or the dataset to a function of ndtool.files",
+    "zarr": f"{_SLICE_HINT}, or the array to a function of ndtool.files",
     **dict.fromkeys(
-        ("h5netcdf", "h5pyd", "netCDF4", "nibabel", "pyfive", "tables", "tiledb"), _SLICED
+        ("h5netcdf", "h5pyd", "netCDF4", "nibabel", "pyfive", "tables", "tiledb"), _SLICE_HINT
     ),
 }

@@ -21,21 +21,21 @@ from ndtool.storage.local import ZARR_METADATA
 from ndtool.storage.remote import join, split_query
 from ndtool.storage.remotefolder import RemoteFolder
 
-_LONGEST = 1 << 16  # maximum bytes of a lock object
+_MAX_LOCK_SIZE = 1 << 16  # bytes of a lock object
 _LOCK_NAME = re.compile(r"\..+\.ndtool", re.DOTALL)
-_NO_PROCESS = 0  # process ID in the lock object of a folder that any run may resume
+_NO_PROCESS = 0  # process ID in the lock object of a suspended folder
 
 
 class LockObject(NamedTuple):
-    """The lock object of a claimed folder, which all writers there receive."""
+    """The lock object of a claimed folder; all writers to the folder receive it."""
 
     url: str
     body: bytes
 
     def require(self, suffix: str = "") -> None:
-        """Raise OutputError if the stored lock object differs: another run's, or another store.
+        """Raise OutputError unless the stored lock object is this one.
 
-        suffix: suffix of the message, for a process other than the owner.
+        suffix: the end of the message, for a process other than the owner.
         """
         if _read(self.url)[0] != self.body:
             raise OutputError(f"{redact_urls(self.url)} was replaced or removed{suffix}")
@@ -54,7 +54,7 @@ class Owner(NamedTuple):
     process: int
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process has ended; False if unknown, as for other machines."""
         if self.process == _NO_PROCESS:
             return True
@@ -62,18 +62,18 @@ class Owner(NamedTuple):
 
 
 class Claim:
-    """A remote folder, claimed until `release`, `drop` or `leave`.
+    """A remote folder, claimed until `release`, `drop` or `suspend`.
 
     path: the folder in the store at the URL, "" for the store itself. resumes: whether to resume
-    the data of a killed run rather than remove them. inside: the URL of the folder. lock: its lock
-    object. Raises OutputError if another run has the folder.
+    the data of a killed run rather than remove them. working_folder: the URL of the folder. lock:
+    its lock object. Raises OutputError if another run has claimed the folder.
     """
 
     def __init__(self, url: str, path: str = "", resumes: bool = False) -> None:
-        self.inside = join(url, path)
-        self._folder = _folder(url, path)
+        self.working_folder = join(url, path)
+        self._folder = _relative_folder(url, path)
         self.lock = _new_lock(_lock_url(url, path), self._folder)
-        self._is_held, self._is_confirmed = True, False
+        self._is_active, self._is_confirmed = True, False
         signals.add_cleanup(self.drop)
         try:
             self._acquire(resumes)
@@ -88,11 +88,11 @@ class Claim:
         except FileExistsError:
             self._take_over()
             if not resumes:
-                _clear(self.inside)
+                _clear(self.working_folder)
 
     def release(self) -> None:
-        """Release the folder with its content."""
-        if self._is_held:
+        """Release the folder and keep its content."""
+        if self._is_active:
             try:
                 if _read(self.lock.url)[0] == self.lock.body:  # `clean --force` may have removed it
                     _remove(self.lock.url)
@@ -101,33 +101,33 @@ class Claim:
             self._close()
 
     def drop(self) -> None:
-        """Remove the content of the folder and release it."""
+        """Remove the content of the folder and release the folder."""
         requests.finish(upload.ABORT_TIMEOUT)
-        if self._is_held:
+        if self._is_active:
             try:
                 if self._is_confirmed and _read(self.lock.url)[0] in (None, self.lock.body):
-                    _clear(self.inside)
+                    _clear(self.working_folder)
             except NdtoolError:
                 return  # the lock object remains, for `ndtool clean`
             self.release()
 
-    def leave(self) -> None:
-        """Release the folder with its content, for another run to resume."""
-        if self._is_held:
+    def suspend(self) -> None:
+        """Release the folder and keep its content, so that another run can resume it."""
+        if self._is_active:
             self._close()
-            with suppress(NdtoolError):  # if it fails, the folder is free when this process ends
+            with suppress(NdtoolError):  # on failure, the claim ends with this process
                 self.lock.require()
                 _new_lock(self.lock.url, self._folder, _NO_PROCESS).put({})
 
     def _close(self) -> None:
-        self._is_held = False
+        self._is_active = False
         signals.remove_cleanup(self.drop)
 
     def _take_over(self) -> None:
-        """Take over the folder of a killed run; OutputError if its owner may be alive."""
+        """Acquire the folder of a killed run; OutputError if its owner may be running."""
         body, version = _read(self.lock.url)
         owner = _owner(body)
-        if owner is not None and owner.is_over and owner.folder == self._folder:
+        if owner is not None and owner.has_ended and owner.folder == self._folder:
             if _replace(self.lock, body, version):
                 return
             owner = None
@@ -135,13 +135,13 @@ class Claim:
             f"process {owner.process} on {printable(owner.host)}" if owner else "another run"
         )
         raise OutputError(
-            f"{printable(self.inside)}: {owner_name} writes there, or was killed",
+            f"{printable(self.working_folder)}: {owner_name} writes there, or was killed",
             hint="`ndtool clean URL` removes the files of killed runs",
         )
 
 
 def is_bucket(url: str) -> bool:
-    """Whether a URL is that of a bucket or server, which has no parent folder."""
+    """Whether a URL is the URL of a bucket or server, which has no parent folder."""
     path = redact_urls(split_query(url)[0]).partition("://")[2]
     return "/" not in path.rstrip("/") and locations.is_shared(url)
 
@@ -149,51 +149,51 @@ def is_bucket(url: str) -> bool:
 def is_abandoned(url: str, path: str) -> bool:
     """Whether a killed run abandoned a folder of a store."""
     owner = _owner(_read(_lock_url(url, path))[0])
-    return owner is not None and owner.is_over and owner.folder == _folder(url, path)
+    return owner is not None and owner.has_ended and owner.folder == _relative_folder(url, path)
 
 
-def folders(url: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the URLs of the abandoned folders in a folder, by prefix of their names.
+def abandoned_folders(url: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the URLs of the abandoned folders in a folder, whose names begin with `name`.
 
-    Also returns those of other machines, whose processes may be alive.
+    The second list has the folders of other machines, whose processes may be running.
     """
     _require_folder(url)
-    abandoned, foreign = [], []
+    abandoned, possibly_active = [], []
     for lock_url in _lock_urls(url):
         if not lock_url.rpartition("/")[2].startswith(f".{name}"):
             continue
         owner = _owner(_read(lock_url)[0])
-        if owner is not None and owner.is_over:
+        if owner is not None and owner.has_ended:
             abandoned.append(join(lock_url, owner.folder, sibling=True))
         elif owner is not None and owner.machine != _machine_id():
-            foreign.append(join(lock_url, owner.folder, sibling=True))
-    return abandoned, foreign
+            possibly_active.append(join(lock_url, owner.folder, sibling=True))
+    return abandoned, possibly_active
 
 
-def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
+def clean(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
     """Remove a folder, or folders in it, that killed runs abandoned.
 
-    force: also those of other machines, whose processes may be alive. Returns the URLs of the
-    removed folders, and the owners of the others.
+    force: also folders of other machines, whose processes may be running. Returns the URLs of the
+    removed folders, and the owners of the other ones.
     """
     _require_folder(url)
     lock_urls = [] if is_bucket(url) else [_lock_url(url, "")]
     lock_urls += _lock_urls(url)
-    removed, foreign = [], []
+    removed, possibly_active = [], []
     for lock_url in lock_urls:
         body, version = _read(lock_url)
         owner = _owner(body)
         if owner is None:
             continue
         folder = join(lock_url, owner.folder, sibling=True)
-        if owner.is_over or (force and owner.machine != _machine_id()):
+        if owner.has_ended or (force and owner.machine != _machine_id()):
             if not _replace(_new_lock(lock_url, owner.folder), body, version):
                 continue  # another run has claimed it
             removed.append(redact_urls(folder if _clear(folder) else lock_url))
             _remove(lock_url)
         else:
-            foreign.append(owner._replace(folder=redact_urls(folder)))
-    return removed, foreign
+            possibly_active.append(owner._replace(folder=redact_urls(folder)))
+    return removed, possibly_active
 
 
 def _require_folder(url: str) -> None:
@@ -207,17 +207,21 @@ def _require_folder(url: str) -> None:
 
 def _lock_urls(url: str) -> list[str]:
     """Return the URLs of the lock objects in a folder."""
-    listed = requests.wait(remote.listing(url), redact_urls(url))
-    return [join(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
+    entries = requests.wait(remote.list_folder(url), redact_urls(url))
+    return [
+        join(url, name)
+        for name, is_folder in entries
+        if not is_folder and _LOCK_NAME.fullmatch(name)
+    ]
 
 
-def _name(url: str) -> str:
+def _folder_name(url: str) -> str:
     return split_query(url)[0].rstrip("/").rpartition("/")[2]
 
 
-def _folder(url: str, path: str) -> str:
+def _relative_folder(url: str, path: str) -> str:
     """Return the path of a folder in a store, relative to its lock object."""
-    return path if is_bucket(url) else f"{_name(url)}/{path}".rstrip("/")
+    return path if is_bucket(url) else f"{_folder_name(url)}/{path}".rstrip("/")
 
 
 def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
@@ -227,12 +231,12 @@ def _new_lock(url: str, folder: str, process: int | None = None) -> LockObject:
     return LockObject(url, json.dumps({**owner._asdict(), "attempt": os.urandom(6).hex()}).encode())
 
 
-def _replace(lock: LockObject, old: bytes | None, version: Version | None) -> bool:
+def _replace(lock: LockObject, expected: bytes | None, version: Version | None) -> bool:
     """Replace a lock object by compare-and-set; False if it was replaced since it was read."""
     try:
         lock.put({"IfMatch": version.etag} if version and version.etag else {})
     except NdtoolError:
-        if _read(lock.url)[0] == old:
+        if _read(lock.url)[0] == expected:
             raise
         return False
     return True
@@ -240,27 +244,27 @@ def _replace(lock: LockObject, old: bytes | None, version: Version | None) -> bo
 
 def _lock_url(url: str, path: str) -> str:
     """Return the URL of a folder's lock object: next to the store, or in its bucket."""
-    name = ".".join(("", *filter(None, _folder(url, path).split("/")), "ndtool"))
+    name = ".".join(("", *filter(None, _relative_folder(url, path).split("/")), "ndtool"))
     if is_bucket(url):
         return join(url, name)
-    base, rest = split_query(url)
-    return join(base.rstrip("/") + rest, name, sibling=True)
+    base, suffix = split_query(url)
+    return join(base.rstrip("/") + suffix, name, sibling=True)
 
 
 def _read(url: str) -> tuple[bytes | None, Version | None]:
     """Read a small object with its version, None if it does not exist."""
 
-    async def attempt() -> tuple[bytes | None, Version | None]:
-        requests = remote.requests(url)
+    async def read() -> tuple[bytes | None, Version | None]:
+        requests = remote.reader(url)
         try:
-            opened = await failures.retry(lambda: requests.open(_LONGEST))
+            opened = await failures.retry(lambda: requests.open(_MAX_LOCK_SIZE))
             return opened.head, opened.version
         except Exception as exc:
             if failures.is_missing(exc):
                 return None, None
             raise
 
-    return requests.wait(attempt(), redact_urls(url), OutputError)
+    return requests.wait(read(), redact_urls(url), OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:

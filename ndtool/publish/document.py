@@ -32,7 +32,7 @@ def publish(path: str, content: bytes) -> None:
 
 
 def check(path: str, *, clobber: bool = True) -> None:
-    """Raise the errors of `create` that a check without writing shows."""
+    """Raise the errors of `create` that can be detected without writing."""
     _target(path, clobber, False).require_folder()
 
 

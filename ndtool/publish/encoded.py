@@ -11,7 +11,7 @@ from ndtool.publish.newfile import Pending
 from ndtool.publish.targets import Target
 from ndtool.storage.descriptors import os_errors, reserve, write_at
 
-STEP = 1 << 20  # bytes of rows, about, that are encoded together
+BATCH_SIZE = 1 << 20  # approximate bytes of rows that are encoded together
 
 Write = Callable[[bytes | memoryview], object]
 
@@ -29,25 +29,31 @@ class Encoder(Protocol):
 class EncodedSink:
     """Sink for a file that an encoder writes.
 
-    step: bytes of the rows that are encoded together. least: a lower bound of the file's size.
+    batch_size: bytes of the rows that are encoded together. min_size: a lower bound of the file's
+    size.
     """
 
     streamed = True
-    at_once = 1
+    concurrency = 1
     preserved: tuple[str, ...] | None = None
 
     def __init__(
-        self, target: Target, metadata: ArrayMetadata, encoder: Encoder, step: int, least: int
+        self,
+        target: Target,
+        metadata: ArrayMetadata,
+        encoder: Encoder,
+        batch_size: int,
+        min_size: int,
     ) -> None:
         self.name, self.metadata = target.path, metadata
-        self._encoder, self._step = encoder, step
+        self._encoder, self._batch_size = encoder, batch_size
         self._rows, self._position, self._size = bytearray(), 0, 0
         with os_errors(self.name, OutputError):
             self._file: Pending = target.new_file(
                 target.clobber, False, target.require_replaceable, False
             )
             try:
-                reserve(self._file.descriptor, least, self.name)
+                reserve(self._file.descriptor, min_size, self.name)
             except BaseException:
                 self._file.drop()
                 raise
@@ -58,17 +64,20 @@ class EncodedSink:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Encode the next bytes of the array."""
         if start != self._position or start + len(view) > self.metadata.nbytes:
-            raise ValueError(f"rows at {self._position} cannot be followed by bytes at {start}")
+            raise ValueError(
+                f"{len(view)} bytes at offset {start} cannot be appended at offset"
+                f" {self._position} of {self.metadata.nbytes} bytes"
+            )
         self._position += len(view)
         offset = 0
         while offset < len(view):
-            data = view[offset : offset + self._step - len(self._rows)]
+            data = view[offset : offset + self._batch_size - len(self._rows)]
             offset += len(data)
-            if len(data) == self._step:
+            if len(data) == self._batch_size:
                 self._encode(data)
                 continue
             self._rows += data
-            if len(self._rows) == self._step:
+            if len(self._rows) == self._batch_size:
                 rows, self._rows = self._rows, bytearray()
                 self._encode(memoryview(rows))
 
@@ -94,7 +103,7 @@ class EncodedSink:
         self._size += len(data)
 
 
-def step_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
-    """Return the bytes of as many complete rows as fit `nbytes`, of at least one."""
+def batch_size_of(metadata: ArrayMetadata, nbytes: int | None = None) -> int:
+    """Return the size of a batch: as many complete rows as fit in `nbytes`, at least one."""
     row = metadata.nbytes // metadata.shape[0] if metadata.nbytes else 1
-    return max(1, (STEP if nbytes is None else nbytes) // row) * row
+    return max(1, (BATCH_SIZE if nbytes is None else nbytes) // row) * row

@@ -1,4 +1,4 @@
-"""Folder locks, held while a file or store in the folder is compared and replaced."""
+"""Locks on folders, held while a file or store in the folder is compared and replaced."""
 
 import os
 import time
@@ -8,16 +8,17 @@ from contextlib import contextmanager, suppress
 from ndtool.errors import OutputError
 from ndtool.storage.descriptors import lock
 
-PATIENCE = 30.0  # seconds; a run holds a lock for microseconds, for longer with many Zarr metadata
-_PAUSE = 0.001
+TIMEOUT = 30.0  # seconds; a run holds a lock for microseconds, longer with many Zarr metadata
+_RETRY_INTERVAL = 0.001  # seconds
 
 
 @contextmanager
-def held(openers: Iterable[Callable[[], int | None]]) -> Iterator[None]:
-    """Hold locks on the folders that `openers` open; an opener returns None for no folder.
+def lock_folders(openers: Iterable[Callable[[], int | None]]) -> Iterator[None]:
+    """Lock the folders that `openers` open; an opener returns None if it has no folder.
 
-    All processes lock in the same order, which prevents deadlocks. A folder that is not readable,
-    or whose file system has no locks, is not locked. Raises OutputError on timeout, and OSError.
+    All processes lock folders in the same order, which prevents deadlocks. A folder that is not
+    readable, or whose file system supports no locks, is not locked. Raises OutputError on timeout,
+    and OSError.
     """
     folders: dict[tuple[int, int], int] = {}
     try:
@@ -34,7 +35,7 @@ def held(openers: Iterable[Callable[[], int | None]]) -> Iterator[None]:
 
 
 def _add(folders: dict[tuple[int, int], int], fd: int) -> None:
-    """Add a folder, or close it if it is a duplicate."""
+    """Add the descriptor of a folder, or close it if the folder is a duplicate."""
     try:
         status = os.fstat(fd)
         existing = folders.setdefault((status.st_dev, status.st_ino), fd)
@@ -46,8 +47,8 @@ def _add(folders: dict[tuple[int, int], int], fd: int) -> None:
 
 
 def _wait(fd: int) -> None:
-    """Lock a folder, after at most PATIENCE seconds; else raise OutputError."""
-    deadline = time.monotonic() + PATIENCE
+    """Lock a folder; OutputError if another process holds the lock for TIMEOUT seconds."""
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             lock(fd)
@@ -55,16 +56,16 @@ def _wait(fd: int) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise OutputError(
-                    f"the output's folder was locked by another process for {PATIENCE:.0f} seconds",
+                    f"the output's folder was locked by another process for {TIMEOUT:.0f} seconds",
                     hint="do not run ndtool under flock on this folder: ndtool locks it itself",
                 ) from None
-        time.sleep(_PAUSE)
+        time.sleep(_RETRY_INTERVAL)
 
 
 def _release(fd: int) -> None:
     import fcntl
 
     with suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)  # or a child forked meanwhile would hold the lock
+        fcntl.flock(fd, fcntl.LOCK_UN)  # else a child forked meanwhile would hold the lock
     with suppress(OSError):  # the files are published: closing a folder loses no data
         os.close(fd)

@@ -12,7 +12,13 @@ from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.machine import signals
 from ndtool.publish import locking
-from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_protected, lock
+from ndtool.storage.descriptors import (
+    NO_TMPFILE_ERRNOS,
+    failure,
+    is_protected,
+    lock,
+    temporary_name,
+)
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP)  # hard links are not supported
 _DESCRIPTORS = "/proc/self/fd"  # links to open files, unnamed ones included
@@ -31,63 +37,63 @@ class Pending(Unpublished, Protocol):
 class NewFile:
     """A file in the directory of `path` that replaces `path` when it is published.
 
-    The file is unnamed (O_TMPFILE) until then, so that a killed process leaves nothing; without
-    support, it has a temporary name next to `path`. Replacement links the file to a temporary name
-    and renames it: a kill -9 between the two calls leaves the complete file under that name. old:
-    the status of the current file, whose permissions are inherited; a symbolic link's target is
-    replaced. clobber: whether the file may be replaced. condition: raises OutputError if it may no
-    longer be replaced; called while the directory is locked. is_first: never replace a file, even
-    with clobber; only hard links guarantee this, else the condition and the lock have to. fd: open
-    for reading and writing. Raises OSError.
+    The file is unnamed (O_TMPFILE) until then, so that a killed process abandons no file; without
+    support for it, it has a temporary name next to `path`. Replacement links the file to a
+    temporary name and renames it: a kill -9 between the two calls leaves the complete file under
+    that name. current: the status of the current file, whose permissions are inherited; a symbolic
+    link's target is replaced. clobber: whether the file may be replaced. condition: raises
+    OutputError if it may no longer be replaced; called while the directory is locked. is_exclusive:
+    never replace a file, even with clobber; without hard links, the condition and the lock ensure
+    it. fd: open for reading and writing. Raises OSError.
     """
 
     def __init__(
         self,
         path: str,
-        old: os.stat_result | None,
+        current: os.stat_result | None,
         clobber: bool,
         sync: bool,
         condition: Callable[[], None] | None = None,
-        is_first: bool = False,
+        is_exclusive: bool = False,
     ) -> None:
         self.path = path
-        self._clobber, self._condition, self._is_first = clobber, condition, is_first
-        real = path
+        self._clobber, self._condition, self._is_exclusive = clobber, condition, is_exclusive
+        real_path = path
         if os.path.islink(path):
-            real = os.path.realpath(path)
-            if old is not None and not os.path.samestat(os.stat(real), old):
+            real_path = os.path.realpath(path)
+            if current is not None and not os.path.samestat(os.stat(real_path), current):
                 raise OutputError(f"{printable(path)}: it links to an unnamed file")
-        parent, self._name = os.path.split(real)
-        # fsync needs read permission on the directory, a new file only write permission.
-        kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
+        parent, self._name = os.path.split(real_path)
+        # fsync requires read permission on the directory, a new file only write permission.
+        access = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
         self._sync = sync
         self._temporary: str | None = None
-        self._slot = -1  # of the temporary name, for `signals.unregister_file`
-        signals.set_published(False)  # an earlier publication of this process may have set it
+        self._slot = -1  # registration of the temporary name, for `signals.unregister_file`
+        signals.set_published(False)  # an earlier publication by this process may have set it
         self.fd: int | None = None
-        self._parent: int | None = os.open(parent or ".", kind | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._parent: int | None = os.open(parent or ".", access | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self.fd = self._create(0o666 if old is None else 0o600)
-            if old is not None:
+            self.fd = self._create(0o666 if current is None else 0o600)
+            if current is not None:
                 from ndtool.publish import permissions
 
-                permissions.inherit(self.fd, real, old)
+                permissions.inherit(self.fd, real_path, current)
         except BaseException:
             self.drop()
             raise
 
     def _create(self, mode: int) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
-        nameless = getattr(os, "O_TMPFILE", 0)
-        if nameless and os.path.isdir(_DESCRIPTORS):
+        tmpfile_flag = getattr(os, "O_TMPFILE", 0)
+        if tmpfile_flag and os.path.isdir(_DESCRIPTORS):
             try:
-                return os.open(".", flags | nameless, mode, dir_fd=self._parent)
+                return os.open(".", flags | tmpfile_flag, mode, dir_fd=self._parent)
             except OSError as exc:
-                if exc.errno not in NAMELESS:
+                if exc.errno not in NO_TMPFILE_ERRNOS:
                     raise
         temporary = self._set_name()  # before the open, so that a signal after it removes the file
         fd = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=self._parent)
-        lock(fd)  # or `clean` would take it for abandoned
+        lock(fd)  # else `clean` would remove it as abandoned
         return fd
 
     def _set_name(self, suffix: str = "") -> str:
@@ -95,7 +101,7 @@ class NewFile:
         assert self._parent is not None
         if is_protected(".", self._parent):
             raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
-        self._temporary = hidden_name(self._name) + suffix
+        self._temporary = temporary_name(self._name) + suffix
         self._slot = signals.register_file(self._parent, self._temporary)
         return self._temporary
 
@@ -104,20 +110,20 @@ class NewFile:
         assert self.fd is not None, "the file is closed"
         return self.fd
 
-    def shared(self, sweeps: bool = True) -> str:
+    def share(self, cleans: bool = True) -> str:
         """Return a path where other processes can write to the file until it is published.
 
-        After a kill -9 the path remains, and the next call in this folder removes it. sweeps:
+        After a kill -9 the path remains, until the next call in this folder removes it. cleans:
         whether this call removes such abandoned files.
         """
-        from ndtool.publish import leftovers
+        from ndtool.publish import cleanup
 
         folder = os.path.dirname(os.path.realpath(self.path))
-        if sweeps:
-            leftovers.sweep(folder)
-        lock(self.descriptor)  # or the next sweep would remove it
+        if cleans:
+            cleanup.clean(folder)
+        lock(self.descriptor)  # else the next cleanup would remove it
         if self._temporary is None:
-            self._link(self.descriptor, self._set_name(f"-{leftovers.boot()}"))
+            self._link(self.descriptor, self._set_name(f"-{cleanup.boot_id()}"))
         assert self._temporary is not None, "the file has a temporary name"
         return os.path.join(folder, self._temporary)
 
@@ -140,11 +146,11 @@ class NewFile:
     def publish(self) -> None:
         """Publish the file under its name; OutputError if the current one may not be replaced."""
         if self._temporary is None:
-            self._publish_nameless(self.descriptor)
+            self._publish_unnamed(self.descriptor)
             return
         lock_fd = -1
         with suppress(OSError):  # on failure, the lock is released earlier
-            lock_fd = os.dup(self.descriptor)  # holds the lock, or a sweep may remove the file
+            lock_fd = os.dup(self.descriptor)  # keeps the lock, else a cleanup may remove the file
         try:
             self._close_fd()  # a network file system reports write errors on close
             self._move()
@@ -153,12 +159,12 @@ class NewFile:
                 with suppress(OSError):  # the file is published and its bytes are written
                     os.close(lock_fd)
 
-    def _publish_nameless(self, fd: int) -> None:
+    def _publish_unnamed(self, fd: int) -> None:
         try:
             self._link(fd, self._name)
         except FileExistsError:
-            if self._is_first or not self._clobber:
-                raise self._refusal() from None
+            if self._is_exclusive or not self._clobber:
+                raise self._exists_error() from None
             lock(fd)
             self._link(fd, self._set_name())
             self._move()
@@ -171,22 +177,22 @@ class NewFile:
         )
 
     def _move(self) -> None:
-        """Rename the temporary file to the final name, or link it if no file may be replaced."""
+        """Rename the temporary file to its final name, or link it if no file may be replaced."""
         temporary, parent = self._temporary, self._parent
         assert temporary is not None
-        if self._is_first or not self._clobber:
+        if self._is_exclusive or not self._clobber:
             try:
                 os.link(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
                 return
             except FileExistsError:
-                raise self._refusal() from None
+                raise self._exists_error() from None
             except OSError as exc:
                 if exc.errno not in _NO_LINKS or not self._clobber:
                     raise
         os.replace(temporary, self._name, src_dir_fd=parent, dst_dir_fd=parent)
-        self._forget()  # here, not in `drop`: slots are few, and many files may be published
+        self._forget()  # not only in `drop`: slots are few, and many files may be published
 
-    def _refusal(self) -> OutputError:
+    def _exists_error(self) -> OutputError:
         return OutputError(f"{printable(self.path)} exists and may not be replaced")
 
     def sync_folder(self) -> None:
@@ -244,7 +250,7 @@ def publish(files: Sequence[Unpublished]) -> None:
         return
     file = files[0]
     try:
-        with locking.held(file.open_folder for file in files):
+        with locking.lock_folders(file.open_folder for file in files):
             for file in files:
                 file.recheck()
             signals.set_published()
@@ -258,7 +264,7 @@ def publish(files: Sequence[Unpublished]) -> None:
         raise
     except OSError as exc:
         raise failure(exc, file.path, OutputError) from None
-    with ExitStack() as rest:  # calls all callbacks, even if one raises
+    with ExitStack() as callbacks:  # calls all callbacks, even if one raises
         for file in reversed(files):
-            rest.callback(file.drop)
-            rest.callback(file.sync_folder)
+            callbacks.callback(file.drop)
+            callbacks.callback(file.sync_folder)

@@ -1,4 +1,4 @@
-"""Owner, mode, ACL and attributes that a new file inherits from the file it replaces."""
+"""Owner, mode, ACL and attributes that a new file inherits from the file that it replaces."""
 
 import errno
 import os
@@ -6,20 +6,21 @@ import stat
 import struct
 
 _ACL = "system.posix_acl_access"
-_ENTRY = struct.Struct("<2HI")  # tag, permissions, id; after four bytes of version
+_ENTRY = struct.Struct("<2HI")  # tag, permissions, ID; the first entry follows a 4-byte version
 _GROUP, _MASK, _OTHER = 0x04, 0x10, 0x20
-_NONE = (errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS)
+_UNSUPPORTED_ERRNOS = (errno.EOPNOTSUPP, errno.ENODATA, errno.ENOSYS)
 
 
-def inherit(fd: int, path: str, old: os.stat_result) -> None:
+def inherit(fd: int, path: str, current: os.stat_result) -> None:
     """Copy the owner, mode, ACL and user attributes of `path` to a new file of mode 0600.
 
-    No user gains permissions: if the group cannot be set, the new group gets at most those of
-    others; if the ACL cannot be set, the mode grants at most what it did. Raises OSError.
+    No user gains permissions: if the group cannot be set, the new group gets at most the
+    permissions of others; if the ACL cannot be set, the mode grants at most the same. Raises
+    OSError.
     """
-    mode = stat.S_IMODE(old.st_mode) & 0o777
-    same_group = _give(fd, old)
-    acl = _acl(path)
+    mode = stat.S_IMODE(current.st_mode) & 0o777
+    same_group = _set_owner(fd, current)
+    acl = _read_acl(path)
     entries = {tag: permissions for tag, permissions, _ in _ENTRY.iter_unpack(acl[4:])}
     if not acl:
         _remove_acl(fd)  # inherited from the folder's default ACL
@@ -34,27 +35,27 @@ def inherit(fd: int, path: str, old: os.stat_result) -> None:
     _copy_attributes(fd, path)
 
 
-def _give(fd: int, old: os.stat_result) -> bool:
-    """Set the old file's owner and group, or only the group; return whether the group is set."""
-    new = os.fstat(fd)
-    if (new.st_uid, new.st_gid) == (old.st_uid, old.st_gid):
+def _set_owner(fd: int, current: os.stat_result) -> bool:
+    """Set the owner and group of a file, or only the group; return whether the group is set."""
+    created = os.fstat(fd)
+    if (created.st_uid, created.st_gid) == (current.st_uid, current.st_gid):
         return True
-    for owner in (old.st_uid, -1):  # only root may give files away
+    for owner in (current.st_uid, -1):  # only root may change the owner of a file
         try:
-            os.fchown(fd, owner, old.st_gid)
+            os.fchown(fd, owner, current.st_gid)
             return True
         except OSError:
             pass
-    return new.st_gid == old.st_gid
+    return created.st_gid == current.st_gid
 
 
-def _acl(path: str) -> bytes:
+def _read_acl(path: str) -> bytes:
     try:
         return os.getxattr(path, _ACL)
     except AttributeError:
         return b""
     except OSError as exc:
-        if exc.errno not in _NONE:
+        if exc.errno not in _UNSUPPORTED_ERRNOS:
             raise
         return b""
 
@@ -62,14 +63,14 @@ def _acl(path: str) -> bytes:
 def _set_acl(fd: int, acl: bytes, group: int) -> bool:
     """Set an ACL with permissions `group` for the owning group; False if not possible."""
     raw = bytearray(acl)
-    for at in range(4, len(raw), _ENTRY.size):
-        tag, _, number = _ENTRY.unpack_from(raw, at)
+    for offset in range(4, len(raw), _ENTRY.size):
+        tag, _, entry_id = _ENTRY.unpack_from(raw, offset)
         if tag == _GROUP:
-            _ENTRY.pack_into(raw, at, tag, group, number)
+            _ENTRY.pack_into(raw, offset, tag, group, entry_id)
     try:
         os.setxattr(fd, _ACL, raw)
     except OSError as exc:
-        if exc.errno not in (*_NONE, errno.EPERM):
+        if exc.errno not in (*_UNSUPPORTED_ERRNOS, errno.EPERM):
             raise
         return False
     return True
@@ -81,7 +82,7 @@ def _remove_acl(fd: int) -> None:
     except AttributeError:
         pass
     except OSError as exc:
-        if exc.errno not in _NONE:
+        if exc.errno not in _UNSUPPORTED_ERRNOS:
             raise
 
 
@@ -94,5 +95,5 @@ def _copy_attributes(fd: int, path: str) -> None:
     except AttributeError:
         pass
     except OSError as exc:
-        if exc.errno not in (*_NONE, errno.EPERM, errno.EACCES):
+        if exc.errno not in (*_UNSUPPORTED_ERRNOS, errno.EPERM, errno.EACCES):
             raise

@@ -1,4 +1,4 @@
-"""The old file of an output with preserved members, compared before it is replaced."""
+"""The current file of an output with preserved members, compared before it is replaced."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ndtool.storage.local import File
 T = TypeVar("T")
 
 
-class OldFile:
-    """The current file at a target, open from `read` until it is replaced.
+class CurrentFile:
+    """The current file of a target, open from `read` until it is replaced.
 
-    preserves: whether other members are preserved; then a file that others create during the run is
-    not replaced. compares: whether changes of the file prevent its replacement. file: the open
-    file, None if no members are preserved.
+    preserves: whether other members are preserved; then a file that another process creates during
+    the run is not replaced. must_match: whether changes of the file prevent its replacement. file:
+    the open file, None if no members are preserved.
     """
 
     def __init__(self, target: Target) -> None:
         self._target, self._path, self._existed = target, target.path, target.exists
         self.preserves = target.member is not None and not target.only
-        self.compares = not target.only
+        self.must_match = not target.only
         self.file: File | None = None
         if not self.preserves:
             target.require_replaceable()
@@ -33,8 +33,8 @@ class OldFile:
     def read(self, parse: Callable[[File], T], default: T, content: str) -> T:
         """Open and parse the file; return `default` if no members are preserved.
 
-        content: the file's content with --only, for the hint. Raises OutputError for an invalid
-        file.
+        content: noun for the new file's content with --only, for the hint. Raises OutputError for
+        an invalid file.
         """
         if not (self.preserves and self._existed):
             return default
@@ -49,16 +49,16 @@ class OldFile:
             raise
 
     def copy(self, fd: int, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Copy preserved byte ranges of the old file: (start, stop, offset in the new one)."""
+        """Copy preserved byte ranges (start, stop, offset in the new file) of the current file."""
         assert self.file is not None, "members are preserved"
-        for start, stop, to in ranges:
-            if self.file.copy(start, stop - start, fd, to) < stop - start:
+        for start, stop, target_start in ranges:
+            if self.file.copy(start, stop - start, fd, target_start) < stop - start:
                 raise OutputError(f"{printable(self._path)} changed during the run")
 
     def recheck(self) -> None:
-        """Raise OutputError if others changed the file, whose changes would be lost.
+        """Raise OutputError if another process changed the file, as its changes would be lost.
 
-        Remote objects are also compared by the conditional request that replaces them.
+        The conditional request that replaces a remote object compares it again.
         """
         change = ""
         exists = not self._target.url and os.path.lexists(self._path)
@@ -67,7 +67,7 @@ class OldFile:
             change = self.file.change() or removed
         elif self.preserves and exists:
             change = "was created by another process during the run"
-        elif self.compares and exists:
+        elif self.must_match and exists:
             self._target.require_replaceable()
         if change:
             raise OutputError(f"{printable(self._path)} {change}")

@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from ndtool.publish.claims import LockObject
 
 
-class Shared(NamedTuple):
+class SharedOutput(NamedTuple):
     """Location of an unpublished output, for other processes that write to it.
 
     name: the output's name in messages. path: path of the file, or path or URL of the Zarr store.
-    within: the array's path in the store. start: the offset of its bytes in the file. For URLs,
-    pending: objects to be written last; lock: lock object, by which writers verify the store.
+    array_path: the array's path in the store. start: the offset of its bytes in the file. For URLs,
+    pending_metadata: objects to be written last; lock: the lock object, by which writers verify the
+    store.
     """
 
     name: str
     metadata: ArrayMetadata
     path: str
-    within: str
+    array_path: str
     start: int
-    pending: dict[str, bytes] | None = None
+    pending_metadata: dict[str, bytes] | None = None
     lock: LockObject | None = None
 
 
@@ -34,9 +35,9 @@ class SharedFile:
     """Writer of an array's bytes in a file that another process created."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedOutput) -> None:
         self.name, self.metadata, self._start = shared.name, shared.metadata, shared.start
         with os_errors(self.name, OutputError):
             self._fd = os.open(shared.path, os.O_WRONLY | os.O_CLOEXEC)

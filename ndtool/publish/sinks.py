@@ -10,12 +10,12 @@ from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, printable
 from ndtool.publish.newfile import NewFile, Pending, publish
-from ndtool.publish.shared import Shared
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Target
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.descriptors import (
-    CHUNK,
-    UNMAPPABLE,
+    BLOCK_SIZE,
+    NO_MMAP_ERRNOS,
     advise,
     failure,
     is_closed,
@@ -29,27 +29,27 @@ from ndtool.storage.descriptors import (
 )
 
 if TYPE_CHECKING:
-    from ndtool.publish.preserved import OldFile
+    from ndtool.publish.preserved import CurrentFile
 
 
 def commit(*sinks: Sink) -> None:
     """Complete all sinks, then publish their files together."""
-    publish([file for one in sinks if (file := one.finish()) is not None])
+    publish([file for sink in sinks if (file := sink.finish()) is not None])
 
 
 class StreamSink:
-    """Sink for standard output, a FIFO or a device: bytes in order, not revocable."""
+    """Sink for standard output, a FIFO or a device: bytes are written in order, irrevocably."""
 
     streamed = True
-    at_once = 1
+    concurrency = 1
     preserved = None
 
     def __init__(
-        self, fd: int, name: str, metadata: ArrayMetadata, header: bytes, owned: bool
+        self, fd: int, name: str, metadata: ArrayMetadata, header: bytes, owns_fd: bool
     ) -> None:
         self.name, self.metadata = name, metadata
         self._fd: int | None = fd
-        self._owned = owned
+        self._owns_fd = owns_fd
         self._header = header
         self._position = 0
 
@@ -59,7 +59,10 @@ class StreamSink:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write the next bytes of the data; a closed pipe raises BrokenPipeError."""
         if start != self._position or start + len(view) > self.metadata.nbytes:
-            raise ValueError(f"a stream at {self._position} cannot take bytes at {start}")
+            raise ValueError(
+                f"{len(view)} bytes at offset {start} cannot be appended at offset"
+                f" {self._position} of {self.metadata.nbytes} bytes"
+            )
         self._begin()
         self._send(view)
         self._position += len(view)
@@ -69,13 +72,13 @@ class StreamSink:
         if self._position != self.metadata.nbytes:
             raise ValueError(f"only {self._position} of {self.metadata.nbytes} bytes were written")
         fd, self._fd = self._fd, None
-        if fd is not None and self._owned:
+        if fd is not None and self._owns_fd:
             with os_errors(self.name, OutputError):
                 os.close(fd)
 
     def abort(self) -> None:
         fd, self._fd = self._fd, None
-        if fd is not None and self._owned:
+        if fd is not None and self._owns_fd:
             os.close(fd)
 
     def _begin(self) -> None:
@@ -98,11 +101,11 @@ class StreamSink:
 class Frame:
     """The bytes of a file before and after the array that is written to it.
 
-    start: the array's offset. total: bytes of the file. old: the file to be replaced, for formats
-    of several arrays, with the preserved members `names`. preserved: see Sink. clobbers: whether
-    the file is replaced even without clobber, as its members are preserved. is_first: whether
-    members would be preserved, but no file exists. compares: whether the old file must be
-    unchanged.
+    start: the array's offset. total: bytes of the file. current: the file to be replaced, for
+    formats of several arrays, with the preserved members `names`. preserved: see Sink. clobbers:
+    whether the file is replaced even without clobber, as its members are preserved. is_exclusive:
+    whether members would be preserved, but no file exists. must_match: whether the current file
+    must be unchanged.
     """
 
     def __init__(
@@ -110,28 +113,28 @@ class Frame:
         header: bytes,
         nbytes: int,
         offset: int = 0,
-        old: OldFile | None = None,
+        current: CurrentFile | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
-        self._header, self._offset, self.old = header, offset, old
+        self._header, self._offset, self.current = header, offset, current
         self.start = offset + len(header)
         self.total = self.start + nbytes
-        self.preserved = names if old is not None and old.file is not None else None
+        self.preserved = names if current is not None and current.file is not None else None
         self.clobbers = self.preserved is not None
-        self.is_first = old is not None and old.preserves and old.file is None
-        self.compares = old is not None and old.compares
+        self.is_exclusive = current is not None and current.preserves and current.file is None
+        self.must_match = current is not None and current.must_match
 
     def begin(self, fd: int) -> None:
         """Write the header, which does not depend on the data."""
         write_at(fd, self._offset, self._header)
 
     def finish(self, fd: int, name: str) -> None:
-        """Write the parts that depend on the data, once these are complete."""
+        """Write the bytes that depend on the data, once the data are complete."""
 
     def close(self) -> None:
-        """Close the old file, if it is open."""
-        if self.old is not None:
-            self.old.close()
+        """Close the current file, if it is open."""
+        if self.current is not None:
+            self.current.close()
 
 
 def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> None:
@@ -139,45 +142,45 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
 
     Model files require both. Packed elements must be the last of the file, which becomes shorter.
     """
-    swaps = dtype.order == ">" and dtype.unit > 1
-    if not swaps and dtype.bits % 8 == 0:
+    is_swapped = dtype.order == ">" and dtype.swap_size > 1
+    if not is_swapped and dtype.bits % 8 == 0:
         return
     from ndtool.engine import copies, packing
 
-    for offset in range(start, stop, CHUNK):  # a multiple of every unit and group
-        block = bytearray(read_at(fd, offset, min(CHUNK, stop - offset)))
-        if len(block) < min(CHUNK, stop - offset):
+    for offset in range(start, stop, BLOCK_SIZE):  # a multiple of all swap and group sizes
+        block = bytearray(read_at(fd, offset, min(BLOCK_SIZE, stop - offset)))
+        if len(block) < min(BLOCK_SIZE, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")
-        if swaps:
-            copies.swap_bytes(memoryview(block), dtype.unit)
+        if is_swapped:
+            copies.swap_bytes(memoryview(block), dtype.swap_size)
             write_at(fd, offset, block)
         else:
             packed = packing.pack(bytes(block), dtype.bits)
             write_at(fd, start + (offset - start) * dtype.bits // 8, packed)
-    if not swaps:
+    if not is_swapped:
         os.ftruncate(fd, start + -(-(stop - start) * dtype.bits // 8))
 
 
 class FileSink:
-    """Sink for a file that replaces the old one when published."""
+    """Sink for a file that replaces the current file when it is published."""
 
     streamed = False
-    at_once = 1
+    concurrency = 1
 
     def __init__(self, target: Target, metadata: ArrayMetadata, frame: Frame) -> None:
         self.name, self.metadata, self.preserved = target.path, metadata, frame.preserved
-        self._frame, self._dry = frame, target.dry
+        self._frame, self._is_dry_run = frame, target.is_dry_run
         self._view: memoryview | None = None
         clobber, condition = frame.clobbers or target.clobber, None
-        if frame.old is not None:
-            condition = frame.old.recheck
+        if frame.current is not None:
+            condition = frame.current.recheck
         elif target.exists and not target.only:
             condition = target.require_replaceable  # it may have become an archive
         with os_errors(self.name, OutputError):
-            self._file = target.new_file(clobber, frame.compares, condition, frame.is_first)
+            self._file = target.new_file(clobber, frame.must_match, condition, frame.is_exclusive)
             try:
                 reserve(self._file.descriptor, frame.total, self.name)
-                if not target.dry:
+                if not target.is_dry_run:
                     frame.begin(self._file.descriptor)
             except BaseException:
                 self._file.drop()
@@ -190,25 +193,27 @@ class FileSink:
             try:
                 self._view = map_bytes(fd, start, self.metadata.nbytes, writable=True)
             except OSError as exc:
-                if exc.errno not in UNMAPPABLE:
+                if exc.errno not in NO_MMAP_ERRNOS:
                     raise failure(exc, self.name, OutputError) from None
         return self._view
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of the data at offset `start`, in any order; thread-safe."""
         if start < 0 or start + len(view) > self.metadata.nbytes:
-            raise ValueError(f"{len(view)} bytes at {start} are not within {self.metadata.nbytes}")
+            raise ValueError(
+                f"{len(view)} bytes at offset {start} exceed the array of {self.metadata.nbytes}"
+            )
         try:  # `os_errors` would take longer than a small write
             write_at(self._file.descriptor, self._frame.start + start, view)
         except OSError as exc:
             raise failure(exc, self.name, OutputError) from None
 
-    def shared(self) -> Shared | None:
+    def share(self) -> SharedOutput | None:
         """Return the location where other processes can write, None if they cannot."""
         if not isinstance(self._file, NewFile):
             return None
-        path = self._file.shared(sweeps=not self._dry)
-        return Shared(self.name, self.metadata, path, "", self._frame.start)
+        path = self._file.share(cleans=not self._is_dry_run)
+        return SharedOutput(self.name, self.metadata, path, "", self._frame.start)
 
     def release(self, start: int, nbytes: int) -> None:
         """Start writeback of a byte range and drop it from the page cache."""
@@ -233,13 +238,13 @@ class FileSink:
 
 
 class DrySink:
-    """Placeholder, in a dry run, for a sink whose creation has side effects.
+    """The sink of a dry run, in place of a sink whose creation has side effects.
 
-    These are a FIFO or a device, whose reader would see it opened and closed, and a remote store.
-    It has no `write`. name, metadata, streamed, preserved: as in the actual sink.
+    Such sinks are a FIFO or a device, whose reader would see it opened and closed, and a remote
+    store. There is no `write`. name, metadata, streamed, preserved: as in the actual sink.
     """
 
-    at_once = 1
+    concurrency = 1
 
     def __init__(
         self, name: str, metadata: ArrayMetadata, streamed: bool, preserved: tuple[str, ...] | None
@@ -262,4 +267,4 @@ def standard_output(metadata: ArrayMetadata, header: bytes) -> StreamSink:
         is_open = False
     if not is_open:
         raise OutputError("standard output: it is closed")
-    return StreamSink(1, "standard output", metadata, header, owned=False)
+    return StreamSink(1, "standard output", metadata, header, owns_fd=False)

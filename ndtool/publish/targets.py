@@ -9,48 +9,50 @@ from typing import TYPE_CHECKING, NamedTuple
 from ndtool.arrays.source import ChunkLayout
 from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
 from ndtool.storage.descriptors import is_closed, is_protected, os_errors
-from ndtool.storage.local import is_store
+from ndtool.storage.local import is_zarr_store
 
 if TYPE_CHECKING:
     from ndtool.publish.newfile import Pending
     from ndtool.storage.http import Version
 
-LISTED = 10  # maximum number of arrays in an error message
-_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels
-_CODECS = {f"{name}:{level}" for name, most in _LEVELS.items() for level in range(most + 1)}
+MAX_LISTED = 10  # maximum number of arrays in an error message
+_MAX_LEVELS = {"zstd": 22, "blosc": 9, "gzip": 9}  # codecs and their highest levels
+_CODECS = {
+    f"{name}:{level}" for name, max_level in _MAX_LEVELS.items() for level in range(max_level + 1)
+}
 
 
 def codec(text: str) -> str:
     """Validate a codec such as `zstd:3` and return it; UsageError if it is unknown."""
-    if text not in _CODECS and text not in (*_LEVELS, "none"):
-        choice = ", ".join(f"{name}[:0..{most}]" for name, most in _LEVELS.items())
+    if text not in _CODECS and text not in (*_MAX_LEVELS, "none"):
+        choice = ", ".join(f"{name}[:0..{max_level}]" for name, max_level in _MAX_LEVELS.items())
         raise UsageError(f"{format_value(text)} is not a codec: expected {choice} or none")
     return text
 
 
 class Encoding(NamedTuple):
-    """Encoding options of a chunked output; None: those of data, else the format's default.
+    """Encoding options of a chunked output; None: as data is encoded, else the format's default.
 
-    codec: zstd, blosc, gzip or none, perhaps with `:level`. like: the chunk layout of data, None
-    for flat data. as_void: whether element types that the format lacks may be stored as void.
+    codec: zstd, blosc, gzip or none, perhaps with `:level`. data_layout: the chunk layout of data,
+    None for flat data. as_void: whether element types that the format lacks may be stored as void.
     """
 
     chunks: tuple[int, ...] | None = None
     shards: tuple[int, ...] | None = None
     codec: str | None = None
-    like: ChunkLayout | None = None
+    data_layout: ChunkLayout | None = None
     as_void: bool = True
 
     @property
-    def given(self) -> tuple[str, ...]:
-        """The options that were given."""
+    def options(self) -> tuple[str, ...]:
+        """The options that were passed, as on the command line."""
         return tuple(f"--{name}" for name in self._fields[:3] if getattr(self, name) is not None)
 
-    def refuse(self, argument: str) -> None:
-        """Raise UsageError if options were given, as the output has no chunks."""
-        if self.given:
+    def require_no_options(self, argument: str) -> None:
+        """Raise UsageError if options were passed, as the output has no chunks."""
+        if self.options:
             raise UsageError(
-                f"{' and '.join(self.given)}: {printable(argument)} has no chunks:"
+                f"{' and '.join(self.options)}: {printable(argument)} has no chunks:"
                 " expected a Zarr store or an HDF5 file, such as out.zarr"
             )
 
@@ -69,41 +71,48 @@ class Target(NamedTuple):
 
     path: str
     member: str | None
-    old: os.stat_result | None
+    current: os.stat_result | None
     clobber: bool = True
     sync: bool = False
     only: bool = False
     encoding: Encoding = Encoding()
     url: bool = False
     version: "Version | None" = None
-    dry: bool = False
-    names_in: Callable[[str], Sequence[str]] = lambda path: ()
+    is_dry_run: bool = False
+    list_arrays: Callable[[str], Sequence[str]] = lambda path: ()
     preserves: Callable[[str], bool] = lambda path: False
 
     @property
     def exists(self) -> bool:
         """Whether the file or object exists."""
-        return self.old is not None or self.version is not None
+        return self.current is not None or self.version is not None
 
     @property
     def is_file(self) -> bool:
         """Whether the output is a file or store, which can be replaced, not a FIFO or device."""
-        return self.old is None or stat.S_IFMT(self.old.st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+        return self.current is None or stat.S_IFMT(self.current.st_mode) in (
+            stat.S_IFREG,
+            stat.S_IFDIR,
+        )
 
     @property
     def is_store(self) -> bool:
         """Whether the path is a folder, which is a store."""
-        return self.old is not None and stat.S_ISDIR(self.old.st_mode)
+        return self.current is not None and stat.S_ISDIR(self.current.st_mode)
 
     def require_replaceable(self) -> None:
         """Raise OutputError if the file exists without clobber, or has several arrays."""
         if self.exists and not self.clobber:
-            raise exists(self.path)
+            raise exists_error(self.path)
         if not self.only and (self.version is not None or os.path.isfile(self.path)):
             _require_one_array(self)
 
     def new_file(
-        self, clobber: bool, compares: bool, condition: Callable[[], None] | None, is_first: bool
+        self,
+        clobber: bool,
+        must_match: bool,
+        condition: Callable[[], None] | None,
+        is_exclusive: bool,
     ) -> "Pending":
         """Return a file or upload that replaces the current file when published.
 
@@ -114,11 +123,11 @@ class Target(NamedTuple):
         if self.url:
             from ndtool.storage.upload import Upload
 
-            may_replace = clobber and not is_first
-            return Upload(self.path, self.version, may_replace, compares, condition)
+            may_replace = clobber and not is_exclusive
+            return Upload(self.path, self.version, may_replace, must_match, condition)
         from ndtool.publish.newfile import NewFile
 
-        return NewFile(self.path, self.old, clobber, self.sync, condition, is_first)
+        return NewFile(self.path, self.current, clobber, self.sync, condition, is_exclusive)
 
     def require_folder(self) -> None:
         """Raise OutputError if the folder is missing or not writable."""
@@ -138,13 +147,13 @@ def require_supported(path: str) -> None:
     letters is ignored, as it may be part of a number.
     """
     name = os.path.basename(path)
-    for part in (name if os.path.lexists(path) else name.partition(":")[0], name):
-        suffix = os.path.splitext(part)[1]
+    for file_name in (name if os.path.lexists(path) else name.partition(":")[0], name):
+        suffix = os.path.splitext(file_name)[1]
         if any(map(str.isalpha, suffix)) and ":" not in suffix:
-            raise unsupported(path, suffix)
+            raise unsupported_error(path, suffix)
 
 
-def unsupported(path: str, suffix: str) -> UsageError:
+def unsupported_error(path: str, suffix: str) -> UsageError:
     """Return the error for a suffix that is not one of an output format."""
     return UsageError(
         f"{printable(path)}: ndtool does not write {printable(suffix)}:"
@@ -159,15 +168,15 @@ def _require_one_array(target: Target) -> None:
     path, label = target.path, redact_urls(target.path)
     try:
         with os_errors(path, OutputError):
-            arrays = target.names_in(path)
+            arrays = target.list_arrays(path)
     except InputError as exc:
         hint = "--only replaces it in any case"
         raise OutputError(exc.message, hint=hint) from None
     if len(arrays) > 1:
-        more = (f"and {len(arrays) - LISTED} more",) if len(arrays) > LISTED else ()
+        more = (f"and {len(arrays) - MAX_LISTED} more",) if len(arrays) > MAX_LISTED else ()
         raise OutputError(
             f"{printable(label)} has {len(arrays)} arrays: which is to be written?",
-            places=(*(printable(name, 80) for name in arrays[:LISTED]), *more),
+            places=(*(printable(name, 80) for name in arrays[:MAX_LISTED]), *more),
             hint=f"name it, as {printable(label)}:{printable(arrays[0])}; " * target.preserves(path)
             + "--only replaces the whole file",
         )
@@ -179,7 +188,7 @@ def _require_one_array(target: Target) -> None:
         )
 
 
-def exists(target: str) -> OutputError:
+def exists_error(target: str) -> OutputError:
     """Return the error for a file that exists and may not be replaced."""
     return OutputError(f"{printable(target)} exists and may not be replaced")
 
@@ -194,7 +203,7 @@ def _status(path: str) -> os.stat_result | None:
     try:
         status = os.stat(path)
     except NotADirectoryError:
-        raise _no_folder(path) from None
+        raise _missing_folder_error(path) from None
     except FileNotFoundError:
         if os.path.islink(path):
             raise OutputError(
@@ -203,7 +212,7 @@ def _status(path: str) -> os.stat_result | None:
         if not os.path.basename(path):
             raise OutputError(f"{printable(path)}: expected a file name") from None
         if not os.path.exists(os.path.dirname(path) or "."):
-            raise _no_folder(path) from None
+            raise _missing_folder_error(path) from None
         return None
     except ValueError as exc:
         raise OutputError(f"{printable(path)} is not a valid file name: {exc}") from None
@@ -214,7 +223,7 @@ def _status(path: str) -> os.stat_result | None:
         (stat.S_ISBLK, "a block device"),
         (stat.S_ISSOCK, "a socket"),
     ):
-        if is_kind(status.st_mode) and not is_store(path):
+        if is_kind(status.st_mode) and not is_zarr_store(path):
             raise OutputError(f"{printable(path)} is {kind}: expected a file")
     # A rename needs no write permission on the file, but its owner has revoked it on purpose.
     if stat.S_ISREG(status.st_mode) and not os.access(path, os.W_OK):
@@ -224,7 +233,7 @@ def _status(path: str) -> os.stat_result | None:
     return status
 
 
-def _no_folder(path: str) -> OutputError:
+def _missing_folder_error(path: str) -> OutputError:
     """Return the error for a file whose folder does not exist."""
     return OutputError(
         f"{printable(path)}: there is no folder {printable(os.path.dirname(path))}",
@@ -236,10 +245,10 @@ def _require_removable(path: str, status: os.stat_result) -> None:
     """Raise OutputError if a rename may not replace a file (sticky folder, append-only)."""
     real = os.path.realpath(path)
     folder = os.stat(os.path.dirname(real))
-    sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
+    is_sticky = folder.st_mode & stat.S_ISVTX and os.geteuid() not in (
         0, folder.st_uid, status.st_uid,
     )  # fmt: skip
-    if sticky or is_protected(real) or is_protected(os.path.dirname(real)):
+    if is_sticky or is_protected(real) or is_protected(os.path.dirname(real)):
         raise OutputError(
             f"{printable(path)}: it cannot be replaced: {os.strerror(errno.EPERM)}",
             hint="it or its folder is append-only, or the folder is sticky and another user's",

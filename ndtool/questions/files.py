@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 from ndtool.analysis import records
 from ndtool.errors import UsageError
-from ndtool.inmemory.arguments import array, word
+from ndtool.inmemory.arguments import array, string
 from ndtool.options import (
     ArrayOrFile,
     Progress,
@@ -95,7 +95,7 @@ def model(
         return Model.from_record(records.model_record(models.nodes(model_path)))
     feeds: Any
     if isinstance(inputs, Mapping):
-        names = [word("a name in inputs", name) for name in inputs]
+        names = [string("a name in inputs", name) for name in inputs]
         feeds = {name: array(f"inputs[{name!r}]", inputs[name]) for name in names}
     else:
         feeds = path("inputs", inputs)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ndtool.notebook import Table
 from ndtool.questions.answers import Answer, Element, Origin, Output, Position, Typed, Value
-from ndtool.rules.shapes import written
+from ndtool.rules.shapes import format_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class Inspection(Answer):
         arrays = [
             (
                 array.name,
-                "none" if array.shape is None else f"{array.dtype}{written(array.shape)}",
+                "none" if array.shape is None else f"{array.dtype}{format_shape(array.shape)}",
                 array.order or "",
                 "" if array.bytes is None else str(array.bytes),
                 array.problem or ("yes" if array.mappable else "no"),

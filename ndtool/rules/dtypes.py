@@ -15,30 +15,30 @@ ARITHMETIC = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
 )  # fmt: skip
-# Element types that indices may have.
+# Element types of indices.
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-# ml_dtypes' types, with their sizes in bytes: NumPy has no code for them, .npy stores void.
+# ml_dtypes' types, with their sizes in bytes. NumPy has no codes for them; .npy stores void.
 EXTENDED = {"bfloat16": 2} | dict.fromkeys((
     "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz",
     "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "float6_e2m3fn",
     "float6_e3m2fn", "int1", "int2", "int4", "uint1", "uint2", "uint4",
 ), 1)  # fmt: skip
-# Types whose elements files of models pack: the bits of one. In memory an element has a byte.
+# Types that model files pack, with the bits per element; in memory, an element takes a byte.
 PACKED = {
     "int4": 4, "uint4": 4, "int2": 2, "uint2": 2,
     "float4_e2m1fn": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6,
 }  # fmt: skip
-_SIZES = {
+_ITEMSIZES = {
     "b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8, 12, 16), "c": (8, 16, 24, 32),
     "m": (8,), "M": (8,),
 }  # fmt: skip
-_WORDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
+_NAME_PREFIXES = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 _UNITS = {"Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"}  # of datetime64
 _DESCR = re.compile(r"([<>|=]?)([a-zA-Z])([0-9]+)(?:\[([0-9]*)([a-zA-Z]+)\])?")
 _KINDS = "biufcmMSUV"
-_DIGITS = 10  # of a number in a descr, at most
-_LARGEST = 2**31 - 1  # NumPy's limit for an itemsize, a field's axis and a unit's multiple
-_AXES = 64  # of a field: NumPy's limit
+_MAX_DIGITS = 10  # of a number in a descr
+_MAX_INT32 = 2**31 - 1  # NumPy's limit for an itemsize, a field's axis and a unit's multiple
+_MAX_FIELD_AXES = 64  # of a field: NumPy's limit
 
 
 class Dtype(NamedTuple):
@@ -56,17 +56,17 @@ class Dtype(NamedTuple):
     order: str
 
     @property
-    def swapped(self) -> bool:
+    def is_swapped(self) -> bool:
         """Whether the byte order is not the native one."""
         return self.order not in (NATIVE, "|")
 
     @property
     def bits(self) -> int:
-        """Bits of an element in files of models, which pack the types of less than a byte."""
+        """Bits per element in model files, which pack types smaller than a byte."""
         return PACKED.get(self.name, 8 * self.itemsize)
 
     @property
-    def unit(self) -> int:
+    def swap_size(self) -> int:
         """Bytes that a byte swap reverses: an element, half a complex number, or a character."""
         if self.order == "|":
             return 1
@@ -78,35 +78,37 @@ def from_code(code: str) -> Dtype:
     """Return the type of a descr such as "<f4", "|S3" or "<M8[ns]"."""
     dtype = _from_code(code)
     if not dtype.itemsize:
-        raise DtypeError(f"{code!r} has 0 bytes per element: valid 1..{_LARGEST}")
+        raise DtypeError(f"{code!r} has 0 bytes per element: valid 1..{_MAX_INT32}")
     return dtype
 
 
 def _from_code(code: str) -> Dtype:
-    """Return the type of a descr; a field may also be text or void of 0 bytes."""
+    """Return the type of a descr, perhaps text or void of 0 bytes, which fields may have."""
     match = _DESCR.fullmatch(code)
     order, kind, digits, count, unit = match.groups() if match else ("",) * 5
     is_known = kind and kind in _KINDS and (unit is None or unit in _UNITS)
-    is_counted = not count or (count[0] != "0" and _is_number(count))
-    if not (is_known and _is_number(digits) and is_counted):
+    is_valid_count = not count or (count[0] != "0" and _is_decimal(count))
+    if not (is_known and _is_decimal(digits) and is_valid_count):
         raise DtypeError(f"{code!r} is not an element type: expected one like '<f4'")
     size = int(digits)
-    is_valid_unit = unit is None or (kind in "mM" and int(count or 1) <= _LARGEST)
-    if size not in _SIZES.get(kind, (size,)) or not is_valid_unit:
+    is_valid_unit = unit is None or (kind in "mM" and int(count or 1) <= _MAX_INT32)
+    if size not in _ITEMSIZES.get(kind, (size,)) or not is_valid_unit:
         raise DtypeError(f"{code!r} is not an element type that NumPy has")
     itemsize = 4 * size if kind == "U" else size
-    if itemsize > _LARGEST:
-        raise DtypeError(f"{code!r} has {itemsize} bytes per element: valid 1..{_LARGEST}")
+    if itemsize > _MAX_INT32:
+        raise DtypeError(f"{code!r} has {itemsize} bytes per element: valid 1..{_MAX_INT32}")
     if kind in "SVb" or (itemsize == 1 and kind in "iu"):
         order = "|"
     elif order not in ("<", ">"):  # "|" too: NumPy reads it as native
         order = NATIVE
-    period = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
-    return Dtype(_name(kind, size) + period, f"{order}{kind}{size}{period}", itemsize, kind, order)
+    unit_suffix = f"[{'' if count in (None, '1') else count}{unit}]" if unit else ""
+    return Dtype(
+        _name(kind, size) + unit_suffix, f"{order}{kind}{size}{unit_suffix}", itemsize, kind, order
+    )
 
 
 def integer_range(bits: int, is_signed: bool) -> tuple[int, int]:
-    """Return the lowest and the highest integer of a number of bits.
+    """Return the lowest and the highest integer with `bits` bits.
 
     >>> integer_range(8, True)
     (-128, 127)
@@ -114,8 +116,8 @@ def integer_range(bits: int, is_signed: bool) -> tuple[int, int]:
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if is_signed else (0, (1 << bits) - 1)
 
 
-def _is_number(digits: str) -> bool:
-    return len(digits) <= _DIGITS and (digits[0] != "0" or digits == "0")
+def _is_decimal(digits: str) -> bool:
+    return len(digits) <= _MAX_DIGITS and (digits[0] != "0" or digits == "0")
 
 
 def _name(kind: str, size: int) -> str:
@@ -123,10 +125,10 @@ def _name(kind: str, size: int) -> str:
         return "timedelta64" if kind == "m" else "datetime64"
     if kind == "b":
         return "bool"
-    return f"{_WORDS[kind]}{8 * size}" if kind in _WORDS else f"{kind}{size}"
+    return f"{_NAME_PREFIXES[kind]}{8 * size}" if kind in _NAME_PREFIXES else f"{kind}{size}"
 
 
-_CODES = {_name(kind, size): f"{kind}{size}" for kind in _SIZES for size in _SIZES[kind]}
+_CODES = {_name(kind, size): f"{kind}{size}" for kind in _ITEMSIZES for size in _ITEMSIZES[kind]}
 
 
 def from_descr(descr: Any) -> Dtype:
@@ -160,54 +162,55 @@ def _field_type(descr: Any) -> tuple[Any, int]:
     if isinstance(descr, list):
         return _record(descr)
     if isinstance(descr, tuple) and len(descr) == 2:
-        return _repeated(*descr)
+        return _subarray(*descr)
     raise DtypeError("a field is neither of an element type nor a list of fields")
 
 
-def _repeated(descr: Any, shape: Any) -> tuple[Any, int]:
-    """Return descr and bytes of a field with a shape, which is an int or a tuple."""
-    item, size = _field_type(descr)
+def _subarray(descr: Any, shape: Any) -> tuple[Any, int]:
+    """Return the descr and the bytes of a subarray field; shape: an int or a tuple."""
+    element, size = _field_type(descr)
     sizes = shape if isinstance(shape, tuple) else (shape,)
-    if any(type(d) is not int or not 0 <= d <= _LARGEST for d in sizes):
+    if any(type(d) is not int or not 0 <= d <= _MAX_INT32 for d in sizes):
         raise DtypeError(
-            f"a field's shape is {format_value(shape)}: expected sizes of 0..{_LARGEST}"
+            f"a field's shape is {format_value(shape)}: expected sizes of 0..{_MAX_INT32}"
         )
     if not size:
         raise DtypeError("a field of 0 bytes has a shape: expected at least one byte")
     count = prod(sizes)
     # Strides must fit into 64 bits; NumPy computes them with axes of 0 counted as 1.
-    if len(sizes) > _AXES or prod(d or 1 for d in sizes) >= 2**63:
+    if len(sizes) > _MAX_FIELD_AXES or prod(d or 1 for d in sizes) >= 2**63:
         raise DtypeError(
-            f"a field's shape is {format_value(shape)}: valid up to {_AXES} axes, 2^63 - 1"
+            f"a field's shape is {format_value(shape)}: valid up to {_MAX_FIELD_AXES} axes, 2^63"
+            " - 1"
         )
-    if max(count, size * count) > _LARGEST:
-        raise DtypeError(f"a field has more than {_LARGEST} bytes")
-    return ((item, sizes) if sizes else item), size * count
+    if max(count, size * count) > _MAX_INT32:
+        raise DtypeError(f"a field has more than {_MAX_INT32} bytes")
+    return ((element, sizes) if sizes else element), size * count
 
 
 def _record(fields: list[Any]) -> tuple[list[Any], int]:
-    """Return descr and bytes of a record, given as a list of (name, descr[, shape])."""
+    """Return the descr and the bytes of a record with fields (name, descr[, shape])."""
     result: list[Any] = []
     size = end = 0
-    names_seen: set[str] = set()
+    used_names: set[str] = set()
     for field in fields:
         if not isinstance(field, tuple) or len(field) not in (2, 3):
             raise DtypeError("a field is not a (name, descr) or (name, descr, shape) tuple")
-        item, nbytes = _field_type(field[1]) if len(field) == 2 else _repeated(*field[1:])
+        descr, nbytes = _field_type(field[1]) if len(field) == 2 else _subarray(*field[1:])
         size += nbytes
-        if size > _LARGEST:
-            raise DtypeError(f"a record has more than {_LARGEST} bytes")
-        if field[0] == "" and _is_padding(item):
+        if size > _MAX_INT32:
+            raise DtypeError(f"a record has more than {_MAX_INT32} bytes")
+        if field[0] == "" and _is_padding(descr):
             continue
         result += _padding(size - nbytes - end)
-        shape = item if isinstance(item, tuple) else (item,)
-        result.append((_field_name(field[0], names_seen), *shape))
+        shape = descr if isinstance(descr, tuple) else (descr,)
+        result.append((_field_name(field[0], used_names), *shape))
         end = size
     return result + _padding(size - end), size
 
 
 def _is_padding(item: Any) -> bool:
-    """Whether NumPy's reader takes a field without a name as padding."""
+    """Whether NumPy reads a field without a name as padding."""
     return isinstance(item, tuple) or (isinstance(item, str) and item.startswith("|V"))
 
 
@@ -215,7 +218,7 @@ def _padding(nbytes: int) -> list[tuple[str, str]]:
     return [("", f"|V{nbytes}")] if nbytes else []
 
 
-def _field_name(name: Any, names_seen: set[str]) -> Any:
+def _field_name(name: Any, used_names: set[str]) -> Any:
     """Return a field's name or (title, name); DtypeError for a duplicate."""
     title, name_text = name if isinstance(name, tuple) and len(name) == 2 else (None, name)
     if not isinstance(name_text, str) or not isinstance(title, str | None):
@@ -223,16 +226,16 @@ def _field_name(name: Any, names_seen: set[str]) -> Any:
             f"a field is called {format_value(name)}: expected a name or (title, name)"
         )
     for text in (name_text,) if title is None else (name_text, title):
-        if text in names_seen:
+        if text in used_names:
             raise DtypeError(f"two fields have the name or title {text!r}: all must differ")
-        names_seen.add(text)
+        used_names.add(text)
     return name_text if title is None else (title, name_text)
 
 
 def from_name(name: str) -> Dtype:
     """Return the type of a name such as "float32", "bfloat16" or a code such as "U5"."""
     if name in EXTENDED:
-        return _void(name, EXTENDED[name])
+        return _void_type(name, EXTENDED[name])
     if name in _CODES:
         return from_code(NATIVE + _CODES[name])
     for kind, prefix in (("m", "timedelta64"), ("M", "datetime64")):
@@ -242,7 +245,7 @@ def from_name(name: str) -> Dtype:
 
 
 def little_endian(name: str) -> Dtype:
-    """Return the little-endian type of a name, as model files store it."""
+    """Return the type of a name in little-endian byte order, as in model files."""
     dtype = from_name(name)
     if dtype.order == "|":
         return dtype
@@ -250,7 +253,7 @@ def little_endian(name: str) -> Dtype:
 
 
 def require_one_of(dtype: Dtype, names: Iterable[str], owner: str) -> None:
-    """Raise DtypeError unless `dtype` is one of `names`, the types that a file `owner` can hold."""
+    """Raise DtypeError unless `names`, the types that a file `owner` can store, has `dtype`."""
     names = list(names)
     if dtype.name not in names:
         void = dtype.kind == "V" and dtype.name not in (*EXTENDED, "struct")
@@ -260,7 +263,7 @@ def require_one_of(dtype: Dtype, names: Iterable[str], owner: str) -> None:
         )
 
 
-def _void(name: str, size: int) -> Dtype:
+def _void_type(name: str, size: int) -> Dtype:
     """Return a named type that NumPy stores as void."""
     return Dtype(name, f"|V{size}", size, "V", NATIVE if size > 1 else "|")
 
@@ -273,7 +276,7 @@ def from_numpy(dtype: Any) -> Dtype:
     if not dtype.itemsize:
         raise DtypeError(f"dtype {dtype} has 0 bytes per element: it must have at least one")
     if dtype.isbuiltin == 2:  # of another package: void with its name
-        void = _void(dtype.name, dtype.itemsize)
+        void = _void_type(dtype.name, dtype.itemsize)
         return void._replace(order=">") if dtype.str.startswith(">") else void
     if dtype.names is not None:
         return Dtype("struct", dtype, dtype.itemsize, "V", "|")
@@ -283,7 +286,7 @@ def from_numpy(dtype: Any) -> Dtype:
 
 
 class DefaultType(str):
-    """A type name for void elements that arrays of other types ignore."""
+    """The name of a type that applies to void elements only; other elements ignore it."""
 
 
 def view_as(dtype: Dtype, name: str) -> Dtype:

@@ -9,44 +9,50 @@ from ndtool.rules.plans import Shape
 Box = tuple[tuple[int, int], ...]  # (start, stop) of a block along every axis
 
 
-def blocks_along(shape: Shape, grid: Shape) -> Shape:
+def grid_shape(shape: Shape, block_shape: Shape) -> Shape:
     """Return the number of blocks along every axis.
 
-    >>> blocks_along((5, 4), (2, 4))
+    >>> grid_shape((5, 4), (2, 4))
     (3, 1)
     """
-    return tuple(-(-size // max(1, step)) for size, step in zip(shape, grid, strict=True))
+    return tuple(
+        -(-size // max(1, block_size)) for size, block_size in zip(shape, block_shape, strict=True)
+    )
 
 
-def blocks(shape: Shape, grid: Shape) -> int:
+def count_blocks(shape: Shape, block_shape: Shape) -> int:
     """Return the number of blocks of a grid.
 
-    >>> blocks((5, 4), (2, 4))
+    >>> count_blocks((5, 4), (2, 4))
     3
     """
-    return prod(blocks_along(shape, grid))
+    return prod(grid_shape(shape, block_shape))
 
 
-def box(shape: Shape, grid: Shape, number: int) -> Box:
-    """Return the start and stop of a block along every axis.
+def box(shape: Shape, block_shape: Shape, index: int) -> Box:
+    """Return (start, stop) along every axis of a block, by its row-major index in the grid.
 
     >>> box((5, 4), (2, 4), 2)
     ((4, 5), (0, 4))
     """
     bounds = []
-    along = blocks_along(shape, grid)
-    for size, step, count in zip(reversed(shape), reversed(grid), reversed(along), strict=True):
-        number, coordinate = divmod(number, count)
-        bounds.append((coordinate * step, min(size, (coordinate + 1) * step)))
+    counts = grid_shape(shape, block_shape)
+    for size, block_size, count in zip(
+        reversed(shape), reversed(block_shape), reversed(counts), strict=True
+    ):
+        index, coordinate = divmod(index, count)
+        bounds.append((coordinate * block_size, min(size, (coordinate + 1) * block_size)))
     return tuple(reversed(bounds))
 
 
-def coordinates(bounds: Box, grid: Shape) -> Shape:
-    """Return the position in a grid of the block that has the first element of a box."""
-    return tuple(start // step for (start, _), step in zip(bounds, grid, strict=True))
+def coordinates(bounds: Box, block_shape: Shape) -> Shape:
+    """Return the grid coordinates of the block that contains the first element of a box."""
+    return tuple(
+        start // block_size for (start, _), block_size in zip(bounds, block_shape, strict=True)
+    )
 
 
-def sizes(bounds: Box) -> Shape:
+def box_shape(bounds: Box) -> Shape:
     """Return the shape of a block."""
     return tuple(stop - first for first, stop in bounds)
 
@@ -57,15 +63,15 @@ def byte_ranges(shape: Shape, bounds: Box, itemsize: int) -> Iterator[tuple[int,
     >>> list(byte_ranges((5, 4), ((4, 5), (1, 3)), 8))
     [(136, 0, 16)]
     """
-    length, axis, step = itemsize, len(shape), itemsize
-    while axis and length == step:  # a complete axis extends the byte range
+    length, axis, extent = itemsize, len(shape), itemsize
+    while axis and length == extent:  # a complete axis extends the byte range
         axis -= 1
         length *= bounds[axis][1] - bounds[axis][0]
-        step *= shape[axis]
-    steps = [itemsize * prod(shape[d + 1 :]) for d in range(len(shape))]
-    inner = sum(bounds[d][0] * steps[d] for d in range(axis, len(shape)))
+        extent *= shape[axis]
+    strides = [itemsize * prod(shape[d + 1 :]) for d in range(len(shape))]
+    inner = sum(bounds[d][0] * strides[d] for d in range(axis, len(shape)))
     ranges = (range(first, stop) for first, stop in bounds[:axis])
-    for number, position in enumerate(product(*ranges)):
-        outer = sum(i * s for i, s in zip(position, steps, strict=False))
+    for row, position in enumerate(product(*ranges)):
+        outer = sum(i * s for i, s in zip(position, strides, strict=False))
         if length:
-            yield outer + inner, number * length, length
+            yield outer + inner, row * length, length

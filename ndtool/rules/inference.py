@@ -1,4 +1,4 @@
-"""Type and shape inference for a call: types, shapes, attributes and a spec in, a plan out."""
+"""Type and shape inference: a plan from the types, shapes, attributes and spec of a call."""
 
 import re
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from ndtool.rules.trace import Step, Trace
 
 
 class Input(NamedTuple):
-    """Type and shape of an input; name: the argument, or the role of an array in memory."""
+    """The type and shape of an input; name: the argument, or the role of an array in memory."""
 
     name: str
     dtype: Dtype
     shape: Shape
 
-    def viewed_as(self, dtype: str | None) -> "Input":
+    def view_as(self, dtype: str | None) -> "Input":
         """Return the input with void elements reinterpreted as `dtype`."""
         if dtype is None:
             return self
@@ -46,17 +46,17 @@ class Input(NamedTuple):
         return prod(self.shape)
 
     @property
-    def described(self) -> str:
-        """The name, and the type and shape unless the name consists of them."""
-        described = shapes.described(self.dtype, self.shape)
-        return described if self.name == described else f"{argument_name(self.name)}: {described}"
+    def description(self) -> str:
+        """The name, the type and the shape, without the name if it is the same text."""
+        text = shapes.format_type(self.dtype, self.shape)
+        return text if self.name == text else f"{argument_name(self.name)}: {text}"
 
 
 Inputs = dict[str, Input]  # by the standards' names: data, indices, updates
 
 
 class Inference(NamedTuple):
-    """Result of inference: the spec's row, the trace of every rule, the plan of shapes."""
+    """The result of inference: the row of the spec, the trace of rules, the plan."""
 
     operator: str
     spec: str
@@ -82,7 +82,7 @@ class Inference(NamedTuple):
 
     @property
     def requires_distinct(self) -> bool:
-        """Whether two index tuples that select the same are an error."""
+        """Whether duplicate index tuples are an error."""
         return self.attributes.duplicates == "error"
 
     @property
@@ -91,9 +91,9 @@ class Inference(NamedTuple):
         return next(iter(self.inputs.values())).dtype
 
     @property
-    def filling(self) -> bytes:
-        """The bytes of the fill value, for indices out of bounds in mode "fill"."""
-        return filling.element(self.attributes.fill, self.dtype)
+    def fill_bytes(self) -> bytes:
+        """The bytes of the fill value, which mode "fill" and pad use."""
+        return filling.encode(self.attributes.fill, self.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -101,28 +101,28 @@ class Inference(NamedTuple):
 
 
 def handling_of(attributes: Attributes, row: specs.Row, indices: Dtype) -> Handling:
-    """Return the handling of indices; without a pad that no index of the type can equal."""
+    """Return how indices are handled, without a pad that is outside the range of their type."""
     pad, bits = attributes.pad, 8 * indices.itemsize
     lowest, highest = (0, 1 << bits) if indices.kind == "u" else (-1 << bits - 1, 1 << bits - 1)
-    pads = pad is not None and lowest <= pad < highest
-    return Handling(attributes.out_of_bounds, pad if pads else None, row.negatives)
+    is_reachable = pad is not None and lowest <= pad < highest
+    return Handling(attributes.out_of_bounds, pad if is_reachable else None, row.negatives)
 
 
 def infer(
     operator: str,
     inputs: Inputs,
-    attributes: Attributes = Attributes(),  # noqa: B008 - a value that never changes
+    attributes: Attributes = Attributes(),  # noqa: B008 - immutable
     spec: str = "ndtool",
     dtype: str | None = None,
 ) -> Inference:
     """Infer the output of an operator.
 
-    dtype: the actual type of void elements of data and updates. Raises RuleError, with the trace so
-    far, or DtypeError, both with the inputs in `places`; UsageError for an unknown reduction or
-    spec.
+    dtype: the actual type of void elements of data and updates. Raises RuleError with the trace up
+    to the broken rule, or DtypeError, both with the inputs in `places`; UsageError for an unknown
+    reduction or spec.
     """
     inputs = {
-        role: value if role.endswith("indices") else value.viewed_as(dtype)
+        role: value if role.endswith("indices") else value.view_as(dtype)
         for role, value in inputs.items()
     }
     types = {role: value.dtype for role, value in inputs.items()}
@@ -133,8 +133,8 @@ def infer(
         name_inputs(error, inputs)
         error.hint = (
             error.hint
-            or _swapped(operator, inputs, attributes, spec)
-            or _fitting(operator, inputs, attributes)
+            or _swap_hint(operator, inputs, attributes, spec)
+            or _operator_hint(operator, inputs, attributes)
         )
         raise
     return Inference(operator, spec, attributes, inputs, row, trace, plan)
@@ -147,7 +147,7 @@ def check(
     attributes: Attributes,
     spec: str,
 ) -> tuple[specs.Row, Trace, Plan]:
-    """Check types against a spec, then infer shapes; errors name inputs by role only."""
+    """Check types against a spec, then infer shapes; errors name inputs only by their roles."""
     plan: Plan
     if operator in LOWERED:
         row = tensorscatter.accept(spec, types, attributes.mode)
@@ -155,27 +155,28 @@ def check(
         plan = lowering.plan
     else:
         row = specs.accept(spec, operator, types, attributes)
-        filling.element(attributes.fill, types["data"])
+        filling.encode(attributes.fill, types["data"])
         trace, plan = shapes.infer(operator, sizes, attributes)
-    assumed = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
-    return row, trace._replace(steps=trace.steps + assumed), plan
+    assumed_steps = check_bytes(plan, next(iter(types.values())).itemsize, trace.sizes)
+    return row, trace._replace(steps=trace.steps + assumed_steps), plan
 
 
 def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[Step, ...]:
     """Raise RuleError for an output of more than 2^63 - 1 bytes.
 
-    sizes: the assumptions about named sizes. If one may be 0, return the rule as an assumed step.
+    sizes: the assumptions about symbolic sizes. If one of them may be 0, the rule is returned as an
+    assumed step.
     """
     size = prod(plan.output) * itemsize
-    if int(size) <= shapes.MOST:
+    if int(size) <= shapes.MAX_SIZE:
         return ()
-    empty = (sizes or Sizes()).may_be_empty(size)
-    if not empty:
+    empty_names = (sizes or Sizes()).may_be_empty(size)
+    if not empty_names:
         raise RuleError(
-            f"the output {shapes.written(plan.output)} would have {format_integer(size)} bytes:"
-            " at most 2^63 - 1 fit"
+            f"the output {shapes.format_shape(plan.output)} would have {format_integer(size)}"
+            " bytes: at most 2^63 - 1 fit"
         )
-    sentence = f"the output has no elements: {' or '.join(empty)} is 0"
+    sentence = f"the output has no elements: {' or '.join(empty_names)} is 0"
     return (
         Step("bytes of output < 2^63", f"{format_integer(size)} < 2^63", "assumed", (sentence,)),
     )
@@ -184,17 +185,19 @@ def check_bytes(plan: Plan, itemsize: int, sizes: Sizes | None = None) -> tuple[
 def name_inputs(error: NdtoolError, inputs: Inputs) -> None:
     """Add the names of the inputs to an error that names only their roles."""
     if isinstance(error, BoundsError):
-        lowered = "write_indices" in inputs
-        name, dtype, _ = inputs["write_indices" if lowered else "indices"]
-        error.name(argument_name(name), argument_name(inputs["past" if lowered else "data"].name))
+        is_lowered = "write_indices" in inputs
+        name, dtype, _ = inputs["write_indices" if is_lowered else "indices"]
+        error.name(
+            argument_name(name), argument_name(inputs["past" if is_lowered else "data"].name)
+        )
         if not error.hint and not is_literal(name):
-            error.hint = mistakes.likeliest(error.value, error.size, dtype)
+            error.hint = mistakes.likeliest_cause(error.value, error.size, dtype)
     elif isinstance(error, DuplicatesError):
         error.name(argument_name(inputs["indices"].name))
     elif isinstance(error, RuleError | DtypeError):
-        error.places = tuple(f"{role} {value.described}" for role, value in inputs.items())
-        if error.hint.endswith(shapes.PLAIN):
-            names = _quoted(inputs["data"].name), _quoted(inputs["indices"].name)
+        error.places = tuple(f"{role} {value.description}" for role, value in inputs.items())
+        if error.hint.endswith(shapes.GATHER_COMMAND):
+            names = _quote_argument(inputs["data"].name), _quote_argument(inputs["indices"].name)
             error.hint = error.hint.removesuffix("DATA INDICES") + " ".join(names)
 
 
@@ -203,9 +206,9 @@ def is_literal(name: str) -> bool:
     return name.lstrip()[:1] == "["
 
 
-def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
-    """Return the hint to swap inputs, "" unless one permutation of the fewest inputs fits."""
-    roles, fitting = tuple(inputs), []
+def _swap_hint(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -> str:
+    """Return the hint to swap inputs, "" unless a unique minimal permutation is valid."""
+    roles, permuted = tuple(inputs), []
     for order in list(permutations(roles))[1:]:
         types = {role: inputs[name].dtype for role, name in zip(roles, order, strict=True)}
         sizes = {role: inputs[name].shape for role, name in zip(roles, order, strict=True)}
@@ -213,16 +216,16 @@ def _swapped(operator: str, inputs: Inputs, attributes: Attributes, spec: str) -
             check(operator, types, sizes, attributes, spec)
         except NdtoolError:
             continue
-        fitting.append([pair for pair in zip(order, roles, strict=True) if pair[0] != pair[1]])
-    smallest = min(map(len, fitting), default=0)
-    candidates = [swaps for swaps in fitting if len(swaps) == smallest]
+        permuted.append([pair for pair in zip(order, roles, strict=True) if pair[0] != pair[1]])
+    smallest = min(map(len, permuted), default=0)
+    candidates = [swaps for swaps in permuted if len(swaps) == smallest]
     if len(candidates) != 1:
         return ""
     return "swapped? " + ", ".join(f"{name} would fit as {role}" for name, role in candidates[0])
 
 
-# Operators to suggest if the shapes do not fit the operator of the call.
-_RELATED = {
+# Operators to suggest if the shapes are invalid for the operator of the call.
+_ALTERNATIVES = {
     "scatter_nd": ("scatter", "scatter_elements"),
     "scatter": ("scatter_nd", "scatter_elements"),
     "scatter_elements": ("scatter", "scatter_nd"),
@@ -231,37 +234,52 @@ _RELATED = {
 }
 
 
-def _fitting(operator: str, inputs: Inputs, attributes: Attributes) -> str:
-    """Return the hint at another operator that the shapes fit, "" if there is none."""
+def _operator_hint(operator: str, inputs: Inputs, attributes: Attributes) -> str:
+    """Return the hint at another operator for which the shapes are valid, "" if there is none."""
     types = {role: value.dtype for role, value in inputs.items()}
     sizes = {role: value.shape for role, value in inputs.items()}
-    names = " ".join(_quoted(value.name) for value in inputs.values())
+    names = " ".join(_quote_argument(value.name) for value in inputs.values())
     try:
         check(operator, types, sizes, attributes, "ndtool")
-        return ""  # another argument was refused
+        return ""  # the error is about another argument
     except NdtoolError:
         pass
-    for related in _RELATED.get(operator, ()):
-        other = OPERATORS[related]
+    for alternative in _ALTERNATIVES.get(operator, ()):
+        alternative_operator = OPERATORS[alternative]
         axes: Sequence[int | None] = (attributes.axis,)
-        if attributes.axis is None and "axis" in other.attributes:
+        if attributes.axis is None and "axis" in alternative_operator.attributes:
             axes = range(len(sizes["data"]))
         for axis in axes:
-            changed = attributes._replace(axis=axis)
+            alternative_attributes = attributes._replace(axis=axis)
             try:
-                check(related, types, sizes, changed, "ndtool")
+                check(alternative, types, sizes, alternative_attributes, "ndtool")
             except NdtoolError:
                 continue
             flags = f" --axis {axis}" if axis else ""
-            flags += f" --batch-dims {changed.batch_dims}" if changed.batch_dims else ""
-            flags += f" --reduction {changed.reduction}" if changed.reduction != "none" else ""
-            flags += "" if changed.include_self else " --no-include-self"
-            flags += f" --duplicates {changed.duplicates}" if changed.duplicates != "last" else ""
-            return f"{_MEANT[related]} the shapes fit: ndtool {other.command} {names}{flags}"
+            flags += (
+                f" --batch-dims {alternative_attributes.batch_dims}"
+                if alternative_attributes.batch_dims
+                else ""
+            )
+            flags += (
+                f" --reduction {alternative_attributes.reduction}"
+                if alternative_attributes.reduction != "none"
+                else ""
+            )
+            flags += "" if alternative_attributes.include_self else " --no-include-self"
+            flags += (
+                f" --duplicates {alternative_attributes.duplicates}"
+                if alternative_attributes.duplicates != "last"
+                else ""
+            )
+            return (
+                f"{_QUESTIONS[alternative]} the shapes fit: ndtool {alternative_operator.command}"
+                f" {names}{flags}"
+            )
     return ""
 
 
-_MEANT = {
+_QUESTIONS = {
     "gather": "plain numbers of rows?",
     "scatter": "plain numbers of rows?",
     "scatter_nd": "index tuples?",
@@ -269,7 +287,7 @@ _MEANT = {
 }
 
 
-def _quoted(name: str) -> str:
+def _quote_argument(name: str) -> str:
     """Return an argument quoted for a shell."""
     is_safe = re.fullmatch(r"[\w./:@%+=,-]+", name, re.ASCII)
     return name if is_safe else "'" + printable(name).replace("'", "'\\''") + "'"

@@ -1,6 +1,6 @@
-"""Guesses at the cause of wrong indices: a lost sign, swapped bytes, NaN, padding.
+"""Likely causes of invalid indices: a lost sign, swapped bytes, NaN, padding.
 
-Errors, warnings and `stats` share them.
+Hints of errors, warnings and `stats` report them.
 """
 
 from __future__ import annotations
@@ -9,60 +9,63 @@ from collections.abc import Sequence
 
 from ndtool.rules.dtypes import Dtype
 
-_WIDTHS = (16, 32, 64)
-_LOWEST = (-(2**31), -(2**63))
+_BIT_WIDTHS = (16, 32, 64)
+_LOWEST_INTEGERS = (-(2**31), -(2**63))
 
 
-def likely(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
-    """Return likely causes of indices that are out of bounds, the likeliest first.
+def likely_causes(values: Sequence[tuple[int, int]], dtype: Dtype) -> list[str]:
+    """Return likely causes of indices out of bounds, the likeliest first.
 
     values: some of the indices, each with the size of its axis. dtype: the type of the indices.
     """
     first, _ = values[0]
     guesses = []
-    if any(value in _LOWEST for value, _ in values):
+    if any(value in _LOWEST_INTEGERS for value, _ in values):
         guesses.append("NaN converts to the lowest integer: were the indices floats?")
-    for bits in _WIDTHS:
+    for bits in _BIT_WIDTHS:
         if all(2**bits - size <= value < 2**bits > 2 * size for value, size in values):
             guesses.append(f"{first} is {first - 2**bits} as uint{bits}: was a sign lost?")
-    if dtype.itemsize > 1 and all(-size <= _swapped(value, dtype) < size for value, size in values):
+    if dtype.itemsize > 1 and all(
+        -size <= _swap_bytes(value, dtype) < size for value, size in values
+    ):
         guesses.append(
-            f"{first} is {_swapped(first, dtype)} with its bytes swapped: is the byte order wrong?"
+            f"{first} is {_swap_bytes(first, dtype)} with its bytes swapped: is the byte order"
+            " wrong?"
         )
     return guesses
 
 
-def likeliest(value: int, size: int, dtype: Dtype) -> str:
-    """Return the likeliest cause of one index out of bounds, "" if a match may be chance.
+def likeliest_cause(value: int, size: int, dtype: Dtype) -> str:
+    """Return the likeliest cause of an index out of bounds, "" if a match may be chance.
 
     A match counts if at most one of 128 values of the type would match.
     """
-    bits = min((n for n in _WIDTHS if abs(value) < 2**n), default=64)
-    rare = 2 * size <= 2 ** (min(bits, 8 * dtype.itemsize) - 7)
-    if not rare and value not in (*_LOWEST, *(2**n - 1 for n in _WIDTHS)):
+    bits = min((n for n in _BIT_WIDTHS if abs(value) < 2**n), default=64)
+    is_significant = 2 * size <= 2 ** (min(bits, 8 * dtype.itemsize) - 7)
+    if not is_significant and value not in (*_LOWEST_INTEGERS, *(2**n - 1 for n in _BIT_WIDTHS)):
         return ""
-    return next(iter(likely([(value, size)], dtype)), "")
+    return next(iter(likely_causes([(value, size)], dtype)), "")
 
 
-def padding(count: int, total: int, looked_at: str = "", components: int = 1) -> str:
+def padding_warning(count: int, total: int, sample: str = "", components: int = 1) -> str:
     """Return the warning that -1 may be padding, "" if it occurs only once.
 
-    count, total: how many indices, or index tuples, are -1 in every component, and of how many. A
-    tuple such as [2, -1] is no padding. looked_at: describes the sample, "" for all.
+    count: the number of indices, or of index tuples, that are -1 in every component; a tuple such
+    as [2, -1] is no padding. total: the number of all. sample: describes a sample, "" for all.
     """
     if count < 2:  # a single -1 means the last element
         return ""
     if components > 1:
-        subject = f"index tuples{looked_at} are all -1, and no index is lower"
+        subject = f"index tuples{sample} are all -1, and no index is lower"
     else:
-        subject = f"indices{looked_at} are -1, and no other is negative"
+        subject = f"indices{sample} are -1, and no other is negative"
     return (
         f"{count} of {total} {subject}: -1 selects the last element of an axis; is it padding?"
         " --pad -1 lets it select nothing"
     )
 
 
-def _swapped(value: int, dtype: Dtype) -> int:
+def _swap_bytes(value: int, dtype: Dtype) -> int:
     signed = dtype.kind == "i"
     raw = value.to_bytes(dtype.itemsize, "little", signed=signed)
     return int.from_bytes(raw, "big", signed=signed)

@@ -1,4 +1,4 @@
-"""The out-of-bounds modes: error, clip, wrap, fill and drop, a row for each."""
+"""The table of out-of-bounds modes: error, clip, wrap, fill and drop."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,26 +7,26 @@ from typing import Any, NamedTuple
 class Mode(NamedTuple):
     """An out-of-bounds mode.
 
-    name: the value of the option. done: the participle that reports use. gathers, scatters: whether
-    those operators have the mode. redirect: a function of a stored index and an axis size, integers
-    or arrays, that returns a valid index. skips: whether the whole tuple selects nothing. by_side:
-    whether only the side matters on which an index is out of bounds, not the distance.
+    name: the value of the option. participle: the verb form in reports. gathers, scatters: whether
+    these operators have the mode. redirect: a function of a stored index and an axis size, integers
+    or arrays, that returns a valid index. skips: whether the complete tuple selects nothing.
+    ignores_distance: whether all indices below the bounds have the same result, and all above.
     """
 
     name: str
-    done: str
+    participle: str
     gathers: bool = True
     scatters: bool = True
     redirect: Callable[[Any, Any], Any] | None = None
     skips: bool = False
-    by_side: bool = True
+    ignores_distance: bool = True
 
     @property
     def redirects(self) -> bool:
         """Whether the mode redirects to a valid index, which an axis of size 0 lacks."""
         return self.redirect is not None
 
-    def suits(self, scatters: bool) -> bool:
+    def is_valid_for(self, scatters: bool) -> bool:
         """Whether scatters, or else gathers, have the mode."""
         return self.scatters if scatters else self.gathers
 
@@ -43,13 +43,13 @@ class Handling(NamedTuple):
     negatives: bool = True
 
     @property
-    def skips(self) -> bool:
+    def may_skip_tuples(self) -> bool:
         """Whether tuples may select nothing."""
         return MODES[self.mode].skips or self.pad is not None
 
     @property
-    def drops(self) -> bool:
-        """Whether tuples may be skipped or redirected to other rows than the stored ones."""
+    def may_alter_tuples(self) -> bool:
+        """Whether tuples may be skipped, or select other slices than their stored indices."""
         return MODES[self.mode].redirects or self.pad is not None or not self.negatives
 
 
@@ -58,13 +58,13 @@ MODES = {
     for row in (
         Mode("error", "refused"),
         Mode("clip", "clipped", redirect=lambda i, size: (i > 0) * (size - 1)),
-        Mode("wrap", "wrapped", redirect=lambda i, size: i % size, by_side=False),
+        Mode("wrap", "wrapped", redirect=lambda i, size: i % size, ignores_distance=False),
         Mode("fill", "filled", scatters=False, skips=True),
         Mode("drop", "dropped", gathers=False, skips=True),
     )
 }
 
 
-def of_operator(scatters: bool) -> tuple[str, ...]:
+def names_for(scatters: bool) -> tuple[str, ...]:
     """Return the names of the modes that scatters, or else gathers, have."""
-    return tuple(row.name for row in MODES.values() if row.suits(scatters))
+    return tuple(row.name for row in MODES.values() if row.is_valid_for(scatters))

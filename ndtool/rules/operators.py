@@ -1,13 +1,13 @@
-"""The operators: a table of their inputs and attributes, which every other module reads."""
+"""The table of operators: their inputs and attributes, which all other modules use."""
 
 from collections import ChainMap
 from typing import NamedTuple
 
 
 class Attributes(NamedTuple):
-    """The attributes of one call, by the standards' names; an operator ignores those it lacks.
+    """The attributes of a call, by the standards' names; an operator ignores those that it lacks.
 
-    axis: None for the default, see `axis_of`. reduction: a key of reductions.REDUCTIONS.
+    axis: None for the default, see `resolved_axis`. reduction: a key of reductions.REDUCTIONS.
     out_of_bounds: a key of modes.MODES; no standard has this attribute. fill: the fill value of
     mode "fill", and of pad, as text; None if it was not given. pad: the index that selects nothing.
     negatives: whether negative indices count from the end. include_self: whether an element's
@@ -27,35 +27,38 @@ class Attributes(NamedTuple):
     mode: str = "linear"
 
     @property
-    def axis_of(self) -> int:
-        """The axis as given; by default the first that is no batch axis."""
+    def resolved_axis(self) -> int:
+        """The axis of the call; by default the first after the batch axes."""
         return self.batch_dims if self.axis is None else self.axis
 
 
-# The attributes that no standard's operator has, and that all of ndtool's do.
-COMMON = ("out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates")
+# Attributes that all operators of ndtool have, and no operator of a standard.
+COMMON_ATTRIBUTES = ("out_of_bounds", "fill", "pad", "negatives", "include_self", "duplicates")
 
 
 class Example(NamedTuple):
-    """An example for the help. types: the inputs' types; at: the output element to explain."""
+    """An example for the help. types: types and shapes of the inputs.
+
+    output_index: the index of the output element that `explain` explains.
+    """
 
     types: tuple[str, ...]
     attributes: dict[str, int | str]
-    at: str
+    output_index: str
 
 
 class Operator(NamedTuple):
     """An operator of the family.
 
     name: ndtool's name. title: the standards' name. inputs, attributes: their names, in order.
-    does: the summary for the help. axis: the default, None for the first that is no batch axis.
+    summary: for the help. axis: the default, None for the first after the batch axes.
     """
 
     name: str
     title: str
     inputs: tuple[str, ...]
     attributes: tuple[str, ...]
-    does: str
+    summary: str
     example: Example
     axis: int | None = None
 
@@ -69,17 +72,17 @@ class Operator(NamedTuple):
         """The name on the command line."""
         return self.name.replace("_", "-")
 
-    def given(self, attributes: Attributes) -> dict[str, int | str]:
-        """Return the attributes that this operator has, and those of ndtool's scatters if given."""
-        default = attributes.axis_of if self.axis is None else self.axis
+    def attribute_values(self, attributes: Attributes) -> dict[str, int | str]:
+        """Return the values of the operator's attributes, and of ndtool's if not the defaults."""
+        default = attributes.resolved_axis if self.axis is None else self.axis
         axis = default if attributes.axis is None else attributes.axis
         resolved = attributes._replace(axis=axis)
-        given = {name: getattr(resolved, name) for name in self.attributes}
+        values = {name: getattr(resolved, name) for name in self.attributes}
         if not attributes.include_self:
-            given["include_self"] = False
+            values["include_self"] = False
         if attributes.duplicates != "last":
-            given["duplicates"] = attributes.duplicates
-        return given
+            values["duplicates"] = attributes.duplicates
+        return values
 
 
 _GATHER = ("data", "indices")
@@ -120,7 +123,7 @@ OPERATORS = {
         ),
     )
 }
-# Operators that are computed by one of OPERATORS, from indices that are computed first.
+# Operators that an operator of OPERATORS computes, from computed indices.
 LOWERED = {
     "tensor_scatter": Operator(
         "tensor_scatter", "TensorScatter", ("past", "update", "write_indices"), ("axis", "mode"),
@@ -136,9 +139,9 @@ WRITE_MODES = ("linear", "circular")  # of tensor_scatter
 LOWERED_INPUTS = {"past": "data", "update": "updates", "write_indices": "indices"}
 
 
-EVERY = ChainMap(LOWERED, OPERATORS)  # in order: the last comes first
+ALL_OPERATORS = ChainMap(LOWERED, OPERATORS)  # iterates OPERATORS first
 
 
 def operator_of(name: str) -> Operator:
     """Return the row of an operator, lowered ones included."""
-    return EVERY[name]
+    return ALL_OPERATORS[name]

@@ -11,11 +11,11 @@ Shape = tuple[int, ...]
 class NdPlan(NamedTuple):
     """N index tuples of k components, each of which selects one slice of data.
 
-    batch: the leading axes of data that number the batches. tuples: N, over all batches. sizes: the
-    lengths of the k indexed axes. slice_shape: the shape of one slice. plain: whether indices are
-    plain numbers, tuples of one component without an axis of its own (Gather, Scatter). shared: of
-    plain indices, how many leading axes they have in common with data; the same tuples are for all
-    batches along the others.
+    batch: the shape of the batch axes of data. tuples: N, over all batches. sizes: the sizes of the
+    k indexed axes. slice_shape: the shape of one slice. has_scalar_indices: whether each index is a
+    tuple of one component, without an axis of components (Gather, Scatter). shared_axes: the number
+    of batch axes that scalar indices have; the same tuples apply to all batches along the other
+    batch axes.
     """
 
     operator: str
@@ -26,8 +26,8 @@ class NdPlan(NamedTuple):
     tuples: int
     sizes: Shape
     slice_shape: Shape
-    plain: bool = False
-    shared: int = 0
+    has_scalar_indices: bool = False
+    shared_axes: int = 0
 
     @property
     def k(self) -> int:
@@ -41,35 +41,35 @@ class NdPlan(NamedTuple):
 
     @property
     def positions(self) -> Shape:
-        """The shape of indices in tuples, without the axis of components."""
-        return self.indices if self.plain else self.indices[:-1]
+        """The shape of the array of index tuples: indices without the axis of components."""
+        return self.indices if self.has_scalar_indices else self.indices[:-1]
 
     @property
-    def groups(self) -> Shape:
-        """The leading axes of indices that number their batches."""
-        return self.batch[: self.shared] if self.plain else self.batch
+    def index_batch(self) -> Shape:
+        """The shape of the batch axes of indices."""
+        return self.batch[: self.shared_axes] if self.has_scalar_indices else self.batch
 
     @property
-    def repeats(self) -> int:
-        """The number of successive batches that share their tuples."""
-        return prod(self.batch[len(self.groups) :])
+    def batch_repeats(self) -> int:
+        """The number of consecutive batches with the same tuples."""
+        return prod(self.batch[len(self.index_batch) :])
 
     @property
-    def per_batch(self) -> int:
+    def tuples_per_batch(self) -> int:
         """The number of index tuples in one batch."""
-        return prod(self.positions[len(self.groups) :])
+        return prod(self.positions[len(self.index_batch) :])
 
     @property
-    def unrolled(self) -> NdPlan:
-        """The same plan with the indices repeated for every batch, as GatherND has them."""
-        if not self.plain:
+    def with_index_tuples(self) -> NdPlan:
+        """The same plan with index tuples repeated for every batch, as in GatherND."""
+        if not self.has_scalar_indices:
             return self
-        indices = (*self.batch, *self.indices[self.shared :], 1)
-        return self._replace(indices=indices, plain=False, shared=0)
+        indices = (*self.batch, *self.indices[self.shared_axes :], 1)
+        return self._replace(indices=indices, has_scalar_indices=False, shared_axes=0)
 
 
 class ElementsPlan(NamedTuple):
-    """One index for each element, along one axis of data (counted from the front)."""
+    """An index for each element, along an axis of data (axis >= 0)."""
 
     operator: str
     data: Shape

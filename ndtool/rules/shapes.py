@@ -1,9 +1,9 @@
-"""Shape inference: rank, shape and axis rules; shapes in, a Trace and a Plan out.
+"""Shape inference: the rules for ranks, shapes and axes; returns a Trace and a Plan.
 
 Notation, as in the standards: r = rank(data), q = rank(indices), b = batch_dims, k =
 indices.shape[-1]. Pure functions on tuples of ints; sizes count elements. A size may also be a
-Symbol, an unknown size with a name: a rule that depends on it is assumed to hold. The first rule
-that does not hold raises RuleError, with the trace so far.
+Symbol, an unknown size with a name: a rule that depends on it is assumed to hold. The first broken
+rule raises RuleError, with the trace up to it.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ndtool.rules.trace import Trace, Tracer
 if TYPE_CHECKING:
     from ndtool.rules.dtypes import Dtype
 
-MOST = 2**63 - 1  # sizes and offsets are int64 everywhere
-MOST_RANK = 64  # NumPy's limit
-PLAIN = "ndtool gather DATA INDICES"  # the command for indices without an axis of components
+MAX_SIZE = 2**63 - 1  # sizes and offsets are int64 everywhere
+MAX_RANK = 64  # NumPy's limit
+GATHER_COMMAND = "ndtool gather DATA INDICES"  # for a hint
 
 
-def _ranks(t: Tracer, data: Shape, indices: Shape) -> None:
-    _rank(t, "data", data)
-    _rank(t, "indices", indices)
+def _require_ranks(tracer: Tracer, data: Shape, indices: Shape) -> None:
+    _require_rank(tracer, "data", data)
+    _require_rank(tracer, "indices", indices)
 
 
-def _rank(t: Tracer, name: str, shape: Shape) -> None:
+def _require_rank(tracer: Tracer, name: str, shape: Shape) -> None:
     rank = len(shape)
-    t.require(
+    tracer.require(
         rank >= 1,
         f"rank({name}) >= 1",
         f"{rank} >= 1",
@@ -42,45 +42,45 @@ def _rank(t: Tracer, name: str, shape: Shape) -> None:
     )
 
 
-def _output(t: Tracer, rule: str, numbers: str, shape: Shape) -> None:
-    t.derive(f"output.shape = {rule}", numbers, written(shape))
+def _derive_output(tracer: Tracer, rule: str, numbers: str, shape: Shape) -> None:
+    tracer.derive(f"output.shape = {rule}", numbers, format_shape(shape))
     rank, count = len(shape), prod(d for d in shape if d)
-    t.require(
-        rank <= MOST_RANK,
-        f"rank(output) <= {MOST_RANK}",
-        f"{rank} <= {MOST_RANK}",
-        f"the output would have rank {rank}: at most {MOST_RANK} is possible",
+    tracer.require(
+        rank <= MAX_RANK,
+        f"rank(output) <= {MAX_RANK}",
+        f"{rank} <= {MAX_RANK}",
+        f"the output would have rank {rank}: at most {MAX_RANK} is possible",
     )
-    if isinstance(count, Symbol) and int(count) <= MOST:
+    if isinstance(count, Symbol) and int(count) <= MAX_SIZE:
         return  # the number of elements is unknown
-    t.require(
-        int(count) <= MOST,
+    tracer.require(
+        int(count) <= MAX_SIZE,
         "elements of output < 2^63",
         f"{format_integer(count)} < 2^63",
-        f"the output {written(shape)} would have {format_integer(count)} elements: at most 2^63 -"
-        " 1 fit",
+        f"the output {format_shape(shape)} would have {format_integer(count)} elements: at most"
+        " 2^63 - 1 fit",
     )
 
 
-def _same(t: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
-    equal = list(map(t.sizes.equal, shape, expected))
+def _require_shape(tracer: Tracer, name: str, shape: Shape, rule: str, expected: Shape) -> None:
+    equal = list(map(tracer.sizes.equal, shape, expected))
     is_broken = len(shape) != len(expected) or False in equal
     assumed = [axis for axis, is_equal in enumerate(equal) if is_equal is None]
-    t.require(
+    tracer.require(
         False if is_broken else None if assumed else True,
         f"{name}.shape = {rule}",
-        f"{written(shape)} = {written(expected)}",
-        f"{name} has shape {written(shape)}: {rule} = {written(expected)} is required"
+        f"{format_shape(shape)} = {format_shape(expected)}",
+        f"{name} has shape {format_shape(shape)}: {rule} = {format_shape(expected)} is required"
         " (no broadcasting)",
-        *(f"{_axis_of(name, axis, shape)} is {expected[axis]}" for axis in assumed),
+        *(f"{_format_axis(name, axis, shape)} is {expected[axis]}" for axis in assumed),
     )
 
 
-def _components(t: Tracer, indices: Shape) -> int:
-    """Return k; RuleError if it is a Symbol."""
+def _component_count(tracer: Tracer, indices: Shape) -> int:
+    """Return k, the number of components of an index tuple; RuleError if it is a Symbol."""
     k = indices[-1]
     if isinstance(k, Symbol):
-        t.require(
+        tracer.require(
             False,
             "k = indices.shape[-1]",
             str(k),
@@ -90,20 +90,20 @@ def _components(t: Tracer, indices: Shape) -> int:
     return k
 
 
-def _axis_of(name: str, axis: int, shape: Shape) -> str:
-    """Return the description of a size for an assumption: data's axis 0 (N)."""
+def _format_axis(name: str, axis: int, shape: Shape) -> str:
+    """Return an axis with its size as text, for an assumption: data's axis 0 (N)."""
     owner = f"{name}'" if name.endswith("s") else f"{name}'s"
     return f"{owner} axis {axis} ({shape[axis]})"
 
 
-def written(shape: Shape) -> str:
-    """Return a shape as text: [8,5,64]."""
+def format_shape(shape: Shape) -> str:
+    """Return a shape as text, such as [8,5,64]."""
     return "[" + ",".join(map(str, shape)) + "]"
 
 
-def described(dtype: Dtype, shape: Shape) -> str:
-    """Return a type and shape as text: float32[8,5,64]."""
-    return dtype.name + written(shape)
+def format_type(dtype: Dtype, shape: Shape) -> str:
+    """Return a type and a shape as text, such as float32[8,5,64]."""
+    return dtype.name + format_shape(shape)
 
 
 @lru_cache(maxsize=1024)
@@ -113,24 +113,24 @@ def gather_nd(data: Shape, indices: Shape, batch_dims: int) -> tuple[Trace, NdPl
     >>> gather_nd((8, 128, 64), (8, 5, 1), 1)[1].output
     (8, 5, 64)
     """
-    t = Tracer("gather_nd")
-    _ranks(t, data, indices)
+    tracer = Tracer("gather_nd")
+    _require_ranks(tracer, data, indices)
     r, q, b = len(data), len(indices), batch_dims
-    _tuple_batches(t, data, indices, b)
-    k = _components(t, indices)
-    t.require(
+    _require_tuple_batches(tracer, data, indices, b)
+    k = _component_count(tracer, indices)
+    tracer.require(
         1 <= k <= r - b,
         "1 <= k <= r - b",
         f"1 <= {k} <= {r} - {b}",
         f"indices.shape[-1] is {k}: with rank(data) {r} and batch_dims {b} it must be in"
         f" 1..{r - b}",
-        hint=f"to select {k} rows by index: {PLAIN}" if q == 1 and k and b == 0 else "",
+        hint=f"to select {k} rows by index: {GATHER_COMMAND}" if q == 1 and k and b == 0 else "",
     )
     output = indices[:-1] + data[b + k :]
-    numbers = f"{written(indices[:-1])} + {written(data[b + k :])}"
-    _output(t, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
-    plan = _nd_plan(t, data, indices, output, b)
-    return t.trace(), plan
+    numbers = f"{format_shape(indices[:-1])} + {format_shape(data[b + k :])}"
+    _derive_output(tracer, "indices.shape[:-1] + data.shape[b+k:]", numbers, output)
+    plan = _nd_plan(tracer, data, indices, output, b)
+    return tracer.trace(), plan
 
 
 @lru_cache(maxsize=1024)
@@ -144,13 +144,13 @@ def scatter_nd(
     >>> scatter_nd((4, 3), (2, 1), (2, 3))[1].output
     (4, 3)
     """
-    t = Tracer("scatter_nd")
-    _ranks(t, data, indices)
+    tracer = Tracer("scatter_nd")
+    _require_ranks(tracer, data, indices)
     r, b = len(data), batch_dims
     if b:
-        _tuple_batches(t, data, indices, b)
-    k, minus_b, start = _components(t, indices), " - b" if b else "", "b+k" if b else "k"
-    t.require(
+        _require_tuple_batches(tracer, data, indices, b)
+    k, minus_b, start = _component_count(tracer, indices), " - b" if b else "", "b+k" if b else "k"
+    tracer.require(
         0 <= k <= r - b,
         f"0 <= k <= r{minus_b}",
         f"0 <= {k} <= {r}" + (f" - {b}" if b else ""),
@@ -159,53 +159,57 @@ def scatter_nd(
         + f" it must be in 0..{r - b}",
     )
     expected = indices[:-1] + data[b + k :]
-    _same(t, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected)
-    _output(t, "data.shape", written(data), data)
-    plan = _nd_plan(t, data, indices, data, b)
-    return t.trace(), plan
+    _require_shape(
+        tracer, "updates", updates, f"indices.shape[:-1] + data.shape[{start}:]", expected
+    )
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    plan = _nd_plan(tracer, data, indices, data, b)
+    return tracer.trace(), plan
 
 
-def _tuple_batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+def _require_tuple_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
     """Check the batch axes of index tuples."""
     r, q = len(data), len(indices)
-    t.require(
+    tracer.require(
         0 <= b < min(r, q),
         "0 <= b < min(r, q)",
         f"0 <= {format_integer(b)} < min({r}, {q})",
         f"batch_dims is {format_integer(b)}: with rank(data) {r} and rank(indices) {q} it must be"
         f" in 0..{min(r, q) - 1}",
     )
-    _batches(t, data, indices, b)
+    _require_batches(tracer, data, indices, b)
 
 
-def _batches(t: Tracer, data: Shape, indices: Shape, b: int) -> None:
+def _require_batches(tracer: Tracer, data: Shape, indices: Shape, b: int) -> None:
     """Check that data and indices share their first b axes."""
     for d in range(b):
-        t.require(
-            t.sizes.equal(data[d], indices[d]),
+        tracer.require(
+            tracer.sizes.equal(data[d], indices[d]),
             f"data.shape[{d}] = indices.shape[{d}]",
             f"{data[d]} = {indices[d]}",
-            f"batch axis {d} differs: data has {t.sizes.shown(data[d])}, indices has"
-            f" {t.sizes.shown(indices[d])}:"
+            f"batch axis {d} differs: data has {tracer.sizes.format_size(data[d])}, indices has"
+            f" {tracer.sizes.format_size(indices[d])}:"
             f" the first {b} axes must be equal",
-            f"{_axis_of('data', d, data)} and {_axis_of('indices', d, indices)} are equal",
+            f"{_format_axis('data', d, data)} and {_format_axis('indices', d, indices)} are equal",
         )
 
 
-def _nd_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
+def _nd_plan(tracer: Tracer, data: Shape, indices: Shape, output: Shape, b: int) -> NdPlan:
     k, tuples = indices[-1], prod(indices[:-1])
-    tail = data[b + k :]
-    t.derive(
+    slice_shape = data[b + k :]
+    tracer.derive(
         "tuples = prod(indices.shape[:-1])",
-        written(indices[:-1]),
+        format_shape(indices[:-1]),
         f"{format_integer(tuples)} index tuples",
     )
-    t.derive(
+    tracer.derive(
         "width = prod(data.shape[b+k:])",
-        written(tail),
-        f"{format_integer(prod(tail))} elements each",
+        format_shape(slice_shape),
+        f"{format_integer(prod(slice_shape))} elements each",
     )
-    return NdPlan(t.operator, data, indices, output, data[:b], tuples, data[b : b + k], tail)
+    return NdPlan(
+        tracer.operator, data, indices, output, data[:b], tuples, data[b : b + k], slice_shape
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -215,10 +219,10 @@ def gather_elements(data: Shape, indices: Shape, axis: int) -> tuple[Trace, Elem
     >>> gather_elements((3, 3), (2, 3), 0)[1].output
     (2, 3)
     """
-    t = Tracer("gather_elements")
-    a = _elements_axis(t, data, indices, axis)
-    _output(t, "indices.shape", written(indices), indices)
-    return t.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
+    tracer = Tracer("gather_elements")
+    a = _check_elements(tracer, data, indices, axis)
+    _derive_output(tracer, "indices.shape", format_shape(indices), indices)
+    return tracer.trace(), ElementsPlan("gather_elements", data, indices, indices, a)
 
 
 @lru_cache(maxsize=1024)
@@ -230,11 +234,11 @@ def scatter_elements(
     >>> scatter_elements((3, 3), (2, 3), (2, 3), 0)[1].output
     (3, 3)
     """
-    t = Tracer("scatter_elements")
-    a = _elements_axis(t, data, indices, axis)
-    _same(t, "updates", updates, "indices.shape", indices)
-    _output(t, "data.shape", written(data), data)
-    return t.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
+    tracer = Tracer("scatter_elements")
+    a = _check_elements(tracer, data, indices, axis)
+    _require_shape(tracer, "updates", updates, "indices.shape", indices)
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    return tracer.trace(), ElementsPlan("scatter_elements", data, indices, data, a)
 
 
 @lru_cache(maxsize=1024)
@@ -248,101 +252,108 @@ def gather(
     >>> gather((128, 64), (5,), 0)[1].output
     (5, 64)
     """
-    t = Tracer("gather")
-    a, rule, expected, numbers = _plain(t, data, indices, axis, batch_dims)
-    _output(t, rule, numbers, expected)
-    return t.trace(), _plain_plan(t, data, indices, expected, a, batch_dims)
+    tracer = Tracer("gather")
+    a, rule, expected, numbers = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
+    _derive_output(tracer, rule, numbers, expected)
+    return tracer.trace(), _scalar_plan(tracer, data, indices, expected, a, batch_dims)
 
 
 @lru_cache(maxsize=1024)
 def scatter(
     data: Shape, indices: Shape, updates: Shape, axis: int | None = None, batch_dims: int = 0
 ) -> tuple[Trace, NdPlan]:
-    """Infer the inverse of `gather`: updates have the shape that it gives.
+    """Infer the inverse of `gather`: updates must have the shape that gather returns.
 
     >>> scatter((128, 64), (5,), (5, 64), 0)[1].output
     (128, 64)
     """
-    t = Tracer("scatter")
-    a, rule, expected, _ = _plain(t, data, indices, axis, batch_dims)
-    _same(t, "updates", updates, rule, expected)
-    _output(t, "data.shape", written(data), data)
-    return t.trace(), _plain_plan(t, data, indices, data, a, batch_dims)
+    tracer = Tracer("scatter")
+    a, rule, expected, _ = _infer_scalar_indices(tracer, data, indices, axis, batch_dims)
+    _require_shape(tracer, "updates", updates, rule, expected)
+    _derive_output(tracer, "data.shape", format_shape(data), data)
+    return tracer.trace(), _scalar_plan(tracer, data, indices, data, a, batch_dims)
 
 
-def _plain(
-    t: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
+def _infer_scalar_indices(
+    tracer: Tracer, data: Shape, indices: Shape, axis: int | None, b: int
 ) -> tuple[int, str, Shape, str]:
-    """Check axis and batch axes of plain indices; return axis >= 0, and the gathered shape."""
-    _rank(t, "data", data)
+    """Check the axis and batch axes of Gather and Scatter.
+
+    Returns axis >= 0, then the shape of gathered slices: its rule, its value and its components.
+    """
+    _require_rank(tracer, "data", data)
     r, q = len(data), len(indices)
-    a = None if axis is None and b else _axis(t, data, axis or 0)
+    a = None if axis is None and b else _normalize_axis(tracer, data, axis or 0)
     if b:
         limit = min(r - 1 if a is None else a, q)
         subject = f"rank(data) {r}" if a is None else f"axis {a}"
-        t.require(
+        tracer.require(
             0 <= b <= limit,
             "0 <= b <= min(a, q)",
             f"0 <= {format_integer(b)} <= min({format_integer(b) if a is None else a}, {q})",
             f"batch_dims is {format_integer(b)}: with {subject} and rank(indices) {q} it must be in"
             f" 0..{limit}",
         )
-        _batches(t, data, indices, b)
-    a = _axis(t, data, b) if a is None else a
-    shapes, index_shape = (
+        _require_batches(tracer, data, indices, b)
+    a = _normalize_axis(tracer, data, b) if a is None else a
+    components, index_shape = (
         (data[:a], indices[b:], data[a + 1 :]),
         "indices.shape[b:]" if b else "indices.shape",
     )
     rule = f"data.shape[:a] + {index_shape} + data.shape[a+1:]"
-    return a, rule, sum(shapes, ()), " + ".join(map(written, shapes))
+    return a, rule, sum(components, ()), " + ".join(map(format_shape, components))
 
 
-def _plain_plan(t: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int) -> NdPlan:
-    """Return the plan of plain indices along axis a; trace its slices."""
-    batch, tail, trailing = data[:a], data[a + 1 :], indices[b:]
-    tuples = prod(batch) * prod(trailing)
-    t.derive(
+def _scalar_plan(
+    tracer: Tracer, data: Shape, indices: Shape, output: Shape, a: int, b: int
+) -> NdPlan:
+    """Return the plan of scalar indices along axis a; trace its slices."""
+    batch, slice_shape, index_shape = data[:a], data[a + 1 :], indices[b:]
+    tuples = prod(batch) * prod(index_shape)
+    tracer.derive(
         f"slices = prod(data.shape[:a]) * prod(indices.shape{'[b:]' if b else ''})",
-        f"{written(batch)} * {written(trailing)}",
+        f"{format_shape(batch)} * {format_shape(index_shape)}",
         f"{format_integer(tuples)} slices",
     )
-    t.derive(
+    tracer.derive(
         "width = prod(data.shape[a+1:])",
-        written(tail),
-        f"{format_integer(prod(tail))} elements each",
+        format_shape(slice_shape),
+        f"{format_integer(prod(slice_shape))} elements each",
     )
     sizes = data[a : a + 1]
-    return NdPlan(t.operator, data, indices, output, batch, tuples, sizes, tail, True, b)
+    return NdPlan(
+        tracer.operator, data, indices, output, batch, tuples, sizes, slice_shape, True, b
+    )
 
 
-def _elements_axis(t: Tracer, data: Shape, indices: Shape, axis: int) -> int:
-    """Check ranks, axis and sizes of an elements operator; return axis >= 0."""
-    _ranks(t, data, indices)
+def _check_elements(tracer: Tracer, data: Shape, indices: Shape, axis: int) -> int:
+    """Check the ranks, axis and sizes of GatherElements or ScatterElements; return axis >= 0."""
+    _require_ranks(tracer, data, indices)
     r, q = len(data), len(indices)
-    t.require(
+    tracer.require(
         r == q,
         "rank(indices) = rank(data)",
         f"{q} = {r}",
         f"indices has rank {q}: it must equal rank(data) = {r}",
     )
-    a = _axis(t, data, axis)
+    a = _normalize_axis(tracer, data, axis)
     for d in range(r):
         if d != a:
-            t.require(
-                t.sizes.at_most(indices[d], data[d]),
+            tracer.require(
+                tracer.sizes.at_most(indices[d], data[d]),
                 f"indices.shape[{d}] <= data.shape[{d}]",
                 f"{indices[d]} <= {data[d]}",
-                f"indices has {t.sizes.shown(indices[d])} along axis {d}: except on axis {a} it"
-                f" must be at most data's {t.sizes.shown(data[d])}",
-                f"{_axis_of('indices', d, indices)} is at most {_axis_of('data', d, data)}",
+                f"indices has {tracer.sizes.format_size(indices[d])} along axis {d}: except on axis"
+                f" {a} it must be at most data's {tracer.sizes.format_size(data[d])}",
+                f"{_format_axis('indices', d, indices)} is at most {_format_axis('data', d, data)}",
             )
     return a
 
 
-def _axis(t: Tracer, data: Shape, axis: int) -> int:
-    """Check an axis of data; return it counted from the front."""
+def _normalize_axis(tracer: Tracer, data: Shape, axis: int) -> int:
+    """Check an axis of data, and return it as axis >= 0."""
     r = len(data)
-    t.require(
+    tracer.require(
         -r <= axis < r,
         "-r <= axis <= r - 1",
         f"{-r} <= {format_integer(axis)} <= {r - 1}",
@@ -354,32 +365,32 @@ def _axis(t: Tracer, data: Shape, axis: int) -> int:
 _RULES: dict[str, Callable[[dict[str, Shape], Attributes], tuple[Trace, Plan]]] = {
     "gather_nd": lambda s, a: gather_nd(s["data"], s["indices"], a.batch_dims),
     "scatter_nd": lambda s, a: scatter_nd(s["data"], s["indices"], s["updates"], a.batch_dims),
-    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.axis_of),
+    "gather_elements": lambda s, a: gather_elements(s["data"], s["indices"], a.resolved_axis),
     "scatter_elements": lambda s, a: scatter_elements(
-        s["data"], s["indices"], s["updates"], a.axis_of
+        s["data"], s["indices"], s["updates"], a.resolved_axis
     ),
     "gather": lambda s, a: gather(s["data"], s["indices"], a.axis, a.batch_dims),
     "scatter": lambda s, a: scatter(s["data"], s["indices"], s["updates"], a.axis, a.batch_dims),
 }
 
 
-def _scattered(data: Shape, indices: Shape, attributes: Attributes) -> Shape:
-    a, b = attributes.axis_of % max(1, len(data)), attributes.batch_dims
+def _gathered_shape(data: Shape, indices: Shape, attributes: Attributes) -> Shape:
+    a, b = attributes.resolved_axis % max(1, len(data)), attributes.batch_dims
     return data[:a] + indices[b:] + data[a + 1 :]
 
 
-_UPDATES: dict[str, Callable[[Shape, Shape, Attributes], Shape]] = {
+_UPDATES_SHAPES: dict[str, Callable[[Shape, Shape, Attributes], Shape]] = {
     "scatter_nd": lambda data, indices, a: (
         indices[:-1] + data[a.batch_dims + indices[-1] :] if indices else indices
     ),
     "scatter_elements": lambda data, indices, a: indices,
-    "scatter": _scattered,
+    "scatter": _gathered_shape,
 }
 
 
-def updates_of(operator: str, data: Shape, indices: Shape, attributes: Attributes) -> Shape:
+def updates_shape(operator: str, data: Shape, indices: Shape, attributes: Attributes) -> Shape:
     """Return the shape that a scatter's updates must have; inference refuses invalid arguments."""
-    return _UPDATES[operator](data, indices, attributes)
+    return _UPDATES_SHAPES[operator](data, indices, attributes)
 
 
 def infer(operator: str, sizes: dict[str, Shape], attributes: Attributes) -> tuple[Trace, Plan]:

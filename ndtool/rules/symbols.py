@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Symbol(int):
-    """An unknown size: the product of names and of a known factor.
+    """A symbolic size: the product of names and a known factor.
 
     Its value as an int is the factor.
     """
@@ -41,16 +41,16 @@ class Symbol(int):
 
 
 class Sizes:
-    """Compares sizes: True or False, or None for a result that depends on names and is assumed.
+    """Comparisons of sizes: True, False, or None if the result depends on symbols and is assumed.
 
-    Later comparisons use the equalities that earlier ones assumed.
+    Comparisons use the equalities that earlier comparisons have assumed.
     """
 
     def __init__(self) -> None:
         self._equalities: dict[int, int] = {}
 
     def equal(self, a: int, b: int) -> bool | None:
-        """Return whether two sizes are equal; an open comparison is assumed to be."""
+        """Return whether two sizes are equal; None if equality is assumed."""
         a, b = self._resolve(a), self._resolve(b)
         if a == b or not (isinstance(a, Symbol) or isinstance(b, Symbol)):
             return a == b
@@ -61,20 +61,20 @@ class Sizes:
         return None
 
     def at_most(self, a: int, b: int) -> bool | None:
-        """Return whether the first of two sizes is not larger than the second."""
+        """Return whether a <= b; None if it is assumed."""
         a, b = self._resolve(a), self._resolve(b)
         if isinstance(a, Symbol) or isinstance(b, Symbol):
             return True if a == b or a == 0 else None
         return a <= b
 
     def may_be_empty(self, size: int) -> list[str]:
-        """Return the names in a product whose sizes may be 0."""
+        """Return the names in a symbolic size that may be 0."""
         names = size.names if isinstance(size, Symbol) else ()
         resolved = {name: self._resolve(Symbol(name)) for name in names}
         return [name for name, value in resolved.items() if isinstance(value, Symbol) or value == 0]
 
-    def shown(self, size: int) -> str:
-        """Return a size as text, with the size it is assumed to equal."""
+    def format_size(self, size: int) -> str:
+        """Return a size as text, with the size that it is assumed to equal."""
         resolved = self._resolve(size)
         return str(size) if resolved == size else f"{size} (assumed to be {resolved})"
 

@@ -1,6 +1,6 @@
-"""Rules of ONNX TensorScatter: an update is written along one axis, from an index of each batch.
+"""Rules of ONNX TensorScatter: update is written along an axis, from an index of each batch.
 
-Notation: past (B, .., s, ..) with the axis a of length s, update the same with n <= s there.
+Notation: past has shape (B, .., s, ..), with axis a of size s; update has size n <= s on axis a.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from ndtool.rules import shapes, specs
 from ndtool.rules.dtypes import INTEGERS, Dtype, from_name
 from ndtool.rules.operators import WRITE_MODES, Attributes
 from ndtool.rules.plans import Plan, Shape
-from ndtool.rules.shapes import written
+from ndtool.rules.shapes import format_shape
 from ndtool.rules.trace import Trace, Tracer
 
-NAME = "tensor_scatter"
+OPERATOR = "tensor_scatter"
 MODES = WRITE_MODES
-AXIS = -2  # the default of the standard
+DEFAULT_AXIS = -2  # the default of the standard
 
 
 class Lowering(NamedTuple):
     """The scatter that computes a call: along `axis`, with one batch axis.
 
-    size: s, the length of the axis. length: n, the elements of update along it. output: the shape.
+    size: s, the size of the axis in past. length: n, its size in update. output: the output shape.
     """
 
     batch: int
@@ -62,43 +62,43 @@ def accept(spec: str, types: dict[str, Dtype], mode: str = "linear") -> specs.Ro
             f"write_indices has dtype {indices.name}: expected an integer dtype of 8 to 64 bits"
         )
     past, update = types["past"], types["update"]
-    if not specs.same_type(past, update):
+    if not specs.is_same_type(past, update):
         raise DtypeError(
             f"update has dtype {update.name}: it must be past's, {past.name} (no silent cast)"
         )
-    return specs.accept(spec, NAME, {"data": past, "indices": indices or from_name("int64")})
+    return specs.accept(spec, OPERATOR, {"data": past, "indices": indices or from_name("int64")})
 
 
 def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowering]:
     """Infer ONNX TensorScatter: output.shape = past.shape.
 
-    sizes: the shapes of past, update and perhaps write_indices. Raises RuleError, with the trace so
-    far, for the first rule that does not hold.
+    sizes: the shapes of past, update and perhaps write_indices. Raises RuleError, with the
+    trace up to it, for the first broken rule.
 
     >>> infer({"past": (2, 8, 64), "update": (2, 1, 64), "write_indices": (2,)})[1].indices
     (2, 1)
     """
-    t, past, update = Tracer(NAME), sizes["past"], sizes["update"]
+    tracer, past, update = Tracer(OPERATOR), sizes["past"], sizes["update"]
     r, q = len(past), len(update)
-    t.require(
+    tracer.require(
         r >= 2,
         "rank(past) >= 2",
         f"{r} >= 2",
         f"past has rank {r}: it must have a batch axis and the axis to write along",
     )
-    t.require(
+    tracer.require(
         r == q,
         "rank(update) = rank(past)",
         f"{q} = {r}",
         f"update has rank {q}: it must equal rank(past) = {r}",
     )
-    a = _axis(t, r, AXIS if axis is None else axis)
+    a = _normalize_axis(tracer, r, DEFAULT_AXIS if axis is None else axis)
     for d in range(r):
         if d != a:
-            _equal(t, "update", update, d, past[d], f"past.shape[{d}]")
+            _require_size(tracer, "update", update, d, past[d], f"past.shape[{d}]")
     s, n = past[a], update[a]
-    t.require(
-        t.sizes.at_most(n, s),
+    tracer.require(
+        tracer.sizes.at_most(n, s),
         f"update.shape[{a}] <= past.shape[{a}]",
         f"{n} <= {s}",
         f"update has {n} elements along axis {a}: past has {s}, and it must fit",
@@ -106,21 +106,21 @@ def infer(sizes: dict[str, Shape], axis: int | None = None) -> tuple[Trace, Lowe
     )
     if "write_indices" in sizes:
         shape = sizes["write_indices"]
-        t.require(
+        tracer.require(
             len(shape) == 1,
             "rank(write_indices) = 1",
             f"{len(shape)} = 1",
-            f"write_indices has shape {written(shape)}: [{past[0]}], one index for each batch, is"
-            " required",
+            f"write_indices has shape {format_shape(shape)}: [{past[0]}], one index for each"
+            " batch, is required",
         )
-        _equal(t, "write_indices", shape, 0, past[0], "past.shape[0]")
-    t.derive("output.shape = past.shape", written(past), written(past))
-    return t.trace(), Lowering(past[0], a, s, n, past)
+        _require_size(tracer, "write_indices", shape, 0, past[0], "past.shape[0]")
+    tracer.derive("output.shape = past.shape", format_shape(past), format_shape(past))
+    return tracer.trace(), Lowering(past[0], a, s, n, past)
 
 
-def _axis(t: Tracer, r: int, axis: int) -> int:
-    """Check the axis; return it counted from the front."""
-    t.require(
+def _normalize_axis(tracer: Tracer, r: int, axis: int) -> int:
+    """Check the axis, and return it as axis >= 0."""
+    tracer.require(
         -r <= axis < r and axis % r != 0,
         "-r <= axis <= r - 1, axis mod r != 0",
         f"{-r} <= {format_integer(axis)} <= {r - 1}",
@@ -130,12 +130,14 @@ def _axis(t: Tracer, r: int, axis: int) -> int:
     return axis % r
 
 
-def _equal(t: Tracer, name: str, shape: Shape, d: int, size: int, of: str) -> None:
-    t.require(
-        t.sizes.equal(shape[d], size),
-        f"{name}.shape[{d}] = {of}",
+def _require_size(
+    tracer: Tracer, name: str, shape: Shape, d: int, size: int, expected: str
+) -> None:
+    tracer.require(
+        tracer.sizes.equal(shape[d], size),
+        f"{name}.shape[{d}] = {expected}",
         f"{shape[d]} = {size}",
-        f"{name} has shape {written(shape)}: axis {d} must be {of} = {t.sizes.shown(size)}"
-        " (no broadcasting)",
+        f"{name} has shape {format_shape(shape)}: axis {d} must be {expected} ="
+        f" {tracer.sizes.format_size(size)} (no broadcasting)",
         f"{name}'s axis {d} ({shape[d]}) is {size}",
     )

@@ -1,4 +1,4 @@
-"""The trace of a call: every rule that inference checks, with its numbers."""
+"""The trace of a call: every rule that inference checks, with the numbers of the call."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from ndtool.rules.symbols import Sizes
 
 
 class Step(NamedTuple):
-    """One rule of a trace: its formula, the formula with numbers, and the result.
+    """A rule of a trace: its formula and its result.
 
-    assumed: the assumptions under which it holds, as sentences.
+    numbers: the formula with the numbers of the call. assumptions: as sentences, those under which
+    the rule holds.
     """
 
     rule: str
     numbers: str
     result: str
-    assumed: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 class Trace(NamedTuple):
-    """The rules that were checked for one call, in order; a broken one is the last.
+    """The rules that were checked for a call, in order; a broken rule is the last.
 
     sizes: the assumptions about symbolic sizes.
     """
@@ -31,14 +32,14 @@ class Trace(NamedTuple):
     sizes: Sizes
 
     @property
-    def decisive(self) -> Step:
-        """The rule that made the output's shape."""
+    def output_step(self) -> Step:
+        """The step that derives the shape of the output."""
         return next(step for step in self.steps if step.rule.startswith("output.shape = "))
 
     @property
-    def assumed(self) -> tuple[str, ...]:
+    def assumptions(self) -> tuple[str, ...]:
         """The assumptions about symbolic sizes, without duplicates."""
-        return tuple(dict.fromkeys(one for step in self.steps for one in step.assumed))
+        return tuple(dict.fromkeys(text for step in self.steps for text in step.assumptions))
 
 
 class Tracer:
@@ -54,15 +55,18 @@ class Tracer:
         holds: bool | None,
         rule: str,
         numbers: str,
-        broken: str,
-        *assumed: str,
+        message: str,
+        *assumptions: str,
         hint: str = "",
     ) -> None:
-        """Add a rule; holds: None if it depends on symbolic sizes and is assumed."""
+        """Add a rule; if it is broken, raise RuleError with `message`.
+
+        holds: None if the rule depends on symbolic sizes; then it is assumed to hold.
+        """
         result = "assumed" if holds is None else "ok" if holds else "broken"
-        self.steps.append(Step(rule, numbers, result, assumed if holds is None else ()))
+        self.steps.append(Step(rule, numbers, result, assumptions if holds is None else ()))
         if holds is False:
-            error = RuleError(broken, hint=hint)
+            error = RuleError(message, hint=hint)
             error.trace = self.trace()
             raise error
 

@@ -82,7 +82,7 @@ class OpenCall:
         if source is None:
             return None
         info = Input(source.name, source.metadata.dtype, source.metadata.shape)
-        return info.viewed_as(self.request.dtype).dtype
+        return info.view_as(self.request.dtype).dtype
 
     @property
     def metadata(self) -> ArrayMetadata:

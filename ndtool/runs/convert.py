@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from ndtool.arrays import source
-from ndtool.arrays.sink import Sink, deliver
+from ndtool.arrays.sink import Sink, write_array
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
@@ -59,7 +59,7 @@ class Conversion:
                 raise OutputError(f"{message}, which is the input")
             metadata = self.source.metadata
             dtype = (
-                Input(request.source, metadata.dtype, metadata.shape).viewed_as(request.dtype).dtype
+                Input(request.source, metadata.dtype, metadata.shape).view_as(request.dtype).dtype
             )
             self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
             self.output = _resolve_output(request, self.metadata, metadata.layout)
@@ -116,7 +116,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     """Copy all bytes; normalize them if the source is not in row-major order."""
     metadata = origin.metadata
     origin.progress = progress
-    byte_range = source.whole(origin)
+    byte_range = source.load_array(origin)
     strides = layouts.contiguous_strides(
         metadata.shape, metadata.dtype.itemsize, metadata.order == "F"
     )
@@ -134,4 +134,4 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
             )
         return
     byte_range.advise("sequential")
-    deliver(byte_range.buffer, output, progress=progress)
+    write_array(byte_range.buffer, output, progress=progress)

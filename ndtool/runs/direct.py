@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.sink import Sink, deliver
+from ndtool.arrays.sink import Sink, write_array
 from ndtool.engine import dispatch, gathers, layouts, tuning
 from ndtool.engine.bind import BoundSlices, Operand
 from ndtool.engine.copies import WriteAt
@@ -47,7 +47,7 @@ def output_buffer(
         sink.metadata.nbytes, f"temporary copy of {sink.name}", directory=directory
     )
     yield buffer, None
-    deliver(buffer, sink, threads, progress)
+    write_array(buffer, sink, threads, progress)
 
 
 def gather(
@@ -64,7 +64,7 @@ def gather(
         with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
-                out, inference.filling * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
+                out, inference.fill_bytes * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
             )
         return
 
@@ -78,7 +78,7 @@ def gather(
     if kernel.packs_data and loaded.constant is None:
         byte_range, data = _copy_row_major(loaded)
         kernel = choose_kernel()
-    if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
+    if kernel.slices is not None and sink.metadata.block_shape == sink.metadata.shape:
         yield ""
         _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
         return
@@ -93,7 +93,7 @@ def gather(
 
 def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
     """Copy data to row-major order; return the buffer and its operand."""
-    if not data.dry and data.byte_range.cached() < 0.5:
+    if not data.dry and data.byte_range.cached_fraction() < 0.5:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
     packed = data.normalized(dtype.order, False)
@@ -141,7 +141,7 @@ def _gather_items(
 def _advise_access(data: ByteRange, slices: BoundSlices, output_bytes: int) -> bool:
     """Advise the system how data will be read; return whether each work item must prefetch."""
     size = len(data.buffer)
-    is_cold = data.cached() < 0.5
+    is_cold = data.cached_fraction() < 0.5
     if is_cold and gathers.reads_all_pages(slices, size):
         if not memory.can_hold(size):  # then direct execution implies that its tuples are in order
             return False

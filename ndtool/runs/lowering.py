@@ -53,12 +53,12 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
         write_indices = np.ndarray(info.shape, code, raw)
     try:
         mode = call.request.attributes.mode
-        firsts = tensorscatter.first_positions(lowering, write_indices, mode)
+        firsts = tensorscatter.start_positions(lowering, write_indices, mode)
     except BoundsError as error:
         inference.name_inputs(error, call.inference.inputs)
         raise
     _require_memory(prod(lowering.indices), call.request.memory)
-    return tensorscatter.positions(lowering, firsts)
+    return tensorscatter.scatter_indices(lowering, firsts)
 
 
 def _require_memory(indices: int, limit: int | None) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 class Machine(NamedTuple):
     """A worker, which runs one task at a time, and its storage; all rates are per second.
 
-    latency: seconds of a request. at_once: the concurrent requests of a task. bandwidth: bytes to
+    latency: seconds of a request. concurrency: the concurrent requests of a task. bandwidth: bytes to
     and from its storage. get_rate, put_rate: requests of all workers, 0 for no limit.
     total_bandwidth: bytes of all workers, 0 for no limit. sort_rate: tuples that it partitions or
     restores to order. copy_rate: bytes that it copies. scheduler_seconds: time of the scheduler for
@@ -16,7 +16,7 @@ class Machine(NamedTuple):
     """
 
     latency: float
-    at_once: int
+    concurrency: int
     bandwidth: float
     get_rate: float = 0.0
     put_rate: float = 0.0

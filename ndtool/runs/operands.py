@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ndtool._kernels import Indices
 from ndtool.arrays import source
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Touched
+from ndtool.arrays.source import AccessedElements
 from ndtool.engine import bind, check, copies, distinct, layouts
 from ndtool.engine.bind import Operand
 from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_name
@@ -58,7 +58,7 @@ class Loaded(NamedTuple):
         label = f"temporary copy of {argument_name(name)}"
         if self.dry:
             return tempfiles.allocate(size, label, directory=self.spill).toreadonly()
-        return tempfiles.filled(
+        return tempfiles.filled_buffer(
             size,
             label,
             lambda write: copies.write_normalized(data, shape, dtype, order, write, self.threads),
@@ -90,14 +90,14 @@ class Validated(NamedTuple):
 
 
 def load(
-    call: OpenCall | OpenInputs, role: str, touched: Touched | None = None, dry: bool = False
+    call: OpenCall | OpenInputs, role: str, touched: AccessedElements | None = None, dry: bool = False
 ) -> Loaded:
     """Load an input.
 
     touched: the blocks or byte ranges to read, None for all. dry: whether to reserve the space
     without reading.
     """
-    byte_range = source.whole(call.sources[role], touched, call.threads, call.spill, dry)
+    byte_range = source.load_array(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
     return Loaded(call.inference.inputs[role], byte_range, fortran, call.threads, call.spill, dry)
 
@@ -149,7 +149,11 @@ def validate(call: OpenCall) -> Validated:
 
 def bind_indices(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices and their handling for kernels."""
-    filling = bind.repeat_fill_value(inferred.plan, inferred.filling) if handling.skips else None
+    filling = (
+        bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
+        if handling.may_skip_tuples
+        else None
+    )
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 

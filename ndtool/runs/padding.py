@@ -38,13 +38,13 @@ def padding_warnings(
     elements = raw.cast(code)
     columns = [array.array(code, elements[j :: k * step].tobytes()) for j in range(k)]
     for column in columns:
-        if dtype.swapped:
+        if dtype.is_swapped:
             column.byteswap()
         if min(column) != -1:
             return []
     sample = "" if step == 1 else " in a sample"
     count = columns[0].count(-1) if k == 1 else list(zip(*columns, strict=True)).count((-1,) * k)
-    warning = mistakes.padding(count, len(columns[0]), sample, k)
+    warning = mistakes.padding_warning(count, len(columns[0]), sample, k)
     return [f"{argument_name(name)}: {warning}"] if warning else []
 
 

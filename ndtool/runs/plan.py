@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.engine import distinct, tuning
 from ndtool.errors import ResourceError, argument_name, format_size
 from ndtool.machine import memory
@@ -60,10 +60,12 @@ class Plan(NamedTuple):
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     """Choose how to execute a call; limit: bytes of memory, None for all available memory."""
-    out, at_once = destination(call, output)
+    out, concurrency = destination(call, output)
     chunked = _in_chunks(call, out)
     partitioning, reason = (
-        _partition_chunked(call, limit, out, at_once) if chunked else _partition_flat(call, limit)
+        _partition_chunked(call, limit, out, concurrency)
+        if chunked
+        else _partition_flat(call, limit)
     )
     if partitioning is not None:
         return external_plan("sweep", call, partitioning, reason, output)
@@ -71,13 +73,13 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
     read = sum(sizes.values()) - sizes["data"] + (min(data, written) if gathers else data)
-    nbytes = _buffer_bytes(call, out, at_once if chunked else None)
+    nbytes = _buffer_bytes(call, out, concurrency if chunked else None)
     return Plan("direct", {}, read, written, 0, nbytes, reason)
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
     """Return the metadata of the output, and how many of its chunks to write concurrently."""
-    return (call.metadata, 1) if output is None else (output.metadata, output.at_once)
+    return (call.metadata, 1) if output is None else (output.metadata, output.concurrency)
 
 
 def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
@@ -93,7 +95,7 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
     arrays.append((chunk_buffers(out, True), "the output", out))
     buffers, name, metadata = max(arrays, key=lambda item: item[0])
     if buffers > limit:
-        nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         raise ResourceError(
             f"{argument_name(name)}: a chunk of {nbytes} bytes takes {buffers} bytes of memory:"
             f" more than the {limit} of --memory"
@@ -104,22 +106,22 @@ def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> Ope
     return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))
 
 
-def _buffer_bytes(call: OpenCall, out: ArrayMetadata, at_once: int | None) -> int:
+def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
     """Return the bytes of buffers of direct execution.
 
-    at_once: how many chunks of the output to write concurrently, None if no array has chunks.
+    concurrency: how many chunks of the output to write concurrently, None if no array has chunks.
     """
     data, gathers = call.sources["data"], not call.inference.scatters
     nbytes = (
         call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _count_bytes(call)
     )
-    if at_once is not None:
+    if concurrency is not None:
         from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        nbytes += max(call.threads, _concurrent_chunks(call, at_once)) * chunk_bytes
-    if gathers and (not isinstance(data, Flat) or data.local_range is None):
+        nbytes += max(call.threads, _concurrent_chunks(call, concurrency)) * chunk_bytes
+    if gathers and (not isinstance(data, FlatSource) or data.local_range is None):
         from ndtool.runs import touched
 
         nbytes += touched.memory(data.metadata)
@@ -158,12 +160,12 @@ def external_plan(
 
 def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
     """Whether an input or the output has chunks."""
-    inputs_chunked = any(not isinstance(source, Flat) for source in call.sources.values())
-    return inputs_chunked or out.in_chunks
+    inputs_chunked = any(not isinstance(source, FlatSource) for source in call.sources.values())
+    return inputs_chunked or out.is_chunked
 
 
 def _partition_chunked(
-    call: OpenCall, limit: int | None, out: ArrayMetadata, at_once: int
+    call: OpenCall, limit: int | None, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
@@ -172,7 +174,7 @@ def _partition_chunked(
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, Flat) and not _is_partitionable(data):
+    if isinstance(data, FlatSource) and not _is_partitionable(data):
         if limit is not None:
             _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
@@ -180,8 +182,8 @@ def _partition_chunked(
         return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
-        if isinstance(data, Flat)
-        else prod(metadata["data"].grid) * out.dtype.itemsize
+        if isinstance(data, FlatSource)
+        else prod(metadata["data"].block_shape) * out.dtype.itemsize
     )
     assembled = metadata["data"].nbytes
     if gathers:
@@ -200,16 +202,16 @@ def _partition_chunked(
     if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
-        is_read_in_turn = metadata["data"].in_chunks and data.at_once == 1
+        is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
         if not (gathers and is_read_in_turn and assembled >= tuning.UNUSED_CHUNKS):
             return None, reason
     from ndtool.runs.external import choice
 
     minimums = list[int]()
     # The second layout stands for an output that is assembled in a buffer.
-    for output in (out, out._replace(grid=out.shape, layout=None)):
+    for output in (out, out._replace(block_shape=out.shape, layout=None)):
         written = chunk_buffers(out, True)
-        partition = partial(_for_chunks, call, output, (written, at_once, allowed))
+        partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
         if partitioning := choice.choose(partition, budget, allowed):
             break
         minimums.append(choice.min_memory(partition))
@@ -236,8 +238,8 @@ def _for_chunks(
 
     limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
     """
-    written, at_once, allowed = limits
-    partitioning = partition_chunks(call, out, at_once, budget, levels)
+    written, concurrency, allowed = limits
+    partitioning = partition_chunks(call, out, concurrency, budget, levels)
     if partitioning is None:
         return None
     return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
@@ -248,12 +250,12 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
-    flat = isinstance(call.sources["data"], Flat) and (gathers or not out.in_chunks)
+    flat = isinstance(call.sources["data"], FlatSource) and (gathers or not out.is_chunked)
     return rows_of(call.inference, flat)
 
 
 def partition_chunks(
-    call: OpenCall, out: ArrayMetadata, at_once: int, budget: int, levels: int = 1
+    call: OpenCall, out: ArrayMetadata, concurrency: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
     """Partition a run with chunked arrays; None if a partition exceeds MAX_ROWS rows."""
     from ndtool.runs.external.partitioning import MAX_ROWS, partitioning_for
@@ -261,8 +263,8 @@ def partition_chunks(
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, out)
-    units = units_of(call.inference, metadata, out, _concurrent_chunks(call, at_once))
-    if not metadata["data"].in_chunks and (not call.inference.scatters or not out.in_chunks):
+    units = units_of(call.inference, metadata, out, _concurrent_chunks(call, concurrency))
+    if not metadata["data"].is_chunked and (not call.inference.scatters or not out.is_chunked):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
@@ -271,14 +273,14 @@ def partition_chunks(
 
 def _concurrent_chunks(call: OpenCall, written: int) -> int:
     """Return how many chunks to read or write concurrently, whatever the number of processors."""
-    return max(written, *(item.at_once for item in call.sources.values()))
+    return max(written, *(item.concurrency for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
     """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    assert isinstance(data, Flat), "no array has chunks"
+    assert isinstance(data, FlatSource), "no array has chunks"
     local_range = data.local_range
     if local_range is None or not _is_partitionable(data):
         if limit is not None:
@@ -322,7 +324,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep_cost = tuning.RANDOM_READ_COST, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
-        uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
+        uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
         touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
         if memory.can_hold(int(touched_bytes * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)
@@ -342,13 +344,13 @@ def is_bounded(call: OpenCall) -> bool:
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
-def _is_partitionable(data: Flat) -> bool:
+def _is_partitionable(data: FlatSource) -> bool:
     """Whether partitions of flat data are byte ranges of a local file."""
     is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
     return data.local_range is not None and not is_transposed
 
 
-def _require_partitionable(call: OpenCall, data: Flat, allowed: int) -> None:
+def _require_partitionable(call: OpenCall, data: FlatSource, allowed: int) -> None:
     """Raise ResourceError if data that cannot be partitioned do not fit in memory.
 
     A gather of few tuples needs only their pages in memory.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import Flat
+from ndtool.arrays.source import FlatSource
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
@@ -256,14 +256,18 @@ def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[st
 def _stored_indices(call: OpenCall) -> memoryview | None:
     """Return the bytes of the indices if they are available without loading or copying."""
     source = call.sources["indices"]
-    if not isinstance(source, Flat) or source.local_range is None or source.metadata.order != "C":
+    if (
+        not isinstance(source, FlatSource)
+        or source.local_range is None
+        or source.metadata.order != "C"
+    ):
         return None
     return source.local_range.buffer
 
 
 def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
     """Return the warning about indices out of bounds: their number, and what the mode did."""
-    action, first = inferred.mode.done, ", ".join(bounds_report.places)
+    action, first = inferred.mode.participle, ", ".join(bounds_report.places)
     if inferred.attributes.out_of_bounds == "fill":
         action += f" with {inferred.attributes.fill or 0}"
     is_literal_input = is_literal(inferred.inputs["indices"].name)

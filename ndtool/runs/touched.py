@@ -32,8 +32,8 @@ _ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
 def memory(metadata: ArrayMetadata) -> int:
     """Estimate the bytes of memory that computing the touched blocks or ranges takes."""
     count = (
-        grid.blocks(metadata.shape, metadata.grid)
-        if metadata.in_chunks
+        grid.count_blocks(metadata.shape, metadata.block_shape)
+        if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
     return min(count, MAX_FLAGS) + _ARRAYS * 8 * SLAB
@@ -64,11 +64,13 @@ class TouchedByGather:
             b = len(plan.batch)
             self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
             self._indexed_axes = tuple(range(b, b + plan.k))
-            self._positions = plan.unrolled.indices[:-1] if plan.plain else plan.positions
+            self._positions = (
+                plan.with_index_tuples.indices[:-1] if plan.has_scalar_indices else plan.positions
+            )
         self._block_step: Shape | None = None
         self._touched_blocks: IndexSet | None = None
 
-    def blocks(self, step: Shape) -> Iterator[int]:
+    def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
         coordinates = grid.blocks_along(self._plan.data, step)
         row_axes = len(self._row_shape)
@@ -116,10 +118,10 @@ class TouchedByGather:
     def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
         """Return the rows of stored indices that contain tuples; batches may share rows."""
         plan = self._plan
-        if isinstance(plan, ElementsPlan) or plan.repeats == 1:
+        if isinstance(plan, ElementsPlan) or plan.batch_repeats == 1:
             return tuple_indices
-        per_batch = plan.per_batch
-        return tuple_indices // (plan.repeats * per_batch) * per_batch + tuple_indices % per_batch
+        per_batch = plan.tuples_per_batch
+        return tuple_indices // (plan.batch_repeats * per_batch) * per_batch + tuple_indices % per_batch
 
     def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
         """Return the set of position // granule for all tuples.

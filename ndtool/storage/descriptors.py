@@ -9,20 +9,21 @@ from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, ResourceError, printable
 
-CHUNK = 1 << 20
-COPIED = 1 << 24  # bytes per copy_file_range call, which takes a fraction of a second
-WINDOW = 1 << 14  # bytes per read of headers
-EXHAUSTED = (
+BLOCK_SIZE = 1 << 20  # bytes per read or write of sequential copies
+MAX_COPY = 1 << 24  # bytes per copy_file_range call, which takes a fraction of a second
+MIN_READ = 1 << 14  # minimum bytes per read of headers
+EXHAUSTION_ERRNOS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM, errno.EMFILE, errno.ENFILE,
 )  # fmt: skip
 Read = Callable[[int, int], bytes]  # (offset, length) to bytes, fewer at the end of the file
-closed: set[int] = set()  # standard descriptors that were closed at startup
-_GET_FLAGS, _PROTECTED = 0x80086601, 0x30  # Linux's FS_IOC_GETFLAGS; append-only or immutable
-LOST = "an input was truncated or a disk failed during the run"
+closed_descriptors: set[int] = set()  # standard ones that were closed at startup
+_FS_IOC_GETFLAGS = 0x80086601  # an ioctl of Linux
+_PROTECTED_FLAGS = 0x30  # append-only, immutable
+LOST_INPUT_MESSAGE = "an input was truncated or a disk failed during the run"
 # Errors of open where the file system has no unnamed files (O_TMPFILE).
-NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
-# Errors of mmap where the file system has no shared maps, or none at all.
-UNMAPPABLE = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOEXEC)
+NO_TMPFILE_ERRNOS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM)
+# Errors of mmap where the file system supports no shared maps, or no maps.
+NO_MMAP_ERRNOS = (errno.ENODEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOEXEC)
 
 
 def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> NdtoolError:
@@ -31,8 +32,8 @@ def failure(exc: OSError, name: str, kind: type[NdtoolError] = InputError) -> Nd
     It is a ResourceError if memory, disk space or a limit is exhausted, else a `kind`.
     """
     if exc.errno == errno.EFAULT:  # a write whose source is a lost page of an input's map
-        return OutputError(LOST)
-    if exc.errno in EXHAUSTED:
+        return OutputError(LOST_INPUT_MESSAGE)
+    if exc.errno in EXHAUSTION_ERRNOS:
         kind = ResourceError
     return kind(f"{printable(name)}: {exc.strerror or exc}")
 
@@ -55,22 +56,22 @@ def absolute(path: str) -> str:
 
 
 def guard_descriptors() -> None:
-    """Open a directory on each closed standard descriptor, so that no later file gets its number.
+    """Open a directory on each closed standard descriptor, so that no file gets its number.
 
-    Reads and writes of it still fail, as they must, and so does opening it again by a name such as
-    /dev/stdout.
+    Reads and writes of the descriptor still fail, and so does opening /dev/stdout or a similar
+    name.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
             os.open("/", os.O_RDONLY)  # gets the lowest free number, which is fd
-            closed.add(fd)
+            closed_descriptors.add(fd)
 
 
 def is_closed(status: os.stat_result) -> bool:
-    """Whether a status is that of the directory which replaces a closed standard descriptor."""
-    return any(os.path.samestat(os.fstat(fd), status) for fd in closed)
+    """Whether a status is of the directory opened for a closed standard descriptor."""
+    return any(os.path.samestat(os.fstat(fd), status) for fd in closed_descriptors)
 
 
 def map_bytes(fd: int, start: int, nbytes: int, *, writable: bool = False) -> memoryview:
@@ -107,13 +108,13 @@ def read_at(fd: int, start: int, nbytes: int) -> bytes:
 
 def read_into(fd: int, start: int, buffer: memoryview) -> int:
     """Read bytes of a file into a buffer from offset `start` on; return their number."""
-    done = 0
-    while done < len(buffer):
-        count = os.preadv(fd, [buffer[done:]], start + done)
+    total = 0
+    while total < len(buffer):
+        count = os.preadv(fd, [buffer[total:]], start + total)
         if not count:
             break
-        done += count
-    return done
+        total += count
+    return total
 
 
 def advise(fd: int, kind: str, start: int = 0, nbytes: int = 0) -> None:
@@ -125,10 +126,10 @@ def advise(fd: int, kind: str, start: int = 0, nbytes: int = 0) -> None:
     try:
         os.posix_fadvise(fd, start, nbytes, getattr(os, f"POSIX_FADV_{kind}"))
     except (OSError, AttributeError):
-        pass  # only advice
+        pass  # advice is optional
 
 
-def reader(read: Read, start: int) -> Callable[[int], bytes]:
+def sequential_reader(read: Read, start: int) -> Callable[[int], bytes]:
     """Return a function that reads sequentially from offset `start` on."""
     offset = start
 
@@ -141,7 +142,7 @@ def reader(read: Read, start: int) -> Callable[[int], bytes]:
     return next_bytes
 
 
-class Window:
+class ReadBuffer:
     """Buffered reader of a file, for small reads at nearby offsets."""
 
     def __init__(self, fd: int) -> None:
@@ -154,7 +155,7 @@ class Window:
         offset = start - self._start
         if offset < 0 or offset + nbytes > len(self._buffer):
             self._start, offset = start, 0
-            self._buffer = read_at(self._fd, start, max(nbytes, WINDOW))
+            self._buffer = read_at(self._fd, start, max(nbytes, MIN_READ))
         return self._buffer[offset : offset + nbytes]
 
 
@@ -162,28 +163,34 @@ def write_at(fd: int, start: int, view: Any) -> None:
     """Write all bytes of `view` to the file at offset `start`; thread-safe."""
     remaining = memoryview(view).cast("B")
     while remaining:
-        done = os.pwrite(fd, remaining, start)
-        start += done
-        remaining = remaining[done:]
+        count = os.pwrite(fd, remaining, start)
+        start += count
+        remaining = remaining[count:]
 
 
-def copy_bytes(source: int, start: int, nbytes: int, fd: int, to: int) -> int:
+def copy_bytes(source_fd: int, start: int, nbytes: int, target_fd: int, target_start: int) -> int:
     """Copy bytes of a file to another, in the kernel if possible; return the number copied."""
-    done = 0
+    total = 0
     try:
-        while done < nbytes:
+        while total < nbytes:
             count = os.copy_file_range(
-                source, fd, min(nbytes - done, COPIED), start + done, to + done
+                source_fd,
+                target_fd,
+                min(nbytes - total, MAX_COPY),
+                start + total,
+                target_start + total,
             )
             if not count:
                 break
-            done += count
+            total += count
     except (OSError, AttributeError):
-        pass  # the loop below copies the rest, or raises the actual error
-    while done < nbytes and (block := read_at(source, start + done, min(CHUNK, nbytes - done))):
-        write_at(fd, to + done, block)
-        done += len(block)
-    return done
+        pass  # the loop below copies the remaining bytes, or raises the actual error
+    while total < nbytes and (
+        block := read_at(source_fd, start + total, min(BLOCK_SIZE, nbytes - total))
+    ):
+        write_at(target_fd, target_start + total, block)
+        total += len(block)
+    return total
 
 
 def write_next(fd: int, view: Any) -> None:
@@ -198,20 +205,22 @@ def write_next(fd: int, view: Any) -> None:
             select.select([], [fd], [])
 
 
-def reserve(fd: int, total: int, name: str, used: Iterable[tuple[int, int]] | None = None) -> None:
+def reserve(
+    fd: int, total: int, name: str, ranges: Iterable[tuple[int, int]] | None = None
+) -> None:
     """Reserve disk space for a file of `total` bytes; ResourceError if there is too little.
 
-    A store through the map of a file raises SIGBUS if the disk is full. used: the byte ranges to be
-    written, None for all.
+    Otherwise, a store through a memory map raises SIGBUS when the disk is full. ranges: the byte
+    ranges to be written, None for all.
     """
-    free = _free(fd)
-    if used is not None:
+    free = _free_space(fd)
+    if ranges is not None:
         os.ftruncate(fd, total)
     needed = 0
-    for start, stop in ((0, total),) if used is None else used:
+    for start, stop in ((0, total),) if ranges is None else ranges:
         needed += stop - start
-        error = _no_space(name, needed, free)
-        if free is not None and needed > free:  # or fallocate might fill the disk with zeros
+        error = _space_error(name, needed, free)
+        if free is not None and needed > free:  # else fallocate might fill the disk with zeros
             raise error
         try:
             os.posix_fallocate(fd, start, stop - start)
@@ -223,35 +232,35 @@ def reserve(fd: int, total: int, name: str, used: Iterable[tuple[int, int]] | No
             if exc.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise error from None
             if exc.errno == errno.EFBIG:
-                raise _too_large(name, total) from None
+                raise _size_limit_error(name, total) from None
             if exc.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
                 raise
             os.ftruncate(fd, total)
 
 
-def require_space(folder: str, files: int, nbytes: int, largest: int, name: str) -> None:
+def require_space(folder: str, file_count: int, nbytes: int, max_file_size: int, name: str) -> None:
     """Raise ResourceError if a folder's file system has no space for files of `nbytes` in all.
 
-    largest: bytes of the largest file. Nothing is reserved.
+    max_file_size: bytes of the largest file. Nothing is reserved.
     """
-    free, space = _free(folder), os.statvfs(folder)
-    if space.f_files and files > space.f_favail:  # f_files is 0 where inodes are unlimited
+    free, space = _free_space(folder), os.statvfs(folder)
+    if space.f_files and file_count > space.f_favail:  # f_files is 0 where inodes are unlimited
         raise ResourceError(
-            f"{printable(name)}: needs {files} files, the disk has inodes for {space.f_favail}"
+            f"{printable(name)}: needs {file_count} files, the disk has inodes for {space.f_favail}"
         )
     if free is not None and nbytes > free:
-        raise _no_space(name, nbytes, free)
+        raise _space_error(name, nbytes, free)
     try:
         import resource
 
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     except ImportError:
         return
-    if limit != resource.RLIM_INFINITY and largest > limit:
-        raise _too_large(name, largest)
+    if limit != resource.RLIM_INFINITY and max_file_size > limit:
+        raise _size_limit_error(name, max_file_size)
 
 
-def _free(location: int | str) -> int | None:
+def _free_space(location: int | str) -> int | None:
     """Return the bytes that a file system has free for this user, None if unknown."""
     space = os.statvfs(location)
     if not space.f_blocks:
@@ -259,12 +268,12 @@ def _free(location: int | str) -> int | None:
     return (space.f_bavail if os.geteuid() else space.f_bfree) * space.f_frsize
 
 
-def _no_space(name: str, needed: int, free: int | None) -> ResourceError:
+def _space_error(name: str, needed: int, free: int | None) -> ResourceError:
     available = "" if free is None else f", {free} are free"
     return ResourceError(f"{printable(name)}: needs {needed} bytes of disk space{available}")
 
 
-def _too_large(name: str, nbytes: int) -> ResourceError:
+def _size_limit_error(name: str, nbytes: int) -> ResourceError:
     return ResourceError(
         f"{printable(name)}: needs {nbytes} bytes, more than the limit on file sizes",
         hint="ulimit -f shows the limit",
@@ -281,21 +290,21 @@ def is_protected(path: str, folder: int | None = None) -> bool:
 
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
-            flags = fcntl.ioctl(fd, _GET_FLAGS, bytes(8))
+            flags = fcntl.ioctl(fd, _FS_IOC_GETFLAGS, bytes(8))
         finally:
             os.close(fd)
     except (OSError, ImportError):
         return False
-    return bool(int.from_bytes(flags[:4], sys.byteorder) & _PROTECTED)
+    return bool(int.from_bytes(flags[:4], sys.byteorder) & _PROTECTED_FLAGS)
 
 
-def hidden_name(name: str) -> str:
-    """Return a unique temporary name for the directory of `name`, within all length limits."""
+def temporary_name(name: str) -> str:
+    """Return a unique temporary name for a file `name`, within the limit on name lengths."""
     return f".{name[:48]}.ndtool-{os.urandom(6).hex()}"
 
 
 def lock(fd: int) -> bool:
-    """Take an exclusive flock until the descriptor is closed; False if locks are unsupported.
+    """Acquire an exclusive flock until the descriptor is closed; False if flock is unsupported.
 
     Raises BlockingIOError if another process holds the lock.
     """

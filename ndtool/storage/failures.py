@@ -21,13 +21,13 @@ from ndtool.errors import (
 
 T = TypeVar("T")
 
-TIMEOUT = 60  # timeout in seconds, without a byte
-TRIES = 3
-THROTTLED = (429, 503)  # HTTP statuses of throttled requests
-BACKOFF = 0.2  # seconds before the second try; each further delay is four times as long
-_NETWORK = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
+TIMEOUT = 60  # seconds without a byte after which a response times out
+MAX_ATTEMPTS = 3
+THROTTLING_STATUSES = (429, 503)  # HTTP statuses of throttled requests
+BACKOFF = 0.2  # seconds before the first retry; each later delay is four times as long
+_NETWORK_LIBRARIES = ("aiohttp", "botocore", "aiobotocore", "urllib3", "requests")
 _ARGUMENT_NAMES = re.compile(r"(?<=[ ,:])'(\w+)'")  # names of arguments in Python's TypeError
-_PERMANENT = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
+_PERMANENT_ERRORS = ("ClientConnectorCertificateError", "InvalidURL", "TooManyRedirects")
 
 
 class HttpStatusError(Exception):
@@ -48,7 +48,7 @@ class TruncatedError(Exception):
 
 async def retry(request: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Await `request()`, with retries and exponential backoff after transient errors."""
-    for attempt in range(TRIES - 1):
+    for attempt in range(MAX_ATTEMPTS - 1):
         try:
             return await request()
         except Exception as exc:
@@ -65,7 +65,7 @@ def status_of(exc: BaseException) -> int | None:
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         if type(status) is int:
             return status
-    names = ("status", "status_code", "code")  # reading code may warn
+    names = ("status", "status_code", "code")  # aiohttp warns on access to code
     attributes = (getattr(exc, name, None) for name in names)
     return next((value for value in attributes if type(value) is int), None)
 
@@ -80,28 +80,28 @@ def is_denied(exc: BaseException) -> bool:
     return isinstance(exc, PermissionError) or status_of(exc) in (401, 403)
 
 
-def _library(exc: BaseException) -> str:
+def _network_library(exc: BaseException) -> str:
     """Return the network library that defines an exception, "" if none does."""
     modules = [cls.__module__.partition(".")[0] for cls in type(exc).__mro__]
-    return next((name for name in modules if name in _NETWORK), "")
+    return next((name for name in modules if name in _NETWORK_LIBRARIES), "")
 
 
 def is_transient(exc: Exception) -> bool:
-    """Whether an error may be retried; botocore has retried its HTTP errors itself."""
+    """Whether a retry may succeed; False for HTTP errors that botocore has retried itself."""
     if isinstance(exc, (NdtoolError, ChangedError, FileNotFoundError, PermissionError)):
         return False
     status = status_of(exc)
     if status is not None and status >= 400:
-        return _library(exc) != "botocore" and (status >= 500 or status in (408, 429))
-    if type(exc).__name__ in _PERMANENT:
+        return _network_library(exc) != "botocore" and (status >= 500 or status in (408, 429))
+    if type(exc).__name__ in _PERMANENT_ERRORS:
         return False
-    if _library(exc) in ("botocore", "aiobotocore"):
+    if _network_library(exc) in ("botocore", "aiobotocore"):
         return "Incomplete" in type(exc).__name__ or "ReadTimeout" in type(exc).__name__
-    return isinstance(exc, (OSError, TimeoutError, TruncatedError)) or bool(_library(exc))
+    return isinstance(exc, (OSError, TimeoutError, TruncatedError)) or bool(_network_library(exc))
 
 
 def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> NdtoolError:
-    """Return the NdtoolError for an exception at a URL; kind: InputError or OutputError."""
+    """Return the NdtoolError for an exception of a request; kind: InputError or OutputError."""
     name, status = printable(url), status_of(exc)
     if isinstance(exc, NdtoolError):
         return exc
@@ -115,7 +115,7 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     if "TooManyRedirects" in kinds:
         return kind(f"{name}: the server redirects too often: expected an object")
     if isinstance(exc, TypeError) and " required " in str(exc):
-        return _incomplete(url, _ARGUMENT_NAMES.findall(str(exc)))
+        return _missing_options_error(url, _ARGUMENT_NAMES.findall(str(exc)))
     if "Credential" in type(exc).__name__ or "RefreshError" in kinds:
         hint = ""
         if url.startswith("s3"):
@@ -128,16 +128,16 @@ def failure(exc: Exception, url: str, kind: type[NdtoolError] = InputError) -> N
     if isinstance(exc, TimeoutError) or any("Timeout" in cls for cls in kinds):
         return kind(f"{name}: the server did not respond in time")
     if kinds & {"TruncatedError", "ClientPayloadError", "ServerDisconnectedError"}:
-        return kind(f"{name}: the connection was lost {TRIES} times")
+        return kind(f"{name}: the connection was lost {MAX_ATTEMPTS} times")
     if status is not None and status >= 400:
         error = kind(f"{name}: the server answers {status}{_reason(exc)}")
-        error.passing = status in THROTTLED
+        error.passing = status in THROTTLING_STATUSES
         return error
     return kind(f"{name}: {library_message(getattr(exc, 'strerror', None) or exc)}")
 
 
-def _incomplete(url: str, arguments: list[str]) -> UsageError:
-    """Return the error for a URL that lacks arguments of its fsspec file system."""
+def _missing_options_error(url: str, arguments: list[str]) -> UsageError:
+    """Return the error for a URL without the options that its fsspec file system requires."""
     protocol = url.rpartition("::")[2].partition("://")[0]
     variables = " and ".join(f"FSSPEC_{protocol}_{name}".upper() for name in arguments)
     return UsageError(

@@ -1,7 +1,7 @@
-"""Readers of one remote object, and range requests over HTTP.
+"""Reading of remote objects: the protocol of readers, and range requests over HTTP.
 
-Requests over HTTP and S3 are implemented by ndtool, on fsspec's sessions: they stream responses,
-and they check that all responses are of the same version of the object.
+ndtool implements requests over HTTP and S3 itself, on fsspec's sessions: it streams responses, and
+checks that all of them are of the same version of the object.
 """
 
 from __future__ import annotations
@@ -13,88 +13,93 @@ from typing import Any, NamedTuple, Protocol
 from ndtool.errors import InputError, printable
 from ndtool.storage import failures
 
-Write = Callable[[int, bytes], object]  # takes an offset in the object and bytes
+Write = Callable[[int, bytes], object]  # write(offset in the object, bytes)
 
-AT_ONCE = 64  # concurrent requests; docs/performance.md has their gain over 10
-LARGEST = 16 << 20  # bytes of a request whose response is streamed
-_BLOCK = 1 << 18
+MAX_CONCURRENCY = 64  # concurrent requests; docs/performance.md compares 64 with 10
+MAX_REQUEST = 16 << 20  # maximum bytes of a request whose response is streamed
+_BLOCK_SIZE = 1 << 18  # bytes per read of a response
 
 
 class Version(NamedTuple):
-    """Fingerprint of an object's content; a field is None if the server does not send it."""
+    """The version of an object: headers of a response; a field is None if it was not sent."""
 
     etag: str | None = None
     modified: str | None = None
     size: int | None = None
 
     def differs(self, other: Version) -> bool:
-        """Whether two versions are of different content, as far as both have the same fields."""
+        """Whether two versions differ in a field that both have."""
         tags = self.etag and other.etag  # ETags take precedence over times
         triples = zip(self._fields, self, other, strict=True)
         pairs = [(a, b) for name, a, b in triples if not (tags and name == "modified")]
         return any(a is not None and b is not None and a != b for a, b in pairs)
 
 
-class Opened(NamedTuple):
-    """The first response. head: the first bytes. ranged: whether the server supports ranges."""
+class FirstResponse(NamedTuple):
+    """The first response of a server. head: the first bytes of the object."""
 
     version: Version
     head: bytes
-    ranged: bool
+    supports_ranges: bool
 
 
-class Requests(Protocol):
-    """Reader of one object. largest: bytes per request. at_once: concurrent requests."""
+class ObjectReader(Protocol):
+    """Reader of one remote object, by up to `concurrency` concurrent requests.
 
-    largest: int
-    at_once: int
+    max_request: maximum bytes per request.
+    """
 
-    async def open(self, count: int) -> Opened:
+    max_request: int
+    concurrency: int
+
+    async def open(self, count: int) -> FirstResponse:
         """Request the first `count` bytes and the version."""
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        """Write the bytes from `start` to `stop`, in order; ChangedError if of another version."""
+        """Request bytes [start, stop) and write them in order; ChangedError for another version."""
 
     async def download_all(self, write: Write) -> Version:
-        """Write all bytes, in order, from one response: if `open` returns no ranges."""
-        raise AssertionError("all ranges can be requested")
+        """Request the complete object and write it in order, where ranges are unsupported."""
+        raise AssertionError("the server supports ranges")
 
     async def version(self) -> Version:
         """Request the current version."""
 
 
-class Http:
-    """An object on an HTTP server; the first response shows whether it supports ranges."""
+class HttpObject:
+    """Reader of an object on an HTTP server, perhaps without support for ranges."""
 
-    largest, at_once = LARGEST, AT_ONCE
+    max_request, concurrency = MAX_REQUEST, MAX_CONCURRENCY
 
-    def __init__(self, fs: Any, url: str, connect: float = failures.TIMEOUT, **kwargs: Any) -> None:
+    def __init__(
+        self, fs: Any, url: str, connect_timeout: float = failures.TIMEOUT, **kwargs: Any
+    ) -> None:
         """Read from `url` in a session of fsspec's.
 
-        connect: timeout in seconds of a connection. kwargs: options of aiohttp's requests.
+        connect_timeout: in seconds. kwargs: options of aiohttp's requests.
         """
-        self._fs, self._url, self._connect, self._options = fs, url, connect, kwargs
+        self._fs, self._url, self._connect_timeout, self._options = fs, url, connect_timeout, kwargs
 
-    async def open(self, count: int) -> Opened:
+    async def open(self, count: int) -> FirstResponse:
         async with self._get(0, count) as response:
             if response.status == 416:  # the object is empty
-                return Opened(self._version(response)._replace(size=0), b"", True)
+                return FirstResponse(self._version(response)._replace(size=0), b"", True)
             version, ranged = self._version(response), response.status == 206
-            if ranged and _first(response) != 0:
+            if ranged and _range_start(response) != 0:
                 raise failures.HttpStatusError(
                     response.status, "another byte range than the requested one"
                 )
             head = await read_up_to(response.content.read, count)
             if not ranged and len(head) < count:
                 version = version._replace(size=len(head))
-            return Opened(version, head, ranged and version.size is not None)
+            return FirstResponse(version, head, ranged and version.size is not None)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
         async with self._get(start, stop) as response:
-            now = self._version(response)
-            if response.status == 416 or now.differs(version):
+            current = self._version(response)
+            if response.status == 416 or current.differs(version):
                 raise failures.ChangedError
-            if response.status != 206 or _first(response) != start:
+            if response.status != 206 or _range_start(response) != start:
                 raise failures.HttpStatusError(
                     response.status, "no byte range, although one was requested"
                 )
@@ -103,7 +108,7 @@ class Http:
     async def download_all(self, write: Write) -> Version:
         async with self._get() as response:
             version, offset = self._version(response), 0
-            while block := await response.content.read(_BLOCK):
+            while block := await response.content.read(_BLOCK_SIZE):
                 write(offset, block)
                 offset += len(block)
             return version._replace(size=offset)
@@ -124,7 +129,9 @@ class Http:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         # An encoded URL must not be encoded again, or its signature may become invalid.
         encoded = fs.encoded or (url.isascii() and url.isprintable() and " " not in url)
-        timeout = aiohttp.ClientTimeout(sock_connect=self._connect, sock_read=failures.TIMEOUT)
+        timeout = aiohttp.ClientTimeout(
+            sock_connect=self._connect_timeout, sock_read=failures.TIMEOUT
+        )
         options.setdefault("timeout", timeout)
         session = await fs.set_session()
         async with session.get(
@@ -141,12 +148,16 @@ class Http:
     @staticmethod
     def _version(response: Any) -> Version:
         headers = response.headers
-        whole = response.status == 200
-        size = response.content_length if whole else object_size(headers.get("Content-Range", ""))
+        is_complete = response.status == 200
+        size = (
+            response.content_length
+            if is_complete
+            else object_size(headers.get("Content-Range", ""))
+        )
         return Version(headers.get("ETag"), headers.get("Last-Modified"), size)
 
 
-def _first(response: Any) -> int:
+def _range_start(response: Any) -> int:
     """Return the start of a response's Content-Range, -1 if it has none."""
     text = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(text) if text.isdecimal() else -1
@@ -168,9 +179,9 @@ async def read_up_to(read: Callable[[int], Any], count: int) -> bytes:
 
 
 async def copy_response(read: Callable[[int], Any], start: int, stop: int, write: Write) -> None:
-    """Write the bytes from `start` to `stop`, in order; CutShortError if the response is short."""
+    """Write bytes [start, stop) of a response, in order; TruncatedError if it ends early."""
     while start < stop:
-        block = await read(min(_BLOCK, stop - start))
+        block = await read(min(_BLOCK_SIZE, stop - start))
         if not block:
             raise failures.TruncatedError
         write(start, block)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.storage import descriptors
 
-SMALL = 1 << 16  # bytes up to which reading is cheaper than mapping
-SAMPLES = 16  # offsets that are tested to estimate how much of a file is in the page cache
+MAP_THRESHOLD = 1 << 16  # bytes above which mapping is cheaper than reading
+CACHE_SAMPLES = 16  # offsets that `cached_fraction` tests for presence in the page cache
 # Metadata files of Zarr: of version 3; of an array, a group and a store of version 2.
 ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 STREAM_HINT = "a stream is read through standard input: ndtool ... - < STREAM"
-KINDS = {
+FILE_TYPES = {
     stat.S_IFDIR: "a directory",
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -26,7 +26,7 @@ KINDS = {
 # A fingerprint of content, comparable between runs; None if unavailable.
 Fingerprint = list[Any] | None
 Ranges = Iterable[tuple[int, int]]  # byte ranges (start, stop), ascending
-ProgressCallback = Callable[[float], object]  # takes the fraction done; 0 resets it
+ProgressCallback = Callable[[float], object]  # takes the completed fraction; 0 restarts
 
 
 class File(Protocol):
@@ -48,7 +48,7 @@ class File(Protocol):
 
 
 class LocalFile:
-    """An open local file, with its status at the time of opening; `peek` reads a few bytes.
+    """An open local file, and its status when it was opened; `peek` reads a few bytes.
 
     path: None for a descriptor that the caller closes.
     """
@@ -58,8 +58,8 @@ class LocalFile:
         self.path = path
         self.status = os.fstat(fd)
         self.size = self.status.st_size
-        self.peek = descriptors.Window(fd).read
-        self._owned = path is not None
+        self.peek = descriptors.ReadBuffer(fd).read
+        self._owns_fd = path is not None
 
     def change(self) -> str:
         """Return how the file has changed since it was opened, "" if it has not.
@@ -67,20 +67,20 @@ class LocalFile:
         The ctime is not compared, as a new hard link or mode changes it, too.
         """
         try:
-            now, before = os.fstat(self.fd), self.status
+            status, opened = os.fstat(self.fd), self.status
         except OSError as exc:
             return f"cannot be accessed ({exc.strerror})"
-        if (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        if (status.st_size, status.st_mtime_ns) != (opened.st_size, opened.st_mtime_ns):
             return "changed during the run"
         try:
-            current = before if self.path is None else os.stat(self.path)
+            current = opened if self.path is None else os.stat(self.path)
         except OSError:
-            return ""  # it was unlinked, its content is unchanged
-        return "" if os.path.samestat(current, before) else "was replaced during the run"
+            return ""  # it was unlinked; its content is unchanged
+        return "" if os.path.samestat(current, opened) else "was replaced during the run"
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint of the file when it was opened."""
-        return list(signature(self.status))
+        return list(status_fingerprint(self.status))
 
     def is_open_as(self, fd: int) -> bool:
         """Whether a descriptor refers to the same file."""
@@ -91,22 +91,24 @@ class LocalFile:
 
     def byte_range(self, start: int, nbytes: int, label: str) -> "ByteRange":
         """Return a byte range of the file, mapped unless it is small or maps are unsupported."""
-        if nbytes <= SMALL:
+        if nbytes <= MAP_THRESHOLD:
             return ByteRange(memoryview(self.read(start, nbytes, label)), self, start)
         try:
             return ByteRange(
                 descriptors.map_bytes(self.fd, start, nbytes), self, start, mapped=True
             )
         except ValueError:
-            raise shortened(label) from None
+            raise shortened_error(label) from None
         except OSError as exc:
-            if exc.errno not in descriptors.UNMAPPABLE:
+            if exc.errno not in descriptors.NO_MMAP_ERRNOS:
                 raise descriptors.failure(exc, label) from None
         from ndtool.storage.tempfiles import Spool
 
         spool = Spool()
-        for offset in range(start, start + nbytes, descriptors.CHUNK):
-            spool.write(self.read(offset, min(descriptors.CHUNK, start + nbytes - offset), label))
+        for offset in range(start, start + nbytes, descriptors.BLOCK_SIZE):
+            spool.write(
+                self.read(offset, min(descriptors.BLOCK_SIZE, start + nbytes - offset), label)
+            )
         return ByteRange(spool.finish(), self, start)
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
@@ -114,19 +116,19 @@ class LocalFile:
         with descriptors.os_errors(label):
             data = descriptors.read_at(self.fd, start, nbytes)
         if len(data) < nbytes:
-            raise shortened(label)
+            raise shortened_error(label)
         return data
 
-    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
-        """Copy bytes to another file at offset `to`; return the number copied."""
-        return descriptors.copy_bytes(self.fd, start, nbytes, fd, to)
+    def copy(self, start: int, nbytes: int, fd: int, target_start: int) -> int:
+        """Copy bytes to another file at offset `target_start`; return the number copied."""
+        return descriptors.copy_bytes(self.fd, start, nbytes, fd, target_start)
 
     def reserve(self, start: int, nbytes: int) -> None:
         """Do nothing: the bytes are on disk already."""
 
     def close(self) -> None:
-        if self._owned:
-            self._owned = False
+        if self._owns_fd:
+            self._owns_fd = False
             try:
                 os.close(self.fd)
             except OSError:
@@ -149,18 +151,18 @@ class ByteRange(NamedTuple):
     fetch: Callable[[Ranges | None, ProgressCallback | None], None] | None = None
 
     def reserve(self) -> None:
-        """Reserve disk space for all of the bytes, if they are to be downloaded."""
+        """Reserve disk space for all bytes, if they must be downloaded."""
         if self.file is not None and self.position is not None:
             self.file.reserve(self.position, len(self.buffer))
 
-    def all(self) -> memoryview:
+    def load(self) -> memoryview:
         """Return the buffer, after a download of all of its bytes."""
         if self.fetch is not None:
             self.fetch(None, None)
         return self.buffer
 
     def read(self, start: int, buffer: memoryview) -> None:
-        """Copy bytes from `start` on into a buffer, by large reads instead of the map."""
+        """Copy bytes from offset `start` on into a buffer, by reads instead of the map."""
         if not self.mapped or self.file is None or self.position is None:
             buffer[:] = self.buffer[start : start + len(buffer)]
             return
@@ -169,7 +171,7 @@ class ByteRange(NamedTuple):
         except OSError as exc:
             raise descriptors.failure(exc, "an input") from None
         if count < len(buffer):
-            raise OutputError(descriptors.LOST)
+            raise OutputError(descriptors.LOST_INPUT_MESSAGE)
 
     def drop_cached(self, start: int, nbytes: int) -> None:
         """Drop a byte range from the page cache."""
@@ -190,25 +192,25 @@ class ByteRange(NamedTuple):
         try:
             memory_map.madvise(getattr(mmap, f"MADV_{kind.upper()}"), first, skip + end - first)
         except (OSError, ValueError):
-            pass  # only advice
+            pass  # advice is optional
 
-    def cached(self, shift: int = 0, unknown: float = 1.0) -> float:
-        """Estimate the fraction of the bytes in the page cache; `unknown` if it cannot be measured.
+    def cached_fraction(self, shift: int = 0, default: float = 1.0) -> float:
+        """Estimate the fraction of bytes in the page cache; `default` if it cannot be measured.
 
-        shift: 0 or 1: shifts the sampled offsets, as an earlier call may have started readahead.
+        shift: 0 or 1; 1 samples other offsets, as an earlier call may have started readahead.
         """
         if not self.mapped or self.file is None or self.position is None:
             return 1.0
-        present, buffer = 0, [bytearray(1)]
-        for i in range(SAMPLES):
-            offset = self.position + (4 * i + 2 + shift) * len(self.buffer) // (4 * SAMPLES)
+        cached_count, buffer = 0, [bytearray(1)]
+        for i in range(CACHE_SAMPLES):
+            offset = self.position + (4 * i + 2 + shift) * len(self.buffer) // (4 * CACHE_SAMPLES)
             try:
-                present += os.preadv(self.file.fd, buffer, offset, os.RWF_NOWAIT)
+                cached_count += os.preadv(self.file.fd, buffer, offset, os.RWF_NOWAIT)
             except BlockingIOError:
                 pass  # not in the page cache
             except (OSError, AttributeError):
-                return unknown
-        return present / SAMPLES
+                return default
+        return cached_count / CACHE_SAMPLES
 
     def release(self) -> None:
         """Release the buffer; the file stays open."""
@@ -220,7 +222,7 @@ class Folder(Protocol):
 
     path: str
     size: int
-    at_once: int
+    concurrency: int
     can_list: bool
 
     def read(self, key: str) -> bytes | None: ...
@@ -234,12 +236,12 @@ class Folder(Protocol):
     def close(self) -> None: ...
 
 
-def signature(status: os.stat_result) -> tuple[int, ...]:
+def status_fingerprint(status: os.stat_result) -> tuple[int, ...]:
     """Return a fingerprint of a file's content: size, mtime and inode."""
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def is_store(path: str) -> bool:
+def is_zarr_store(path: str) -> bool:
     """Whether a folder is a Zarr store, or an array or group in one."""
     try:
         return any(os.path.isfile(os.path.join(path, name)) for name in ZARR_METADATA)
@@ -257,7 +259,7 @@ def open_file(path: str) -> LocalFile:
         if fd >= 0:
             os.close(fd)
         if exc.errno == errno.ENXIO and os.path.exists(path):  # a socket, or a missing device
-            raise not_regular(path, stat.S_IFMT(os.stat(path).st_mode)) from None
+            raise file_type_error(path, stat.S_IFMT(os.stat(path).st_mode)) from None
         raise descriptors.failure(exc, path) from None
     except ValueError as exc:
         raise InputError(f"{printable(path)} is not a valid file name: {exc}") from None
@@ -265,19 +267,19 @@ def open_file(path: str) -> LocalFile:
         file.close()
         if descriptors.is_closed(file.status):
             raise InputError(f"{printable(path)}: it is closed")
-        raise not_regular(path, stat.S_IFMT(file.status.st_mode))
+        raise file_type_error(path, stat.S_IFMT(file.status.st_mode))
     return file
 
 
-def shortened(label: str) -> OutputError:
-    """Return the error that a file became shorter."""
+def shortened_error(label: str) -> OutputError:
+    """Return the error for a file that was truncated during the run."""
     return OutputError(f"{printable(label)} changed during the run: it is shorter now")
 
 
-def not_regular(path: str, kind: int, expected: str = "a file with arrays") -> InputError:
-    """Return the error for a path of another kind than a regular file; kind: its stat.S_IFMT."""
-    what = KINDS.get(kind, "not a regular file")
+def file_type_error(path: str, file_type: int, expected: str = "a file with arrays") -> InputError:
+    """Return the error for a path that is no regular file; file_type: its stat.S_IFMT."""
+    type_name = FILE_TYPES.get(file_type, "not a regular file")
     return InputError(
-        f"{printable(path)} is {what}: expected {expected}",
-        hint=STREAM_HINT if kind == stat.S_IFSOCK else "",
+        f"{printable(path)} is {type_name}: expected {expected}",
+        hint=STREAM_HINT if file_type == stat.S_IFSOCK else "",
     )

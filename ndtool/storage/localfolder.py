@@ -7,22 +7,22 @@ from typing import Any
 
 from ndtool.errors import InputError, printable
 from ndtool.storage.descriptors import failure, os_errors, read_at
-from ndtool.storage.local import ZARR_METADATA, Fingerprint, not_regular, signature
+from ndtool.storage.local import ZARR_METADATA, Fingerprint, file_type_error, status_fingerprint
 
-METADATA = (*ZARR_METADATA, ".zattrs")
-LONGEST = 1 << 24  # bytes of a metadata file, at most
+METADATA_NAMES = (*ZARR_METADATA, ".zattrs")
+MAX_METADATA_SIZE = 1 << 24  # maximum bytes of a metadata file
 _EXPECTED = "a file of a store"
 
 
 class LocalFolder:
     """A local folder that is an array store; a key is a relative path.
 
-    size: 0, as a folder has no bytes. at_once: the number of files to read concurrently, on any
-    number of processors. can_list: whether its content can be listed.
+    size: 0, as a folder has no bytes. concurrency: the number of files worth reading concurrently
+    on a single processor. can_list: whether its content can be listed.
     """
 
     size = 0
-    at_once = 1
+    concurrency = 1
     can_list = True
 
     def __init__(self, path: str) -> None:
@@ -32,7 +32,7 @@ class LocalFolder:
 
     def read(self, key: str) -> bytes | None:
         """Read a metadata file, None if it does not exist."""
-        return self.read_file(key, LONGEST)
+        return self.read_file(key, MAX_METADATA_SIZE)
 
     def read_file(self, key: str, limit: int) -> bytes | None:
         """Read a complete file, None if it does not exist; InputError if larger than `limit`."""
@@ -56,14 +56,14 @@ class LocalFolder:
             with os_errors(path):
                 size = os.fstat(fd).st_size
                 if limit is not None and size > limit:
-                    raise too_large(path, size, limit)
+                    raise size_error(path, size, limit)
                 start, stop, _ = slice(start, stop).indices(size)
                 return read_at(fd, start, max(0, stop - start))
         finally:
             os.close(fd)
 
     def _open(self, path: str) -> int:
-        """Open a regular file; InputError if links lead out of the folder. Raises OSError."""
+        """Open a regular file; InputError if a link leads out of the folder. Raises OSError."""
         real = os.path.realpath(path)
         if not real.startswith(self._root):
             raise InputError(f"{printable(path)} leads outside of the store: expected a file in it")
@@ -72,12 +72,12 @@ class LocalFolder:
             fd = os.open(real, os.O_RDONLY | flags)
         except OSError as exc:
             if exc.errno == errno.ENXIO:
-                raise not_regular(path, stat.S_IFSOCK, _EXPECTED) from None
+                raise file_type_error(path, stat.S_IFSOCK, _EXPECTED) from None
             raise
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             os.close(fd)
-            raise not_regular(path, stat.S_IFMT(mode), _EXPECTED)
+            raise file_type_error(path, stat.S_IFMT(mode), _EXPECTED)
         return fd
 
     def subfolders(self, key: str) -> list[str]:
@@ -92,7 +92,7 @@ class LocalFolder:
     def file_fingerprint(self, key: str) -> tuple[Any, ...]:
         """Return the fingerprint of a file's content, () if it does not exist."""
         try:
-            return signature(os.stat(os.path.join(self.path, key)))
+            return status_fingerprint(os.stat(os.path.join(self.path, key)))
         except OSError:
             return ()
 
@@ -110,14 +110,14 @@ class LocalFolder:
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all files below a key, in their current state."""
-        files, pending = [], [""]
-        while pending:
-            folder = pending.pop()
+        files, folders = [], [""]
+        while folders:
+            folder = folders.pop()
             with os.scandir(os.path.join(self.path, key, folder)) as entries:
                 for entry in entries:
                     path = os.path.join(folder, entry.name)
                     if entry.is_dir(follow_symlinks=False):
-                        pending.append(path)
+                        folders.append(path)
                     else:
                         files.append((path, *self.file_fingerprint(os.path.join(key, path))))
         return digest(files)
@@ -133,6 +133,6 @@ def digest(files: list[tuple[Any, ...]]) -> Fingerprint:
     return [len(files), hashlib.sha256(repr(sorted(files)).encode()).hexdigest()]
 
 
-def too_large(path: str, size: int, limit: int) -> InputError:
-    """Return the error for a file of a store that is larger than it may be."""
+def size_error(path: str, size: int, limit: int) -> InputError:
+    """Return the error for a file of a store that exceeds the size limit."""
     return InputError(f"{printable(path)} has {size} bytes: at most {limit} are valid")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ndtool import redaction
 from ndtool.errors import UsageError, printable
-from ndtool.storage.local import ZARR_METADATA, File, Folder, LocalFile, is_store, open_file
+from ndtool.storage.local import ZARR_METADATA, File, Folder, LocalFile, is_zarr_store, open_file
 from ndtool.storage.localfolder import LocalFolder
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ def local_path(path: str) -> str:
     url = re.sub("(?:^|(?<=::))[A-Za-z0-9+.-]+(?=://)", lambda scheme: scheme[0].lower(), path)
     if not url.startswith("file://"):
         return url
-    host, slash, rest = url.removeprefix("file://").partition("/")
+    host, slash, file_path = url.removeprefix("file://").partition("/")
     if host.lower() not in ("", "localhost") or not slash:
         raise UsageError(f"{printable(path)} is on another host: expected file:///PATH, or PATH")
-    return slash + rest
+    return slash + file_path
 
 
 def is_shared(url: str) -> bool:
@@ -52,9 +52,9 @@ def is_shared(url: str) -> bool:
 
 
 def sibling(file: File, path: str, name: str) -> str | None:
-    """Return the location of a relative name in the folder of another file, None if invalid.
+    """Return the location of a file `name` in the folder of an open file, None if invalid.
 
-    file, path: the other file, open, and its location.
+    file, path: the open file and its location. name: relative to its folder.
     """
     url = getattr(file, "address", None)
     if url is None:
@@ -65,7 +65,7 @@ def sibling(file: File, path: str, name: str) -> str | None:
     return None if "::" in name else join(url, name, sibling=True)
 
 
-def folder(path: str) -> str:
+def parent_folder(path: str) -> str:
     """Return the parent folder of a path or URL."""
     if not is_url(path):
         return os.path.dirname(os.path.abspath(path))
@@ -88,7 +88,7 @@ def open_folder(path: str) -> Folder | None:
     """Open the folder of a Zarr store, None if there is no store."""
     path = local_path(path)
     if not is_url(path):
-        return LocalFolder(path) if is_store(path) else None
+        return LocalFolder(path) if is_zarr_store(path) else None
     from ndtool.storage.remotefolder import RemoteFolder
 
     folder = RemoteFolder(path)

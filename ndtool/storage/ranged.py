@@ -1,4 +1,4 @@
-"""Remote objects, of which the requested byte ranges are downloaded to a temporary file."""
+"""Remote files: the byte ranges that are read are downloaded to a temporary file."""
 
 from __future__ import annotations
 
@@ -20,25 +20,32 @@ from ndtool.storage.descriptors import (
     reserve,
     write_at,
 )
-from ndtool.storage.http import Opened
-from ndtool.storage.local import SMALL, ByteRange, Fingerprint, ProgressCallback, Ranges, shortened
+from ndtool.storage.http import FirstResponse
+from ndtool.storage.local import (
+    MAP_THRESHOLD,
+    ByteRange,
+    Fingerprint,
+    ProgressCallback,
+    Ranges,
+    shortened_error,
+)
 
-WINDOW = 1 << 16  # bytes per request for headers
-GAP = 1 << 20  # bytes between two ranges up to which one request covers both
-AHEAD = 1 << 26  # bytes per request of sequential reads
+MIN_REQUEST = 1 << 16  # minimum bytes per request, for headers
+MAX_GAP = 1 << 20  # maximum bytes between two ranges that one request covers
+READAHEAD = 1 << 26  # bytes per request of sequential reads
 
 
 class RemoteFile:
     """A remote object, with the methods of LocalFile.
 
     Downloaded bytes are cached at their offsets in a sparse unnamed file, as large as the object.
-    fd: that file. version, size: of the object. address: its URL. url: the URL without secrets.
+    fd: that file. version, size: of the object. address: its URL. url: its URL without secrets.
     """
 
     def __init__(self, url: str) -> None:
         self.address, self.url = url, redact_urls(url)
-        self._requests = remote.requests(url)
-        opened: Opened = self._wait(failures.retry(lambda: self._requests.open(WINDOW)))
+        self._reader = remote.reader(url)
+        opened: FirstResponse = self._wait(failures.retry(lambda: self._reader.open(MIN_REQUEST)))
         self.version, self._head, self._ranged = opened
         self._file: _SparseFile | None = None
         self._read_end = 0  # the end of the last large `peek`
@@ -48,12 +55,12 @@ class RemoteFile:
 
     @property
     def fd(self) -> int:
-        """The file of downloaded bytes."""
+        """The descriptor of the temporary file."""
         return self._buffer.descriptor
 
     @property
     def _buffer(self) -> _SparseFile:
-        """The temporary file, created when more than the first bytes are read."""
+        """The temporary file, created by the first read after the first response."""
         if self._file is None:
             self._file = _SparseFile(self.url, self.version.size or 0)
             if self.version.size is not None:
@@ -66,69 +73,73 @@ class RemoteFile:
         nbytes = max(0, min(nbytes, self.size - start))
         if start + nbytes <= len(self._head):
             return self._head[start : start + nbytes]
-        is_sequential = nbytes > WINDOW and start == self._read_end
-        self._read_end = start + nbytes if nbytes > WINDOW else self._read_end
-        if not self._buffer.has(start, start + nbytes):
-            ahead = AHEAD if is_sequential else max(WINDOW, nbytes)
-            self.download([(start, min(start + ahead, self.size))])
+        is_sequential = nbytes > MIN_REQUEST and start == self._read_end
+        self._read_end = start + nbytes if nbytes > MIN_REQUEST else self._read_end
+        if not self._buffer.contains(start, start + nbytes):
+            nbytes_ahead = READAHEAD if is_sequential else max(MIN_REQUEST, nbytes)
+            self.download([(start, min(start + nbytes_ahead, self.size))])
         return read_at(self.fd, start, nbytes)
 
     def read(self, start: int, nbytes: int, label: str) -> bytes:
         """Read bytes; OutputError if the object is too short."""
         block = self.peek(start, nbytes)
         if len(block) < nbytes:
-            raise shortened(label)
+            raise shortened_error(label)
         return block
 
     def byte_range(self, start: int, nbytes: int, label: str) -> ByteRange:
-        """Return a byte range, of which `fetch` downloads the bytes needed."""
-        if nbytes <= SMALL:
+        """Return a byte range whose `fetch` downloads the required bytes."""
+        if nbytes <= MAP_THRESHOLD:
             return ByteRange(memoryview(self.read(start, nbytes, label)))
 
         def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
             if progress is not None:
                 progress(0.0)
 
-            def completed(stop: int) -> None:
+            def report_progress(stop: int) -> None:
                 if progress is not None:
                     progress((stop - start) / nbytes)
 
             offsets = [(0, nbytes)] if ranges is None else ranges
-            self.download(((start + first, start + stop) for first, stop in offsets), completed)
+            self.download(
+                ((start + first, start + stop) for first, stop in offsets), report_progress
+            )
 
         buffer = map_bytes(self.fd, start, nbytes)
         return ByteRange(buffer, self, start, mapped=True, fetch=fetch)
 
-    def copy(self, start: int, nbytes: int, fd: int, to: int) -> int:
+    def copy(self, start: int, nbytes: int, fd: int, target_start: int) -> int:
         self.download([(start, min(start + nbytes, self.size))])
-        return copy_bytes(self.fd, start, nbytes, fd, to)
+        return copy_bytes(self.fd, start, nbytes, fd, target_start)
 
     def reserve(self, start: int, nbytes: int) -> None:
         """Reserve disk space for a byte range; ResourceError if there is too little."""
         self._buffer.reserve(start, start + nbytes)
 
     def download(
-        self, ranges: Ranges, completed: Callable[[int], object] = lambda stop: None
+        self, ranges: Ranges, report_progress: Callable[[int], object] = lambda stop: None
     ) -> None:
         """Download byte ranges, in ascending order; one request covers nearby ranges.
 
-        completed: called with the end of each request's range when it is downloaded.
+        report_progress: called with the end of each downloaded range.
         """
         if not self._ranged:
             self._download_all()
             return
-        missing = joined(self._buffer.missing(ranges), GAP, self._requests.largest)
-        self._wait(self._download_ranges(missing, completed))
+        missing = merge_ranges(
+            self._buffer.missing_ranges(ranges), MAX_GAP, self._reader.max_request
+        )
+        self._wait(self._download_ranges(missing, report_progress))
 
     async def _download_ranges(
-        self, ranges: Iterator[tuple[int, int]], completed: Callable[[int], object]
+        self, ranges: Iterator[tuple[int, int]], report_progress: Callable[[int], object]
     ) -> None:
         async def worker() -> None:
             for start, stop in ranges:
                 await self._fetch(start, stop, self._buffer)
-                completed(stop)
+                report_progress(stop)
 
-        workers = [asyncio.ensure_future(worker()) for _ in range(self._requests.at_once)]
+        workers = [asyncio.ensure_future(worker()) for _ in range(self._reader.concurrency)]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -138,22 +149,22 @@ class RemoteFile:
 
     async def _fetch(self, start: int, stop: int, buffer: _SparseFile) -> None:
         """Download a byte range; a retry requests only the missing bytes."""
-        at = start
+        position = start
 
         def write(offset: int, block: bytes) -> None:
-            nonlocal at
+            nonlocal position
             buffer.write(offset, block)
-            at = offset + len(block)
+            position = offset + len(block)
 
-        await failures.retry(lambda: self._requests.fetch(at, stop, self.version, write))
+        await failures.retry(lambda: self._reader.fetch(position, stop, self.version, write))
         buffer.record(start, stop)
 
     def _download_all(self) -> None:
         """Download the complete object, once, from a server without range requests."""
         buffer = self._buffer
-        if self.version.size is not None and buffer.has(0, self.version.size):
+        if self.version.size is not None and buffer.contains(0, self.version.size):
             return
-        version = self._wait(failures.retry(lambda: self._requests.download_all(buffer.write)))
+        version = self._wait(failures.retry(lambda: self._reader.download_all(buffer.write)))
         if version.differs(self.version):
             raise OutputError(f"{self.url} changed during the run")
         self.version = version
@@ -161,10 +172,10 @@ class RemoteFile:
 
     def change(self) -> str:
         try:
-            now = self._wait(failures.retry(self._requests.version))
+            current = self._wait(failures.retry(self._reader.version))
         except InputError as exc:
             return f"can no longer be accessed: {exc.message.removeprefix(f'{self.url}: ')}"
-        return "changed during the run" if now.differs(self.version) else ""
+        return "changed during the run" if current.differs(self.version) else ""
 
     def fingerprint(self) -> Fingerprint:
         etag, modified, size = self.version
@@ -189,8 +200,8 @@ class _SparseFile:
         from ndtool.storage.tempfiles import unnamed_file
 
         self._label = f"temporary copy of {label}"
-        self._lock = Lock()  # threads read several ranges, and a cancelled request may still write
-        self._starts: list[int] = []  # of the ranges present: ascending and disjoint
+        self._lock = Lock()  # threads read concurrently, and a cancelled request may still write
+        self._starts: list[int] = []  # starts of the written ranges: ascending, disjoint
         self._stops: list[int] = []
         self._fd: int | None = unnamed_file()
         try:
@@ -201,13 +212,13 @@ class _SparseFile:
 
     @property
     def descriptor(self) -> int:
-        assert self._fd is not None, "it is closed"
+        assert self._fd is not None, "the file is closed"
         return self._fd
 
     def reserve(self, start: int, stop: int) -> None:
-        """Reserve disk space for the missing bytes of a range; ResourceError if there is none."""
+        """Reserve disk space for the missing bytes of a range; ResourceError without space."""
         total = os.fstat(self.descriptor).st_size
-        reserve(self.descriptor, total, self._label, self.missing([(start, stop)]))
+        reserve(self.descriptor, total, self._label, self.missing_ranges([(start, stop)]))
 
     def write(self, start: int, block: bytes) -> None:
         """Write bytes at an offset; ResourceError if the disk is full."""
@@ -223,22 +234,24 @@ class _SparseFile:
                 start, stop = min(start, self._starts[first]), max(stop, self._stops[last - 1])
             self._starts[first:last], self._stops[first:last] = [start], [stop]
 
-    def missing(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
+    def missing_ranges(self, ranges: Ranges) -> Iterator[tuple[int, int]]:
         """Yield the missing subranges of byte ranges."""
         for start, stop in ranges:
             offset = start
             while offset < stop:
                 with self._lock:
                     next_range = bisect_right(self._stops, offset)
-                    present = self._starts[next_range] if next_range < len(self._starts) else stop
-                    end = self._stops[next_range] if present < stop else stop
-                if offset < present:
-                    yield offset, min(present, stop)
+                    next_start = (
+                        self._starts[next_range] if next_range < len(self._starts) else stop
+                    )
+                    end = self._stops[next_range] if next_start < stop else stop
+                if offset < next_start:
+                    yield offset, min(next_start, stop)
                 offset = end
 
-    def has(self, start: int, stop: int) -> bool:
-        """Whether all bytes of a range are present."""
-        return next(self.missing([(start, stop)]), None) is None
+    def contains(self, start: int, stop: int) -> bool:
+        """Whether all bytes of a range are written."""
+        return next(self.missing_ranges([(start, stop)]), None) is None
 
     def close(self) -> None:
         """Close the file; its memory maps remain valid."""
@@ -248,22 +261,22 @@ class _SparseFile:
                 os.close(fd)
 
 
-def joined(ranges: Ranges, gap: int, largest: int) -> Iterator[tuple[int, int]]:
-    """Merge byte ranges at most `gap` bytes apart, and split those larger than `largest`.
+def merge_ranges(ranges: Ranges, max_gap: int, max_size: int) -> Iterator[tuple[int, int]]:
+    """Merge byte ranges up to `max_gap` bytes apart, and split ranges larger than `max_size`.
 
-    >>> list(joined([(0, 10), (15, 20), (40, 75)], 5, 30))
+    >>> list(merge_ranges([(0, 10), (15, 20), (40, 75)], 5, 30))
     [(0, 20), (40, 70), (70, 75)]
     """
-    first = last = 0
+    merged_start = merged_stop = 0
     for start, stop in ranges:
-        if last and start - last <= gap and stop - first <= largest:
-            last = stop
+        if merged_stop and start - merged_stop <= max_gap and stop - merged_start <= max_size:
+            merged_stop = stop
             continue
-        yield from _split(first, last, largest)
-        first, last = start, stop
-    yield from _split(first, last, largest)
+        yield from _split_range(merged_start, merged_stop, max_size)
+        merged_start, merged_stop = start, stop
+    yield from _split_range(merged_start, merged_stop, max_size)
 
 
-def _split(first: int, last: int, largest: int) -> Iterator[tuple[int, int]]:
-    for start in range(first, last, largest):
-        yield start, min(start + largest, last)
+def _split_range(first: int, stop: int, max_size: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, stop, max_size):
+        yield start, min(start + max_size, stop)

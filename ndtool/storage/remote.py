@@ -11,12 +11,19 @@ from urllib.parse import quote
 from ndtool.errors import InputError, UsageError, library_message, printable
 from ndtool.redaction import register
 from ndtool.storage import failures, signing
-from ndtool.storage.http import AT_ONCE, Http, Opened, Requests, Version, Write
-from ndtool.storage.s3 import S3, Signed
+from ndtool.storage.http import (
+    MAX_CONCURRENCY,
+    FirstResponse,
+    HttpObject,
+    ObjectReader,
+    Version,
+    Write,
+)
+from ndtool.storage.s3 import S3Object, SignedS3Object
 
-BUFFERED = 10  # concurrent requests of more than FEW bytes whose responses are buffered in memory
-FEW = 1 << 18
-HELD = 4 << 20  # bytes of a request whose response is buffered in memory
+MAX_BUFFERS = 10  # maximum number of responses larger than SMALL_RESPONSE in memory
+SMALL_RESPONSE = 1 << 18  # bytes
+MAX_BUFFER = 4 << 20  # maximum bytes of a request whose response is buffered in memory
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp",
     "https": "aiohttp", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "adl": "adlfs",
@@ -33,15 +40,15 @@ def filesystem(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError:
-        raise _missing(url, "fsspec", package) from None
+        raise _missing_package_error(url, "fsspec", package) from None
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except ImportError as exc:
         if package is None:
             raise UsageError(f"{printable(url)}: {library_message(exc)}") from None
-        raise _missing(url, package, package) from None
+        raise _missing_package_error(url, package, package) from None
     except ValueError as exc:
-        supported = ": expected s3://, gs://, https:// or another that fsspec knows"
+        supported = ": expected s3://, gs://, https:// or another that fsspec supports"
         hint = supported if "Protocol" in str(exc) else ""
         raise UsageError(f"{printable(url)}: {library_message(exc)}{hint}") from None
     except Exception as exc:
@@ -49,44 +56,45 @@ def filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _missing(url: str, package: str, other: str | None) -> UsageError:
-    also = f" {other}" if other else ""
+def _missing_package_error(url: str, package: str, extra: str | None) -> UsageError:
+    extra_requirement = f" {extra}" if extra else ""
     return UsageError(
-        f"{printable(url)} needs the {package} package", hint=f"pip install 'ndtool[remote]'{also}"
+        f"{printable(url)} needs the {package} package",
+        hint=f"pip install 'ndtool[remote]'{extra_requirement}",
     )
 
 
-def requests(url: str) -> Requests:
+def reader(url: str) -> ObjectReader:
     """Return the reader for the object at a URL."""
     if url.startswith(("s3://", "s3a://")) and all(map(find_spec, ("fsspec", "s3fs", "aiohttp"))):
-        return _of_bucket(url)
+        return _s3_reader(url)
     fs, path = filesystem(url)
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if "http" in protocols:
-        return Http(fs, path)
+        return HttpObject(fs, path)
     if "s3" in protocols and hasattr(fs, "get_s3"):
-        return S3(fs, path)
+        return S3Object(fs, path)
     return FsspecObject(fs, path, url)
 
 
-def _of_bucket(url: str) -> Requests:
-    """Return the reader for an S3 object: by signed URLs if the settings allow them."""
+def _s3_reader(url: str) -> ObjectReader:
+    """Return the reader for an S3 object, by signed URLs if the settings permit them."""
     register(url)
-    if not signing.is_direct():
-        return S3(*filesystem(url))
-    settings = signing.settings_of(url)
+    if not signing.bypasses_s3fs():
+        return S3Object(*filesystem(url))
+    settings = signing.find_settings(url)
     if settings is None:
-        client = S3(*filesystem(url))
-        return Signed(client.bucket, client.sign, lambda: client)
+        client = S3Object(*filesystem(url))
+        return SignedS3Object(client.bucket, client.sign, lambda: client)
 
     async def sign() -> str:
-        return signing.signed(settings)
+        return signing.signed_url(settings)
 
-    return Signed(settings.base, sign, lambda: S3(*filesystem(url)))
+    return SignedS3Object(settings.bucket_url, sign, lambda: S3Object(*filesystem(url)))
 
 
-def quoted(url: str, key: str) -> str:
-    """Return a path, percent-encoded if the URL is of HTTP."""
+def quote_key(url: str, key: str) -> str:
+    """Return a key as part of a URL: percent-encoded for HTTP."""
     return quote(key) if url.partition("://")[0] in ("http", "https") else key
 
 
@@ -95,46 +103,48 @@ def can_list(url: str) -> bool:
     return url.partition("://")[0] not in ("http", "https")
 
 
-async def listing(url: str) -> list[tuple[str, bool]]:
-    """List a remote folder: names, and whether each is a folder."""
+async def list_folder(url: str) -> list[tuple[str, bool]]:
+    """List a remote folder: (name, whether it is a folder) of each entry."""
     fs, path = filesystem(url)
     fs.invalidate_cache()
     try:
         entries = await FsspecObject(fs, path, url).call("ls", path, detail=True)
     except FileNotFoundError:
         return []
-    paths = {one["name"].strip("/"): one.get("type") == "directory" for one in entries}
+    paths = {entry["name"].strip("/"): entry.get("type") == "directory" for entry in entries}
     paths.pop(path.strip("/"), None)
-    return [(name.rpartition("/")[2], below) for name, below in paths.items()]
+    return [(name.rpartition("/")[2], is_folder) for name, is_folder in paths.items()]
 
 
-async def contents(url: str) -> dict[str, Version]:
+async def object_versions(url: str) -> dict[str, Version]:
     """Return the versions of all objects in a remote folder, by their relative paths."""
     fs, path = filesystem(url)
     remote_object = FsspecObject(fs, path, url)
     fs.invalidate_cache()
     entries = await remote_object.call("find", path, detail=True)
     prefix = f"{path.strip('/')}/"
-    return {name.strip("/").removeprefix(prefix): _version_of(one) for name, one in entries.items()}
+    return {
+        name.strip("/").removeprefix(prefix): _version_of(info) for name, info in entries.items()
+    }
 
 
-class FsspecObject(Requests):
-    """An object in any other fsspec file system; one request at a time unless it is async."""
+class FsspecObject(ObjectReader):
+    """Reader of an object in another fsspec file system; requests are concurrent if it is async."""
 
-    largest = HELD
+    max_request = MAX_BUFFER
 
     def __init__(self, fs: Any, path: str, url: str) -> None:
         self._fs, self._path, self._url = fs, path, url
-        self.at_once = AT_ONCE if fs.async_impl else 1
-        self._buffers = asyncio.Semaphore(BUFFERED)
+        self.concurrency = MAX_CONCURRENCY if fs.async_impl else 1
+        self._buffers = asyncio.Semaphore(MAX_BUFFERS)
 
-    async def open(self, count: int) -> Opened:
+    async def open(self, count: int) -> FirstResponse:
         version = await self.version()
         head = await self._read(0, min(count, version.size or 0))
-        return Opened(version, head, True)
+        return FirstResponse(version, head, True)
 
     async def fetch(self, start: int, stop: int, version: Version, write: Write) -> None:
-        async with self._buffers if stop - start > FEW else nullcontext():
+        async with self._buffers if stop - start > SMALL_RESPONSE else nullcontext():
             block = await self._read(start, stop)
             if len(block) != stop - start:
                 raise failures.TruncatedError
@@ -163,7 +173,7 @@ class FsspecObject(Requests):
 
 
 def _version_of(info: dict[str, Any]) -> Version:
-    """Return the version in fsspec's info about an object."""
+    """Return the version of an object from fsspec's info about it."""
     etags = "ETag", "etag", "generation", "md5"
     times = "mtime", "LastModified", "last_modified", "updated", "modified", "created"
     etag, time = (next(filter(None, map(info.get, keys)), None) for keys in (etags, times))
@@ -171,18 +181,18 @@ def _version_of(info: dict[str, Any]) -> Version:
 
 
 def join(url: str, key: str, sibling: bool = False) -> str:
-    """Return the URL of a key in a folder, the folder's for ""; a query or URL chain is last.
+    """Return the URL of a key in a folder, the folder's for ""; a query or chained URL stays last.
 
-    sibling: whether `url` is that of a file in the folder, not of the folder.
+    sibling: whether `url` is the URL of a file in the folder, not of the folder itself.
 
     >>> join("https://host/x.zarr?k=v", "a/zarr.json"), join("s3://b/x/", "c")
     ('https://host/x.zarr/a/zarr.json?k=v', 's3://b/x/c')
     """
     if not key and not sibling:
         return url
-    path, rest = split_query(url)
+    path, suffix = split_query(url)
     folder = path.rpartition("/")[0] if sibling else path.rstrip("/")
-    return f"{folder}/{quoted(url, key)}{rest}"
+    return f"{folder}/{quote_key(url, key)}{suffix}"
 
 
 def split_query(url: str) -> tuple[str, str]:

@@ -9,33 +9,35 @@ from typing import Any, TypeVar
 from ndtool.errors import OutputError, ResourceError, printable, redact_urls
 from ndtool.machine import pool
 from ndtool.storage import failures, remote, requests, upload
-from ndtool.storage.http import Opened, Requests, Version
+from ndtool.storage.http import FirstResponse, ObjectReader, Version
 from ndtool.storage.local import Fingerprint
-from ndtool.storage.localfolder import LONGEST, digest, too_large
+from ndtool.storage.localfolder import MAX_METADATA_SIZE, digest, size_error
 
 T = TypeVar("T")
-Span = tuple[int | None, int | None]  # start and stop of a slice; a negative start is from the end
+# Start and stop of a slice of an object's bytes; a negative start counts from the end.
+ByteSlice = tuple[int | None, int | None]
 
-LARGEST = (1 << 31) + (1 << 28) + (1 << 14)  # bytes of a range: a chunk that does not compress
-_INDICES, _INDEX = 16, 1 << 20  # shard indices that are cached, and bytes of one at most
+MAX_RANGE = (1 << 31) + (1 << 28) + (1 << 14)  # bytes of the max_request incompressible chunk
+_MAX_INDICES = 16  # cached shard indices
+_MAX_INDEX_SIZE = 1 << 20  # bytes of a cached shard index
 
 
 class RemoteFolder:
     """A remote folder, with the methods of LocalFolder.
 
-    pending: metadata that are not written yet, by key.
+    pending_metadata: metadata that are not written yet, by key.
     """
 
     size = 0
-    at_once = pool.MAX_THREADS
+    concurrency = pool.MAX_THREADS
 
-    def __init__(self, url: str, pending: dict[str, bytes] | None = None) -> None:
+    def __init__(self, url: str, pending_metadata: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redact_urls(url)
         self.can_list = remote.can_list(url)
-        self._metadata: dict[str, bytes | None] = {**(pending or {})}  # cached metadata
-        self._prefetched: dict[str, bytes | None] = {}  # objects prefetched by `prefetch`
+        self._metadata: dict[str, bytes | None] = {**(pending_metadata or {})}  # cached metadata
+        self._prefetched: dict[str, bytes | None] = {}  # for the next `read_file`
         self._versions: dict[str, Version | None] = {}  # of objects read by range requests
-        self._indices: dict[tuple[str, Span], bytes] = {}
+        self._indices: dict[tuple[str, ByteSlice], bytes] = {}
         self._lock = Lock()
 
     def peek(self, start: int, nbytes: int) -> bytes:
@@ -48,20 +50,20 @@ class RemoteFolder:
     def read(self, key: str) -> bytes | None:
         """Read a metadata object, None if it does not exist; the result is cached."""
         if key not in self._metadata:
-            self._metadata[key] = self._wait(self._read_file(key, LONGEST))[0]
+            self._metadata[key] = self._wait(self._read_file(key, MAX_METADATA_SIZE))[0]
         return self._metadata[key]
 
     def subfolders(self, key: str) -> list[str]:
-        return [name for name, subfolder in self.listed(key) if subfolder]
+        return [name for name, subfolder in self.list_entries(key) if subfolder]
 
-    def listed(self, key: str) -> list[tuple[str, bool]]:
-        """List a folder: names, and whether each is a folder."""
-        return self._wait(remote.listing(remote.join(self.url, key)))
+    def list_entries(self, key: str) -> list[tuple[str, bool]]:
+        """List a folder: (name, whether it is a folder) of each entry."""
+        return self._wait(remote.list_folder(remote.join(self.url, key)))
 
     def prefetch(self, key: str, limit: int | None) -> tuple[Any, ...]:
-        """Return the fingerprint of an object's content, () if it does not exist.
+        """Prefetch an object, and return its fingerprint, () if it does not exist.
 
-        limit: the maximum size if `read_file` follows, which then takes no request; else None.
+        limit: the maximum size of the object; None to request only the fingerprint.
         """
         if limit is None:
             version = self._wait(self._first_version(key))
@@ -85,7 +87,7 @@ class RemoteFolder:
         return self._wait(self._read_range(key, (start, stop)))
 
     async def put(self, key: str, body: bytes | memoryview) -> None:
-        """Write an object, replacing an old one."""
+        """Write an object, replacing an existing one."""
         url = remote.join(self.url, key)
         try:
             await upload.writer(url).put(bytes(body), {})
@@ -93,13 +95,13 @@ class RemoteFolder:
             raise failures.failure(exc, redact_urls(url), OutputError) from None
 
     def write(self, key: str, body: bytes | memoryview) -> None:
-        """Write an object, replacing an old one, and wait until it is stored."""
+        """Write an object, replacing an existing one, and wait until it is stored."""
         self._wait(self.put(key, body))
 
     def read_unchecked(self, key: str, start: int, stop: int) -> bytes:
-        """Read a byte range of an object, without a check of its version."""
+        """Read a byte range of an object without checking its version."""
         url = remote.join(self.url, key)
-        return self._wait(self._fetch(remote.requests(url), start, stop, Version(), url))
+        return self._wait(self._fetch(remote.reader(url), start, stop, Version(), url))
 
     def change(self) -> str:
         """Return "": a prefix cannot be replaced."""
@@ -107,12 +109,15 @@ class RemoteFolder:
 
     def contents(self, key: str = "") -> dict[str, Version]:
         """Return the versions of all objects in a folder, by their relative paths."""
-        return self._wait(remote.contents(remote.join(self.url, key)))
+        return self._wait(remote.object_versions(remote.join(self.url, key)))
 
     def fingerprint(self, key: str) -> Fingerprint:
         """Return the fingerprint of all objects below a key, None if unavailable."""
         versions = self._wait(self._contents(key)) if self.can_list else {}
-        rows = [(name, one.etag or one.modified, one.size) for name, one in versions.items()]
+        rows = [
+            (name, version.etag or version.modified, version.size)
+            for name, version in versions.items()
+        ]
         return digest(rows) if rows and all(tag for _, tag, _ in rows) else None
 
     def close(self) -> None:
@@ -124,7 +129,7 @@ class RemoteFolder:
     async def _contents(self, key: str) -> dict[str, Version]:
         """Return the versions of all objects in a folder, none if listing is not permitted."""
         try:
-            return await remote.contents(remote.join(self.url, key))
+            return await remote.object_versions(remote.join(self.url, key))
         except Exception as exc:
             if failures.is_denied(exc):
                 return {}
@@ -133,55 +138,56 @@ class RemoteFolder:
     async def _version(self, key: str) -> Version | None:
         url = remote.join(self.url, key)
         try:
-            return await failures.retry(remote.requests(url).version)
+            return await failures.retry(remote.reader(url).version)
         except Exception as exc:
             if failures.is_missing(exc):
                 return None
             raise failures.failure(exc, redact_urls(url)) from None
 
     async def _first_version(self, key: str) -> Version | None:
-        """Return the version of an object at its first use, which all its ranges must have."""
+        """Return the version of an object when it was first read; all its ranges must have it."""
         if key not in self._versions:
             self._versions.setdefault(key, await self._version(key))
         return self._versions[key]
 
     async def _read_file(self, key: str, limit: int) -> tuple[bytes | None, Version | None]:
         url = remote.join(self.url, key)
-        requests = remote.requests(url)
+        reader = remote.reader(url)
         try:
-            opened = await failures.retry(lambda: requests.open(min(requests.largest, limit + 1)))
-            size, head = opened.version.size, opened.head
+            response = await failures.retry(lambda: reader.open(min(reader.max_request, limit + 1)))
+            size, head = response.version.size, response.head
             if max(size or 0, len(head)) > limit:
-                raise too_large(url, size or len(head), limit)
+                raise size_error(url, size or len(head), limit)
             if size is None or len(head) < size:
-                head = await _read_rest(requests, opened, limit, url)
-            return head, opened.version
+                head = await _read_remaining(reader, response, limit, url)
+            return head, response.version
         except Exception as exc:
             if failures.is_missing(exc):
                 return None, None
             raise failures.failure(exc, redact_urls(url)) from None
 
-    async def _read_range(self, key: str, span: Span) -> bytes | None:
+    async def _read_range(self, key: str, span: ByteSlice) -> bytes | None:
         if (key, span) in self._indices:
             return self._indices[key, span]
         version, url = await self._first_version(key), remote.join(self.url, key)
         if version is None:
             return None
         start, stop, _ = slice(*span).indices(version.size or 0)
-        block = await self._fetch(remote.requests(url), start, stop, version, url)
-        if (span[0] or 0) <= 0 and len(block) <= _INDEX:  # a shard index, which all chunks need
+        block = await self._fetch(remote.reader(url), start, stop, version, url)
+        # A shard index, which reads of all chunks use.
+        if (span[0] or 0) <= 0 and len(block) <= _MAX_INDEX_SIZE:
             self._indices[key, span] = block
-            for old in list(self._indices)[:-_INDICES]:
-                self._indices.pop(old, None)
+            for oldest in list(self._indices)[:-_MAX_INDICES]:
+                self._indices.pop(oldest, None)
         return block
 
     async def _fetch(
-        self, requests: Requests, start: int, stop: int, version: Version, url: str
+        self, reader: ObjectReader, start: int, stop: int, version: Version, url: str
     ) -> bytes:
-        if stop - start > LARGEST:
-            raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {LARGEST}")
+        if stop - start > MAX_RANGE:
+            raise ResourceError(f"{printable(url)}: {stop - start} bytes: at most {MAX_RANGE}")
         try:
-            return await _read_blocks(requests, start, stop, version)
+            return await _read_blocks(reader, start, stop, version)
         except Exception as exc:
             raise failures.failure(exc, redact_urls(url)) from None
 
@@ -190,36 +196,38 @@ def _fingerprint(version: Version | None) -> tuple[Any, ...]:
     return () if version is None else (version.etag or version.modified or version.size,)
 
 
-async def _read_rest(requests: Requests, opened: Opened, limit: int, url: str) -> bytes:
-    """Read the rest of an object after its first response; return all of it."""
-    if opened.ranged and opened.version.size is not None:
-        head, size = opened.head, opened.version.size
-        return head + await _read_blocks(requests, len(head), size, opened.version)
+async def _read_remaining(
+    reader: ObjectReader, response: FirstResponse, limit: int, url: str
+) -> bytes:
+    """Read the bytes of an object after its first response; return all of its bytes."""
+    if response.supports_ranges and response.version.size is not None:
+        head, size = response.head, response.version.size
+        return head + await _read_blocks(reader, len(head), size, response.version)
     buffer = bytearray()
 
     def write(start: int, block: bytes) -> None:
         if start + len(block) > limit:
-            raise too_large(url, start + len(block), limit)
-        buffer[start:] = block  # a retry starts again at 0
+            raise size_error(url, start + len(block), limit)
+        buffer[start:] = block  # a retry restarts at offset 0
 
-    version = await failures.retry(lambda: requests.download_all(write))
-    if version.differs(opened.version):
+    version = await failures.retry(lambda: reader.download_all(write))
+    if version.differs(response.version):
         raise failures.ChangedError
     return bytes(buffer)
 
 
-async def _read_blocks(requests: Requests, start: int, stop: int, version: Version) -> bytes:
-    """Read a byte range of an object by requests of at most `largest` bytes."""
+async def _read_blocks(reader: ObjectReader, start: int, stop: int, version: Version) -> bytes:
+    """Read a byte range of an object by requests of at most `max_request` bytes."""
     buffer = bytearray(max(0, stop - start))
-    at = start
+    position = start
 
     def write(offset: int, block: bytes) -> None:
-        nonlocal at
+        nonlocal position
         buffer[offset - start : offset - start + len(block)] = block
-        at = offset + len(block)
+        position = offset + len(block)
 
-    while at < stop:
+    while position < stop:
         await failures.retry(
-            lambda: requests.fetch(at, min(stop, at + requests.largest), version, write)
+            lambda: reader.fetch(position, min(stop, position + reader.max_request), version, write)
         )
     return bytes(buffer)

@@ -11,18 +11,18 @@ from ndtool.errors import InputError, NdtoolError, ResourceError, printable
 from ndtool.storage.failures import failure
 
 T = TypeVar("T")
-_waiting: set[futures.Future[Any]] = set()  # requests that a thread waits for
+_awaited: set[futures.Future[Any]] = set()  # requests for which a thread waits
 
 
 def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = InputError) -> T:
-    """Run a coroutine in fsspec's event loop; cancel it on interrupt; raise errors as `kind`."""
+    """Run a coroutine in fsspec's event loop, cancelled on interrupt; raise errors as `kind`."""
     try:
         from fsspec import asyn
     except ImportError:
         return asyncio.run(coroutine)  # raises the error about the missing package
 
     future = asyncio.run_coroutine_threadsafe(coroutine, asyn.get_loop())
-    _waiting.add(future)
+    _awaited.add(future)
     try:
         while not futures.wait((future,), 1).done:  # never done if the loop's thread has died
             if not asyn.iothread[0].is_alive():
@@ -33,10 +33,10 @@ def wait(coroutine: Coroutine[Any, Any, T], url: str, kind: type[NdtoolError] = 
     except Exception as exc:
         raise failure(exc, url, kind) from None
     finally:
-        _waiting.discard(future)
+        _awaited.discard(future)
         future.cancel()
 
 
-def finish(seconds: float) -> None:
-    """Wait for the requests that a signal handler interrupted, as they may still take effect."""
-    futures.wait(list(_waiting), seconds)
+def finish(timeout: float) -> None:
+    """Wait for requests that a signal interrupted, as the server may still execute them."""
+    futures.wait(list(_awaited), timeout)

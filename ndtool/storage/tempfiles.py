@@ -7,38 +7,38 @@ from functools import partial
 
 from ndtool.errors import NdtoolError, OutputError, ResourceError, printable
 from ndtool.storage.descriptors import (
-    NAMELESS,
-    hidden_name,
+    NO_TMPFILE_ERRNOS,
     map_bytes,
     os_errors,
     reserve,
+    temporary_name,
     write_at,
     write_next,
 )
 
 Fill = Callable[[Callable[[int, memoryview], object]], object]
-MEMORY = 4 << 20  # bytes up to which a buffer is in memory; a run may need six of them
+MAX_IN_MEMORY = 4 << 20  # bytes of a buffer in memory; a run may have six of them
 
 
 def allocate(
     nbytes: int,
     label: str,
-    used: Iterable[tuple[int, int]] | None = None,
+    ranges: Iterable[tuple[int, int]] | None = None,
     directory: str | None = None,
 ) -> memoryview:
-    """Return a writable buffer of zeros, in memory or in an unnamed file if it is large.
+    """Return a writable buffer of zeros, in memory or, if it is large, in an unnamed file.
 
-    used: the byte ranges to be written, None for all; only these take disk space. directory: see
-    `unnamed_file`. label: the name of the buffer in errors. Raises ResourceError if memory or disk
-    space is short.
+    ranges: the byte ranges to be written, None for all; only these occupy disk space. directory:
+    see `unnamed_file`. label: the name of the buffer in errors. Raises ResourceError if memory or
+    disk space is insufficient.
     """
     try:
-        if nbytes <= MEMORY:
+        if nbytes <= MAX_IN_MEMORY:
             return memoryview(bytearray(nbytes))
         with os_errors(label, OutputError):
             fd = unnamed_file(directory)
             try:
-                reserve(fd, nbytes, label, used)
+                reserve(fd, nbytes, label, ranges)
                 return map_bytes(fd, 0, nbytes, writable=True)
             finally:
                 os.close(fd)
@@ -48,12 +48,12 @@ def allocate(
         raise ResourceError(f"{printable(label)}: not enough memory for {nbytes} bytes") from None
 
 
-def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
-    """Return a read-only buffer that `fill(write)` fills completely, by write(start, bytes).
+def filled_buffer(nbytes: int, label: str, fill: Fill, directory: str | None = None) -> memoryview:
+    """Return a read-only buffer that `fill(write)` fills completely, calling write(start, bytes).
 
     Writes to a file cost less than stores through its map. Raises as `allocate` does.
     """
-    if nbytes <= MEMORY:
+    if nbytes <= MAX_IN_MEMORY:
         buffer = allocate(nbytes, label)
 
         def write(start: int, view: memoryview) -> None:
@@ -74,7 +74,7 @@ def filled(nbytes: int, label: str, fill: Fill, directory: str | None = None) ->
 def unnamed_file(directory: str | None = None) -> int:
     """Return the descriptor of a new unnamed file, in TMPDIR if possible.
 
-    directory: the directory to use instead; no other is tried.
+    directory: the only directory to use, instead of TMPDIR.
     """
     if directory is not None:
         try:
@@ -101,16 +101,16 @@ def _open_unnamed(directory: str) -> int:
     try:
         return os.open(directory, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
     except (OSError, AttributeError) as exc:
-        if isinstance(exc, OSError) and exc.errno not in NAMELESS:
+        if isinstance(exc, OSError) and exc.errno not in NO_TMPFILE_ERRNOS:
             raise
-    path = os.path.join(directory, hidden_name("spool"))
+    path = os.path.join(directory, temporary_name("spool"))
     fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink(path)
     return fd
 
 
 class Spool:
-    """Append-only buffer: in memory up to MEMORY bytes, then in an unnamed file."""
+    """Append-only buffer: in memory up to MAX_IN_MEMORY bytes, then in an unnamed file."""
 
     def __init__(self, directory: str | None = None) -> None:
         self.size = 0
@@ -119,9 +119,9 @@ class Spool:
         self._fd: int | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append `data`; ResourceError if memory or disk space is short."""
+        """Append `data`; ResourceError if memory or disk space is insufficient."""
         try:
-            if self._fd is None and self.size + len(data) > MEMORY:
+            if self._fd is None and self.size + len(data) > MAX_IN_MEMORY:
                 self._fd = unnamed_file(self._directory)
                 write_next(self._fd, self._memory)
                 self._memory = bytearray()
@@ -130,7 +130,7 @@ class Spool:
             else:
                 write_next(self._fd, data)
         except (OSError, MemoryError) as exc:
-            raise self._full(exc) from None
+            raise self._space_error(exc) from None
         self.size += len(data)
 
     def finish(self) -> memoryview:
@@ -140,7 +140,7 @@ class Spool:
                 return memoryview(self._memory).toreadonly()
             return map_bytes(self._fd, 0, self.size)
         except OSError as exc:
-            raise self._full(exc) from None
+            raise self._space_error(exc) from None
         finally:
             self.close()
 
@@ -152,7 +152,7 @@ class Spool:
 
     __del__ = close
 
-    def _full(self, exc: OSError | MemoryError) -> NdtoolError:
+    def _space_error(self, exc: OSError | MemoryError) -> NdtoolError:
         if isinstance(exc, NdtoolError):
             return exc
         reason = getattr(exc, "strerror", None) or "out of memory"

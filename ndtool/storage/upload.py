@@ -1,4 +1,4 @@
-"""Uploads of remote objects, built in an unnamed file and visible only when complete.
+"""Uploads of remote objects: each is written to an unnamed file first, and visible when complete.
 
 Large objects are sent to S3 as multipart uploads. Small ones, and all objects in other stores, are
 sent in one request. Stores that cannot create objects atomically are refused.
@@ -16,37 +16,37 @@ from ndtool.errors import NdtoolError, OutputError, library_message, printable, 
 from ndtool.machine import signals
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import os_errors, read_at
-from ndtool.storage.http import AT_ONCE, Version
-from ndtool.storage.s3 import S3
+from ndtool.storage.http import MAX_CONCURRENCY, Version
+from ndtool.storage.s3 import S3Object
 
-PART = 8 << 20  # minimum bytes of a part; smaller objects are sent in one request
-IN_FLIGHT = 1 << 26  # bytes of parts in flight
-MOST_PARTS = 10_000  # S3's limit
+MIN_PART = 8 << 20  # minimum bytes of a part; smaller objects take one request
+MAX_IN_FLIGHT = 1 << 26  # bytes of parts that are uploaded concurrently
+MAX_PARTS = 10_000  # S3's limit
 ABORT_TIMEOUT = 10  # timeout in seconds for aborting an upload
 # Stores that create an object atomically, once it is uploaded.
-ATOMIC = ("gs", "gcs", "az", "abfs", "abfss", "memory")
+ATOMIC_PROTOCOLS = ("gs", "gcs", "az", "abfs", "abfss", "memory")
 
 
 class Upload:
     """A new remote object, with the methods of NewFile.
 
-    old: the version of the current object, None if there is none or it is unknown. clobber: whether
-    it may be replaced. compares: whether it must be unchanged when the new object is published.
-    condition: a further check before that, which raises OutputError.
+    current: the version of the current object, None if there is none or it is unknown. clobber:
+    whether it may be replaced. must_match: whether it must be unchanged when the new object is
+    published. condition: another check before publication, which raises OutputError.
     """
 
     def __init__(
         self,
         url: str,
-        old: Version | None,
+        current: Version | None,
         clobber: bool,
-        compares: bool,
+        must_match: bool,
         condition: Callable[[], None] | None = None,
     ) -> None:
         from ndtool.storage.tempfiles import unnamed_file
 
         self.path = redact_urls(url)
-        self._old, self._clobber, self._compares = old, clobber, compares
+        self._current, self._clobber, self._must_match = current, clobber, must_match
         self._condition = condition
         self._writer = writer(url)
         self.fd: int | None = unnamed_file()
@@ -57,7 +57,7 @@ class Upload:
         return self.fd
 
     def sync(self) -> None:
-        """Upload the parts, which do not become visible yet."""
+        """Upload the parts, which are not visible yet."""
         signals.add_cleanup(self.drop)
         self._wait(self._writer.send(self.descriptor))
 
@@ -71,36 +71,36 @@ class Upload:
 
     def publish(self) -> None:
         """Publish the object; OutputError if the current one may not be replaced."""
-        signals.set_published(False)  # sending may take long; the object is visible afterwards
-        if self._compares or not self._clobber:
-            self._require_same(existing(self._writer.url, required=self._old is not None))
-        etag = self._old.etag if self._old else None
+        signals.set_published(False)  # the upload may take long; the object is visible after it
+        if self._must_match or not self._clobber:
+            self._require_unchanged(existing(self._writer.url, required=self._current is not None))
+        etag = self._current.etag if self._current else None
         condition: dict[str, str] = {}
-        if self._compares and etag:
+        if self._must_match and etag:
             condition = {"IfMatch": etag}
-        elif self._old is None and (self._compares or not self._clobber):
+        elif self._current is None and (self._must_match or not self._clobber):
             condition = {"IfNoneMatch": "*"}
         try:
             self._wait(self._writer.commit(self.descriptor, condition))
         except FileExistsError:
-            raise self._refusal() from None
+            raise self._exists_error() from None
         signals.set_published()
 
-    def _refusal(self) -> OutputError:
-        if self._compares:
+    def _exists_error(self) -> OutputError:
+        if self._must_match:
             return OutputError(
                 f"{self.path} was created by another process during the run",
                 hint="--only replaces it in any case",
             )
         return OutputError(f"{self.path} exists and may not be replaced")
 
-    def _require_same(self, now: Version | None) -> None:
-        if not self._compares and now is not None:
-            raise self._refusal()
-        if self._compares and (self._old is None) != (now is None):
-            happened = "was removed" if now is None else "was created by another process"
-            raise OutputError(f"{self.path} {happened} during the run")
-        if self._old is not None and now is not None and now.differs(self._old):
+    def _require_unchanged(self, latest: Version | None) -> None:
+        if not self._must_match and latest is not None:
+            raise self._exists_error()
+        if self._must_match and (self._current is None) != (latest is None):
+            change = "was removed" if latest is None else "was created by another process"
+            raise OutputError(f"{self.path} {change} during the run")
+        if self._current is not None and latest is not None and latest.differs(self._current):
             raise OutputError(f"{self.path} changed during the run")
 
     def sync_folder(self) -> None:
@@ -144,9 +144,9 @@ def existing(url: str, required: bool = True) -> Version | None:
 
 
 def require_writable(url: str, folder: bool) -> None:
-    """Raise OutputError if a store denies write access, as far as a check without a write shows.
+    """Raise OutputError if a store denies write access, where it can be checked without a write.
 
-    folder: whether objects are written below the URL, not at it.
+    folder: whether the URL is the URL of a folder, not of an object.
     """
     object_writer = writer(remote.join(url, "zarr.json") if folder else url)
     requests.wait(object_writer.require_writable(), redact_urls(url), OutputError)
@@ -157,7 +157,7 @@ def writer(url: str) -> S3Writer | FsspecWriter:
     protocol = url.partition("://")[0]
     if protocol in ("s3", "s3a"):
         return S3Writer(url, *remote.filesystem(url))
-    if protocol in ATOMIC:
+    if protocol in ATOMIC_PROTOCOLS:
         return FsspecWriter(url, *remote.filesystem(url))
     raise OutputError(
         f"{printable(url)}: {protocol}:// cannot be written to: expected s3://, gs://, az:// or a"
@@ -170,8 +170,8 @@ class S3Writer:
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         self.url = url
-        self._object = S3(fs, path)
-        self._started: asyncio.Future[Any] | None = None
+        self._object = S3Object(fs, path)
+        self._creation: asyncio.Future[Any] | None = None
         self._workers: list[asyncio.Future[None]] = []
         self._parts: dict[int, dict[str, Any]] = {}
 
@@ -205,36 +205,36 @@ class S3Writer:
                 raise
 
     async def send(self, fd: int) -> None:
-        """Upload the parts of a multipart upload, if the file is large."""
+        """Upload the parts of the file as a multipart upload, if it is large."""
         size = os.fstat(fd).st_size
-        part = max(PART, -(-size // MOST_PARTS))
-        if size <= PART:
+        part_size = max(MIN_PART, -(-size // MAX_PARTS))
+        if size <= MIN_PART:
             return
-        # Stored before it is awaited, so that `drop` can abort an upload that was just created.
-        self._started = asyncio.ensure_future(self._object.call("create_multipart_upload"))
-        upload_id = (await asyncio.shield(self._started))["UploadId"]
-        offsets = iter(range(0, size, part))
+        # Assigned before it is awaited, so that `drop` can abort an upload that was just created.
+        self._creation = asyncio.ensure_future(self._object.call("create_multipart_upload"))
+        upload_id = (await asyncio.shield(self._creation))["UploadId"]
+        offsets = iter(range(0, size, part_size))
 
         async def upload_parts() -> None:
             for offset in offsets:
-                number = offset // part + 1
-                body = _exactly(fd, offset, min(part, size - offset), self.url)
+                part_number = offset // part_size + 1
+                body = _read_exactly(fd, offset, min(part_size, size - offset), self.url)
                 response = await self._object.call(
-                    "upload_part", UploadId=upload_id, PartNumber=number, Body=body
+                    "upload_part", UploadId=upload_id, PartNumber=part_number, Body=body
                 )
-                self._parts[number] = {"ETag": response["ETag"], "PartNumber": number}
+                self._parts[part_number] = {"ETag": response["ETag"], "PartNumber": part_number}
 
-        at_once = max(1, min(AT_ONCE, IN_FLIGHT // part))
-        self._workers = [asyncio.ensure_future(upload_parts()) for _ in range(at_once)]
+        concurrency = max(1, min(MAX_CONCURRENCY, MAX_IN_FLIGHT // part_size))
+        self._workers = [asyncio.ensure_future(upload_parts()) for _ in range(concurrency)]
         await asyncio.gather(*self._workers)
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         """Create the object, from the uploaded parts or in one request."""
-        if self._started is None:
-            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+        if self._creation is None:
+            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
-        parts = {"Parts": [self._parts[number] for number in sorted(self._parts)]}
-        upload = self._started.result()["UploadId"]
+        parts = {"Parts": [self._parts[part_number] for part_number in sorted(self._parts)]}
+        upload = self._creation.result()["UploadId"]
 
         def etag() -> str:
             digests = bytes.fromhex("".join(part["ETag"].strip('"') for part in parts["Parts"]))
@@ -243,7 +243,7 @@ class S3Writer:
         await self._call(
             "complete_multipart_upload", condition, etag, UploadId=upload, MultipartUpload=parts
         )
-        self._started = None
+        self._creation = None
 
     async def put(self, body: bytes, condition: dict[str, str]) -> bool:
         """Create the object in one request; FileExistsError if the condition fails.
@@ -260,7 +260,7 @@ class S3Writer:
         prefix = {"Prefix": f"{self._object.key.rstrip('/')}/"}
         while True:
             page = await self._object.call("list_objects_v2", "Bucket", **prefix)
-            keys = [{"Key": one["Key"]} for one in page.get("Contents", ())]
+            keys = [{"Key": entry["Key"]} for entry in page.get("Contents", ())]
             if not keys:
                 return
             request = {"Objects": keys, "Quiet": True}
@@ -271,21 +271,22 @@ class S3Writer:
     async def _call(
         self, name: str, condition: dict[str, str], etag: Callable[[], str], **arguments: Any
     ) -> bool:
-        """Create the object as `put` does; etag: returns its expected ETag, if it is an MD5 sum."""
+        """Create the object as `put` does; etag: returns its ETag, for stores that use MD5."""
         try:
             await self._object.call(name, **arguments, **condition)
         except Exception as exc:
             status = failures.status_of(exc)
-            if status in (404, 409, 412) and await self._has(etag):
+            if status in (404, 409, 412) and await self._has_etag(etag):
                 return False
             if "IfNoneMatch" in condition and status in (409, 412):
                 raise FileExistsError from None
             if not condition or status != 501:
                 raise
-            await self._object.call(name, **arguments)  # no conditions; `publish` has compared
+            # The store supports no conditions; `publish` has compared versions.
+            await self._object.call(name, **arguments)
         return True
 
-    async def _has(self, etag: Callable[[], str]) -> bool:
+    async def _has_etag(self, etag: Callable[[], str]) -> bool:
         """Whether the object has the expected ETag.
 
         botocore repeats a request whose response was lost. If the first one created the object, the
@@ -301,14 +302,14 @@ class S3Writer:
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
-        if self._started is not None:
-            upload_id = (await self._started)["UploadId"]
+        if self._creation is not None:
+            upload_id = (await self._creation)["UploadId"]
             await self._object.call("abort_multipart_upload", UploadId=upload_id)
-            self._started = None
+            self._creation = None
 
 
 class FsspecWriter:
-    """Writer of an object in a store of fsspec's that is uploaded in one call."""
+    """Writer of an object in another fsspec file system, by one upload."""
 
     def __init__(self, url: str, fs: Any, path: str) -> None:
         self.url = url
@@ -328,7 +329,7 @@ class FsspecWriter:
 
     async def commit(self, fd: int, condition: dict[str, str]) -> None:
         if not self._fs.async_impl:
-            await self.put(_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
+            await self.put(_read_exactly(fd, 0, os.fstat(fd).st_size, self.url), condition)
             return
         await self._create("put_file", f"/dev/fd/{fd}", self._path, **_options(condition))
 
@@ -361,11 +362,11 @@ def _options(condition: dict[str, str]) -> dict[str, str]:
 
 
 def _md5(body: bytes) -> str:
-    """Return the ETag that S3 gives to an object sent in one request, or to a part."""
+    """Return the ETag that S3 assigns to an object sent in one request, or to a part."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest()
 
 
-def _exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
+def _read_exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
     with os_errors(f"temporary copy of {redact_urls(url)}", OutputError):
         data = read_at(fd, start, nbytes)
     assert len(data) == nbytes, "no other process writes to the file"

@@ -7,11 +7,11 @@ from contextlib import closing, suppress
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.arrays.source import MemberInfo, Source, whole
+from ndtool.arrays.source import MemberInfo, Source, load_array
 from ndtool.errors import NdtoolError, Status
 from ndtool.formats import locators, npy
 from ndtool.formats.streams import Streams
-from ndtool.rules.grid import blocks
+from ndtool.rules.grid import count_blocks
 
 MOST, MANY = 1 << 20, 1000  # limits of bytes and chunks of an assembled array
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
@@ -87,9 +87,9 @@ def _read(argument: str) -> None:
 def _hold(source: Source) -> None:
     """Check that NumPy reads the same array, and that its header can be written."""
     dtype, shape, order, grid, _, _ = metadata = source.metadata
-    if grid != shape and (metadata.nbytes > MOST or blocks(shape, grid) > MANY):
+    if grid != shape and (metadata.nbytes > MOST or count_blocks(shape, grid) > MANY):
         return  # a store does not declare how many of its chunks exist
-    buffer = whole(source).buffer
+    buffer = load_array(source).buffer
     assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)
     assert dtype.itemsize > 0

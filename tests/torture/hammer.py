@@ -78,7 +78,7 @@ def write(targets: list[str], rounds: int) -> Found:
         found["wrong"] += [[target, name, "not written"] for name in present - done]
         for name in done & present:
             with opened(f"{target}:{name}") as one:
-                whole = one.whole()
+                whole = one.load()
                 raw = bytes(one.block(0) if whole is None else whole.buffer)
             if raw != bytes([int(name.partition("_")[2])] * 8):
                 found["wrong"].append([target, name, "other bytes"])

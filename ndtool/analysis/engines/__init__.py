@@ -239,7 +239,7 @@ class EngineCall:
             "operator": operator.name,
             "title": operator.title,
             "version": versions[-1].version if versions else 0,
-            "attributes": operator.given(self._request.attributes),
+            "attributes": operator.attribute_values(self._request.attributes),
             "arrays": [self._input_file(role, stack) for role in operator.inputs],
             "output": output,
             "nbytes": nbytes,
@@ -300,11 +300,11 @@ class EngineCall:
 
     def _type_difference(self, record: dict[str, Any]) -> str:
         """Describe a wrong type or shape of an engine's output; "" if both are correct."""
-        actual = f"{record['dtype']}{shapes.written(record['shape'])}"
+        actual = f"{record['dtype']}{shapes.format_shape(record['shape'])}"
         if self._expected is None:
             return f"returns {actual}, although an index is out of bounds"
         expected = (
-            f"{_engine_dtype(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+            f"{_engine_dtype(self._expected.dtype).name}{shapes.format_shape(self._expected.shape)}"
         )
         return "" if actual == expected else f"returns {actual}, not {expected}"
 

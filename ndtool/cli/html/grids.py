@@ -16,7 +16,7 @@ from ndtool.cli.html.linked import cells_linked_to, number_links
 from ndtool.cli.html.markup import element
 from ndtool.cli.html.sentences import Sentences, element_name
 from ndtool.errors import argument_name
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
 
 MAX_UNFOLDED_LENGTH = 16  # elements of an axis; longer axes are folded into lines
@@ -139,7 +139,7 @@ class Grids:
             "figcaption",
             element("strong", title),
             " ",
-            element("span", described(dtype, grid.shape), class_="type"),
+            element("span", format_type(dtype, grid.shape), class_="type"),
             element("span", name, class_="file") if name not in (None, role) else None,
             element("span", _axes_caption(grid), class_="axes"),
         )
@@ -152,7 +152,7 @@ class Grids:
             else element("p", "no elements", class_="hint"),
             class_=f"array {role}",
             role="group",
-            aria_label=f"{title}, {described(dtype, grid.shape)}",
+            aria_label=f"{title}, {format_type(dtype, grid.shape)}",
             data_columns=panels.columns,
         )
 

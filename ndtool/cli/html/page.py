@@ -28,7 +28,7 @@ from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.publish import document, sinks
 from ndtool.rules.inference import Input
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
@@ -170,7 +170,7 @@ class Report:
         with closing(locators.open_source(call.request.output or "", Streams())) as source:
             metadata, dtype = source.metadata, call.inference.dtype
             stored_type = Input(source.name, metadata.dtype, metadata.shape)
-            actual_input = stored_type.viewed_as(call.request.dtype)
+            actual_input = stored_type.view_as(call.request.dtype)
             if (actual_input.dtype, actual_input.shape) != (dtype, call.inference.plan.output):
                 return None
             elements = preview.elements_at(source, dtype, grid.positions)
@@ -260,12 +260,12 @@ def _arrays(call: OpenCall) -> Element:
         (
             role,
             element("span", argument_name(argument.name), class_="file"),
-            described(*argument[1:]),
+            format_type(*argument[1:]),
         )
         for role, argument in call.inference.inputs.items()
     ]
     output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
-    kind = described(call.inference.dtype, call.inference.plan.output)
+    kind = format_type(call.inference.dtype, call.inference.plan.output)
     return scrollable_box(
         markup.table(("array", "name", "type"), [*rows, ("output", output, kind)])
     )

@@ -12,7 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, StoredSource, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, MemberInfo, StoredSource
 from ndtool.errors import InputError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.decoding import library_errors
@@ -99,7 +99,7 @@ def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
     inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
     shape = (sum(table.row_counts), *inner_shape)
     nbytes = prod(size or 1 for size in shape) * first.dtype.itemsize
-    if min((*table.row_counts, *shape)) < 0 or nbytes > shapes.MOST:
+    if min((*table.row_counts, *shape)) < 0 or nbytes > shapes.MAX_SIZE:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
     block_rows = max(table.row_counts, default=0)
     if block_rows * prod(inner_shape) * first.dtype.itemsize > MAX_BLOCK_BYTES:
@@ -123,24 +123,24 @@ class ColumnsSource(StoredSource):
         self._buffer: memoryview | None = None
         self._group_starts = [0, *accumulate(table.row_counts)]  # first row of each group
 
-    def whole(self, touched: Touched | None = None) -> ByteRange | None:
+    def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
         metadata = self.metadata
-        if metadata.in_chunks:
+        if metadata.is_chunked:
             return None
         with self._lock:
             if self._buffer is None:
                 label = f"temporary copy of {argument_name(self.name)}"
-                self._buffer = tempfiles.filled(metadata.nbytes, label, self._write_rows)
+                self._buffer = tempfiles.filled_buffer(metadata.nbytes, label, self._write_rows)
             return ByteRange(self._buffer)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
-        if (byte_range := self.whole()) is not None:
+        if (byte_range := self.load()) is not None:
             return byte_range.buffer
-        (first_row, last_row), *_ = grid.box(self.metadata.shape, self.metadata.grid, number)
+        (first_row, last_row), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         with self._lock:
             block = np.empty(
                 (last_row - first_row, *self.metadata.shape[1:]), self.metadata.dtype.descr
@@ -153,15 +153,15 @@ class ColumnsSource(StoredSource):
                             block[start - first_row : end - first_row] = values[
                                 start - row : end - row
                             ]
-        return bytes_of(block).toreadonly()
+        return as_bytes(block).toreadonly()
 
     def _write_rows(self, write: Callable[[int, memoryview], object]) -> None:
         """Decode all rows, and write them at their offsets."""
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
         for group in range(len(self._table.row_counts)):
             for row, values in self._batches(group):
-                write(row * self._row_nbytes, bytes_of(values))
+                write(row * self._row_nbytes, as_bytes(values))
 
     def _batches(self, group: int) -> Iterator[tuple[int, Any]]:
         """Yield the rows of a group in batches: the number of the first row, and an ndarray."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource, parquet
@@ -39,7 +39,7 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
         return entries
 
 
-def open_source(storage: File, name: str, path: str, member: str | None) -> Flat | ColumnsSource:
+def open_source(storage: File, name: str, path: str, member: str | None) -> FlatSource | ColumnsSource:
     """Open the selected columns, or the only column; closing the source closes the file."""
     table = Table(storage, path)
     with library_errors(path):
@@ -49,7 +49,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Flat
         if position is None:
             return ColumnsSource(name, path, member, table, storage)
     byte_range = storage.byte_range(position, metadata.nbytes, name)
-    return Flat(name, metadata, byte_range, storage)
+    return FlatSource(name, metadata, byte_range, storage)
 
 
 class Table:
@@ -61,7 +61,7 @@ class Table:
         pa = arrow.library()
         self._path, self._size = path, storage.size
         with library_errors(path):
-            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).all())
+            self._buffer = pa.py_buffer(storage.byte_range(0, storage.size, path).load())
             self._file = pa.ipc.open_file(pa.BufferReader(self._buffer))
             self.schema = self._file.schema
             count = self._file.num_record_batches

@@ -11,7 +11,7 @@ from ndtool.errors import InputError, RuleError, UsageError, printable
 from ndtool.formats import arrow
 from ndtool.formats.arrow import ColumnsSource
 from ndtool.formats.decoding import library_errors
-from ndtool.publish.encoded import EncodedSink, Write, step_of
+from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.storage.local import File
 
@@ -117,7 +117,7 @@ def create_sink(target: Target, metadata: ArrayMetadata, file_format: str) -> En
     except UnicodeError:
         raise UsageError(f"{path}: the name of the column is not UTF-8") from None
     encoder = GroupEncoder(metadata, target.member or DEFAULT_NAME, file_format)
-    return EncodedSink(target, metadata, encoder, step_of(metadata, GROUP_BYTES), 1)
+    return EncodedSink(target, metadata, encoder, batch_size_of(metadata, GROUP_BYTES), 1)
 
 
 class _OutputFile(io.RawIOBase):

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, Source
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, Source
 from ndtool.errors import DtypeError, InputError, NdtoolError, printable
 from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
@@ -106,7 +106,7 @@ def _open_dataset(storage: File, name: str, label: str, start: int, dataset: Any
         else:
             _require_in_file(storage, dataset, metadata, label, layout.position)
             byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
-        return Flat(name, metadata, byte_range, storage, warning)
+        return FlatSource(name, metadata, byte_range, storage, warning)
 
 
 def _read_compact(dataset: Any, metadata: ArrayMetadata) -> bytes:
@@ -171,7 +171,7 @@ def _describe(dataset: Dataset) -> tuple[str, str]:
             return dataset.name, printable(dataset.problem, 80)
         with library_errors(""):
             layout = datasets.layout_of(dataset.node, "", 0)
-            return dataset.name, datasets.metadata_of(dataset.node, "", layout).described
+            return dataset.name, datasets.metadata_of(dataset.node, "", layout).description
     except NdtoolError as exc:
         return dataset.name, exc.message.removeprefix(": ")
 

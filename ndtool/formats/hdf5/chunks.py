@@ -12,7 +12,7 @@ from math import prod
 from threading import Lock
 from typing import Any, NamedTuple
 
-from ndtool.arrays.source import ArrayMetadata, StoredSource, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, StoredSource
 from ndtool.engine import layouts
 from ndtool.formats import numpytypes
 from ndtool.formats.decoding import library_errors
@@ -52,8 +52,8 @@ class ChunkTable:
         if dataset.chunk_iter(add):
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
-        block_counts = grid.blocks_along(metadata.shape, metadata.grid)
-        coordinates, remainders = np.divmod(table[:, :rank], np.array(metadata.grid, np.uint64))
+        block_counts = grid.grid_shape(metadata.shape, metadata.block_shape)
+        coordinates, remainders = np.divmod(table[:, :rank], np.array(metadata.block_shape, np.uint64))
         is_valid = (coordinates < np.array(block_counts, np.uint64)).all(1) & ~remainders.any(1)
         strides = np.array(layouts.contiguous_strides(block_counts, 1), np.uint64)
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
@@ -97,22 +97,22 @@ class ChunkedSource(StoredSource):
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
-        self.at_once = pool.MAX_THREADS if hasattr(storage, "download") else 1
+        self.concurrency = pool.MAX_THREADS if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
-        self._chunk_nbytes = prod(metadata.grid) * metadata.dtype.itemsize
+        self._chunk_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
         self._fill: bytes | None = None
         self._lock = Lock()
 
-    def whole(self, touched: Touched | None = None) -> None:
+    def load(self, touched: AccessedElements | None = None) -> None:
         if (download := getattr(self._storage, "download", None)) is not None:
             download(self._ranges(touched))
 
-    def _ranges(self, touched: Touched | None) -> list[tuple[int, int]]:
+    def _ranges(self, touched: AccessedElements | None) -> list[tuple[int, int]]:
         """Return the byte ranges of the chunks with touched elements, in ascending order."""
-        shape, chunk_shape = self.metadata.shape, self.metadata.grid
+        shape, chunk_shape = self.metadata.shape, self.metadata.block_shape
         block_numbers = (
-            range(grid.blocks(shape, chunk_shape))
+            range(grid.count_blocks(shape, chunk_shape))
             if touched is None
             else touched.blocks(chunk_shape)
         )
@@ -122,15 +122,15 @@ class ChunkedSource(StoredSource):
             ]
         return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
-        box = grid.box(self.metadata.shape, self.metadata.grid, number)
-        sizes = grid.sizes(box)
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
+        sizes = grid.box_shape(box)
         with library_errors(self.name):
-            chunk = self._find_chunk(number)
+            chunk = self._find_chunk(index)
             if chunk is None:
                 return memoryview(self._fill_element() * prod(sizes))
             raw = self._decode(chunk, sizes)
@@ -138,8 +138,8 @@ class ChunkedSource(StoredSource):
                 block = self._read_by_library(box)
             else:
                 selection: Any = (..., *map(slice, sizes))
-                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.grid)[selection]
-        return bytes_of(block).toreadonly()
+                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[selection]
+        return as_bytes(block).toreadonly()
 
     def _find_chunk(self, number: int) -> Chunk | None:
         with self._lock:
@@ -164,7 +164,7 @@ class ChunkedSource(StoredSource):
         filters = self._layout.filters
         # Chunks at the end of an axis may be stored without filters, which no mask indicates.
         is_ambiguous = (
-            filters and sizes != self.metadata.grid and chunk.nbytes == self._chunk_nbytes
+            filters and sizes != self.metadata.block_shape and chunk.nbytes == self._chunk_nbytes
         )
         if not self._layout.is_native or is_ambiguous:
             return None
@@ -181,7 +181,7 @@ class ChunkedSource(StoredSource):
     def _read_by_library(self, box: grid.Box) -> Any:
         import numpy as np
 
-        sizes = grid.sizes(box)
+        sizes = grid.box_shape(box)
         block: Any = np.empty(sizes, self._dtype)
         space, memory = self._dataset.get_space(), library().h5s.create_simple(sizes)
         space.select_hyperslab(tuple(first for first, _ in box), sizes)

@@ -114,7 +114,7 @@ def metadata_of(dataset: Any, name: str, layout: StorageLayout) -> ArrayMetadata
         raise _error(name, "a null dataset, without values")
     shape = tuple(map(int, dataset.shape))
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in shape) * dtype.itemsize > shapes.MOST:
+    if prod(size or 1 for size in shape) * dtype.itemsize > shapes.MAX_SIZE:
         raise _error(name, f"no array can have shape {list(shape)}")
     if layout.chunks is None:
         notes = {} if layout.position is None else {"offset": layout.position}

@@ -7,7 +7,7 @@ from typing import NoReturn
 from ndtool.arrays.source import ArrayMetadata, MemberInfo, Source
 from ndtool.errors import InputError, printable
 from ndtool.formats import hdf5
-from ndtool.publish.targets import Target, unsupported
+from ndtool.publish.targets import Target, unsupported_error
 from ndtool.storage.local import File
 
 recognises = hdf5.recognises
@@ -28,7 +28,7 @@ def open_source(storage: File, name: str, path: str, member: str | None) -> Sour
 
 def create(target: Target, metadata: ArrayMetadata) -> NoReturn:
     """Raise UsageError: NetCDF files need named dimensions, which arrays do not have."""
-    raise unsupported(target.path, ".nc")
+    raise unsupported_error(target.path, ".nc")
 
 
 def _require_netcdf4(storage: File, path: str) -> None:

@@ -12,8 +12,8 @@ from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy
 from ndtool.formats.hdf5.datasets import StorageLayout
 from ndtool.formats.hdf5.library import library, open_file
-from ndtool.publish.preserved import OldFile
-from ndtool.publish.targets import Encoding, Target, exists
+from ndtool.publish.preserved import CurrentFile
+from ndtool.publish.targets import Encoding, Target, exists_error
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import File
 
@@ -48,17 +48,17 @@ def dataset_name(target: Target) -> str:
 
 def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     """Return the metadata of a dataset, with chunks if it has any, without writing."""
-    old_file = OldFile(target)
+    old_file = CurrentFile(target)
     try:
         layout = layout_of(target, metadata, read_content(old_file, target, metadata).reused)
     finally:
         old_file.close()
     if layout is None:
         return metadata
-    return metadata._replace(grid=layout.chunks, layout=layout)
+    return metadata._replace(block_shape=layout.chunks, layout=layout)
 
 
-def read_content(old_file: OldFile, target: Target, metadata: ArrayMetadata) -> ExistingContent:
+def read_content(old_file: CurrentFile, target: Target, metadata: ArrayMetadata) -> ExistingContent:
     """Read the content of the current file; OutputError if it cannot be modified."""
     default, content = ExistingContent(), "a file of the new dataset"
     return old_file.read(lambda file: _parse_content(file, target, metadata), default, content)
@@ -81,8 +81,8 @@ def _parse_content(file: File, target: Target, metadata: ArrayMetadata) -> Exist
         if existing is None:
             return ExistingContent(names, start, file.size)
         if not target.clobber:
-            raise exists(label)
-        options = target.encoding.given
+            raise exists_error(label)
+        options = target.encoding.options
         reused = None if options else _reusable_layout(existing, label, start, metadata)
         return ExistingContent(names, start, file.size, True, reused)
 
@@ -145,7 +145,7 @@ def layout_of(
             f"--chunks {','.join(map(str, chunks))} has {len(chunks)} sizes:"
             f" the output has rank {len(shape)}"
         )
-    like = None if options.codec == "none" else options.like
+    like = None if options.codec == "none" else options.data_layout
     if chunks is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks
     if not (metadata.nbytes and shape) or (chunks is None and options.codec in (None, "none")):
@@ -175,7 +175,7 @@ def _codecs(options: Encoding) -> tuple[str, ...]:
             raise UsageError(f"--codec {name}: HDF5 has gzip or none")
         return () if name == "none" else (f"gzip {level or _DEFAULT_GZIP_LEVEL}",)
     codecs = []
-    for codec in options.like.codecs if options.like else ():
+    for codec in options.data_layout.codecs if options.data_layout else ():
         name, *parameters = codec.split()
         if name == "shuffle":
             codecs.append(name)

@@ -14,11 +14,11 @@ from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
 from ndtool.formats.numpytypes import pad_chunk
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame
 from ndtool.publish.targets import Target
 from ndtool.rules import grid
-from ndtool.storage.descriptors import CHUNK, write_at
+from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 
 _ALIGNMENT = 64
 _ALIGNMENT_THRESHOLD = 1024  # bytes; smaller objects are not aligned
@@ -28,7 +28,7 @@ _CHUNK_ENTRY_BYTES = 64  # approximate size of a chunk's entry in the chunk inde
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one dataset. metadata: from `planned_metadata`."""
-    old_file = OldFile(target)
+    old_file = CurrentFile(target)
     try:
         content = planning.read_content(old_file, target, metadata)
         if planning.layout_of(target, metadata, content.reused) != metadata.layout:
@@ -47,7 +47,7 @@ class DatasetFrame(Frame):
         self,
         target: Target,
         metadata: ArrayMetadata,
-        old_file: OldFile,
+        old_file: CurrentFile,
         content: planning.ExistingContent,
     ) -> None:
         super().__init__(b"", metadata.nbytes, 0, old_file, content.names)
@@ -65,12 +65,12 @@ class DatasetFrame(Frame):
         layout, shape = self._metadata.layout, self._metadata.shape
         if layout is None:
             return self._metadata.nbytes
-        count = grid.blocks(shape, layout.chunks)
+        count = grid.count_blocks(shape, layout.chunks)
         chunk_nbytes = 0 if layout.codecs else prod(layout.chunks) * self._metadata.dtype.itemsize
         return count * (chunk_nbytes + _CHUNK_ENTRY_BYTES)
 
     def begin(self, fd: int) -> None:
-        content, old_file, path = self._content, self.old, self._target.path
+        content, old_file, path = self._content, self.current, self._target.path
         if old_file is not None and old_file.file is not None:
             old_file.copy(fd, self._ranges())
         self._output = OutputFile(fd, path, content.start, content.size - content.start)
@@ -113,8 +113,8 @@ class DatasetFrame(Frame):
             self.start = content.start + offset
             if content.reused is None:  # zeros replace the bytes of a removed dataset
                 stop = min(content.size, self.start + self._metadata.nbytes)
-                for position in range(self.start, stop, CHUNK):
-                    write_at(fd, position, bytes(min(CHUNK, stop - position)))
+                for position in range(self.start, stop, BLOCK_SIZE):
+                    write_at(fd, position, bytes(min(BLOCK_SIZE, stop - position)))
 
     def _create_dataset(self, raw: bytes) -> Any:
         h5py, metadata = library(), self._metadata
@@ -176,7 +176,7 @@ class ChunkSink(FileSink):
     def map(self) -> None:
         return None
 
-    def shared(self) -> None:
+    def share(self) -> None:
         """Return None: other processes cannot write chunks."""
 
     def release(self, start: int, nbytes: int) -> None:
@@ -184,24 +184,24 @@ class ChunkSink(FileSink):
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        nbytes = prod(grid.sizes(box)) * self.metadata.dtype.itemsize
-        chunk = self._partial_blocks.put(start, view, block, nbytes)
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        nbytes = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
+        chunk = self._partial_blocks.add(start, view, block, nbytes)
         if chunk is not None:
             self._write_chunk(box, chunk)
-            self._partial_blocks.count(block)
+            self._partial_blocks.mark_written(block)
 
     def _write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
-        metadata, sizes = self.metadata, grid.sizes(box)
+        metadata, sizes = self.metadata, grid.box_shape(box)
         chunk: Any = np.ndarray(sizes, numpytypes.numpy_dtype(metadata.dtype), view)
         origin, dataset = tuple(first for first, _ in box), self._frame.dataset
         with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
             if names in datasets.NATIVE_FILTERS:
-                chunk = pad_chunk(chunk, metadata.grid)
+                chunk = pad_chunk(chunk, metadata.block_shape)
                 dataset.write_direct_chunk(origin, _encode(chunk, metadata.layout.codecs))
             else:
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
@@ -211,7 +211,7 @@ class ChunkSink(FileSink):
 
     def finish(self) -> Any:
         metadata = self.metadata
-        self._partial_blocks.require(grid.blocks(metadata.shape, metadata.grid))
+        self._partial_blocks.require_all(grid.count_blocks(metadata.shape, metadata.block_shape))
         return super().finish()
 
     def abort(self) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import zlib
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo, trailing_bytes_warning
 from ndtool.errors import InputError, NdtoolError, OutputError, printable
 from ndtool.formats import members, npy
 from ndtool.formats.npz import directory, writer
 from ndtool.formats.npz.directory import Member
 from ndtool.formats.npz.writer import PreservedMembers
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame
-from ndtool.publish.targets import Target, exists
-from ndtool.storage.descriptors import CHUNK, read_at, write_at
+from ndtool.publish.targets import Target, exists_error
+from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
 
 DEFAULT_NAME = "output"  # name of a written member if none is given
@@ -38,7 +38,7 @@ def array_names(storage: LocalFile, path: str) -> list[str]:
     return [member.name for member in directory.members(storage.peek, storage.size, path)]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
     archive_member = _choose(storage, path, member)
     label = f"{path}:{archive_member.name}"
@@ -51,8 +51,8 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
     else:
         header, buffer = directory.inflate(storage.peek, archive_member, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
-    warning = surplus(label, archive_member.size - header.offset - header.nbytes)
-    return Flat(name, npy.metadata_of(header), byte_range, storage, warning)
+    warning = trailing_bytes_warning(label, archive_member.size - header.offset - header.nbytes)
+    return FlatSource(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
 def _with_crc_check(
@@ -105,7 +105,7 @@ def _entry(storage: LocalFile, path: str, member: Member) -> MemberInfo:
         header, position = directory.read_header(storage.peek, member, label)
     except NdtoolError as exc:
         return MemberInfo.invalid(label, member.name, size, exc)
-    warning = surplus(label, member.size - header.offset - header.nbytes)
+    warning = trailing_bytes_warning(label, member.size - header.offset - header.nbytes)
     problem = "" if member.is_mappable else f"compressed with {directory.METHODS[member.method]}"
     metadata = npy.metadata_of(header)
     return MemberInfo(label, member.name, metadata, position, size, problem, warning)
@@ -124,20 +124,20 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _open_existing(target: Target) -> tuple[OldFile, PreservedMembers]:
+def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
     """Open the current archive, and return its preserved members; OutputError if not replaceable.
 
-    Returns an OldFile without a file, and no members, if none are preserved.
+    Returns an CurrentFile without a file, and no members, if none are preserved.
     """
 
     def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
         preserved = writer.preserve(file.peek, file.size, target.path, target.member)
         if preserved.replaced and not target.clobber:
-            raise exists(f"{target.path}:{target.member}")
+            raise exists_error(f"{target.path}:{target.member}")
         return preserved
 
-    archive = OldFile(target)
+    archive = CurrentFile(target)
     return archive, archive.read(parse, writer.NO_MEMBERS, "an archive of the new member")
 
 
@@ -145,7 +145,12 @@ class MemberFrame(Frame):
     """The bytes of an archive before and after the written member's data."""
 
     def __init__(
-        self, name: bytes, header: bytes, nbytes: int, archive: OldFile, preserved: PreservedMembers
+        self,
+        name: bytes,
+        header: bytes,
+        nbytes: int,
+        archive: CurrentFile,
+        preserved: PreservedMembers,
     ) -> None:
         self._name, self._archive, self._preserved = name, archive, preserved
         self._member_size = len(header) + nbytes
@@ -174,7 +179,7 @@ class MemberFrame(Frame):
         """Return the member's CRC, computed from the file: the bytes are written in any order."""
         crc, offset, end = 0, self._member_offset, self._member_offset + self._member_size
         while offset < end:
-            block = read_at(fd, offset, min(CHUNK, end - offset))
+            block = read_at(fd, offset, min(BLOCK_SIZE, end - offset))
             if not block:
                 raise OutputError(f"{printable(name)}: the file became shorter")
             crc = zlib.crc32(block, crc)

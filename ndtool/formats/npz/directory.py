@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ndtool.errors import InputError, ResourceError, UsageError, printable
 from ndtool.formats import npy
-from ndtool.storage.descriptors import CHUNK, Read, reader
+from ndtool.storage.descriptors import BLOCK_SIZE, Read, sequential_reader
 from ndtool.storage.tempfiles import Spool
 
 STORED, DEFLATED, BZIP2, LZMA = 0, 8, 12, 14
@@ -241,7 +241,7 @@ def _check_sizes(start: int, member: Member, label: str) -> None:
 
 
 def decompress(
-    read: Read, start: int, member: Member, label: str, block_size: int = CHUNK
+    read: Read, start: int, member: Member, label: str, block_size: int = BLOCK_SIZE
 ) -> Iterator[bytes]:
     """Decompress a member and yield its bytes; InputError at the end if size or CRC is wrong."""
     crc = size = 0
@@ -352,7 +352,7 @@ def _parse_header(read: Read, size: int, label: str) -> npy.Header:
     text = read(0, 10 + int.from_bytes(read(0, 10)[8:], "little"))
     header = _header_cache.get(text)
     if header is None or header.nbytes > size - header.offset:
-        header = npy.read_header(reader(read, 0), size, label)
+        header = npy.read_header(sequential_reader(read, 0), size, label)
         if header.offset == len(text):
             if len(_header_cache) == _MAX_CACHED:
                 _header_cache.clear()

@@ -13,7 +13,7 @@ from ndtool.errors import InputError, printable
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
 from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 
 MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
@@ -238,8 +238,8 @@ def _literal_tensor(attribute: Message, number: int, fields: list[Field]) -> Ten
 def _count_varints(message: Message, field: Field) -> int:
     """Return the number of varints in a packed field."""
     count = 0
-    for start in range(field.start, field.stop, CHUNK):
-        raw = message.read_bytes(start, min(CHUNK, field.stop - start))
+    for start in range(field.start, field.stop, BLOCK_SIZE):
+        raw = message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
         count += len(raw.translate(None, _CONTINUATION_BYTES))
     return count
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.engine import packing
 from ndtool.errors import InputError, NdtoolError, printable, redact_urls
 from ndtool.formats.decoding import iter_blocks, join_blocks
@@ -16,7 +16,7 @@ from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
 from ndtool.formats.onnx.wire import MAX_VARINT_BYTES, VARINT
 from ndtool.storage import locations
-from ndtool.storage.descriptors import CHUNK
+from ndtool.storage.descriptors import BLOCK_SIZE
 from ndtool.storage.local import ByteRange, File, Fingerprint, LocalFile
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _refuse(label: str, text: str) -> NoReturn:
 
 def open_tensor(
     storage: LocalFile, name: str, label: str, folder: Folder, tensor: Tensor, kind: str
-) -> Flat:
+) -> FlatSource:
     """Open a tensor; closing the source closes the file. label: the tensor's name in messages."""
     path, start = _location(tensor, label, folder)
     metadata = _metadata(tensor, kind, path, start)
@@ -116,16 +116,16 @@ def open_tensor(
         try:
             byte_range = data.byte_range(start or 0, tensor.stored_nbytes, path)
             if tensor.decode_reason:
-                byte_range = _decode(tensor, iter_blocks(byte_range.all()), label)
+                byte_range = _decode(tensor, iter_blocks(byte_range.load()), label)
         except BaseException:
             data.close()
             raise
-        return Flat(name, metadata, byte_range, CombinedStorage(storage, data))
+        return FlatSource(name, metadata, byte_range, CombinedStorage(storage, data))
     if tensor.decode_reason:
         byte_range = _decode(tensor, _read_values(tensor.values), label)
     else:
         byte_range = storage.byte_range(start or 0, metadata.nbytes, label)
-    return Flat(name, metadata, byte_range, storage)
+    return FlatSource(name, metadata, byte_range, storage)
 
 
 def entry(
@@ -161,16 +161,16 @@ def _read_values(values: Values | None) -> Iterator[bytes]:
         return
     message = values.message
     if values.is_contiguous:
-        for start in range(values.first_field.start, values.first_field.stop, CHUNK):
-            yield message.read_bytes(start, min(CHUNK, values.first_field.stop - start))
+        for start in range(values.first_field.start, values.first_field.stop, BLOCK_SIZE):
+            yield message.read_bytes(start, min(BLOCK_SIZE, values.first_field.stop - start))
         return
     buffer = bytearray()
     for field in message.fields():
         if field.number != values.field:
             continue
-        for start in range(field.start, field.stop, CHUNK):
-            buffer += message.read_bytes(start, min(CHUNK, field.stop - start))
-            if len(buffer) >= CHUNK:
+        for start in range(field.start, field.stop, BLOCK_SIZE):
+            buffer += message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
+            if len(buffer) >= BLOCK_SIZE:
                 yield bytes(buffer)
                 buffer.clear()
     yield bytes(buffer)

@@ -8,7 +8,7 @@ from ndtool.formats.onnx import wire
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 
 MAX_RANK = 64
 MAX_NBYTES = 2**63 - 1
@@ -231,7 +231,7 @@ class Fields:
                 self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_NBYTES}")
         shape = tuple(self.dims)
         if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_NBYTES:
-            description = described(element.dtype, shape)
+            description = format_type(element.dtype, shape)
             self.refuse(
                 f"it claims {description}: valid up to {MAX_NBYTES} bytes, sizes of 0 count as 1"
             )

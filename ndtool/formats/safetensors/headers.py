@@ -11,7 +11,7 @@ from ndtool.errors import DtypeError, InputError, OutputError, UsageError, forma
 from ndtool.formats.safetensors.flatjson import Parser
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
-from ndtool.rules.shapes import described
+from ndtool.rules.shapes import format_type
 from ndtool.storage.local import File
 
 LENGTH_SIZE = 8  # bytes of the header's length field
@@ -307,7 +307,7 @@ def new_tensor(name: str, dtype: Dtype, shape: tuple[int, ...]) -> Tensor:
     bits = prod(shape) * dtype.bits
     if bits % 8:
         raise OutputError(
-            f"{described(dtype, shape)} has {bits} bits: a safetensors file holds multiples of 8",
+            f"{format_type(dtype, shape)} has {bits} bits: a safetensors file holds multiples of 8",
             hint="an ONNX tensor, .pb, pads the last byte",
         )
     return Tensor(name, _CODES[dtype.name], shape, 0, bits // 8)

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, format_value, printable
 from ndtool.formats import safetensors
 from ndtool.formats.safetensors import headers
@@ -60,7 +60,7 @@ def _shard_entries(storage: File, path: str, file: str, names: list[str]) -> lis
         return [MemberInfo(f"{path}:{name}", name, None, None, 0, exc.message) for name in names]
 
 
-def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> Flat:
+def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
     """Open a tensor in its file, and close the index; closing the source closes the file."""
     weights = _weight_map(storage, path)
     member = safetensors.choose_name(path, member, weights)

@@ -8,9 +8,9 @@ from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
-from ndtool.publish.preserved import OldFile
+from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame, convert_stored
-from ndtool.publish.targets import Target, exists
+from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.local import File
 
 _EMPTY_HEADER = Header((), "", 0)
@@ -34,7 +34,7 @@ def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _open_existing(target: Target) -> tuple[OldFile, Header]:
+def _open_existing(target: Target) -> tuple[CurrentFile, Header]:
     """Open the current file and parse its header; OutputError if it may not be replaced."""
 
     def parse(file: File) -> Header:
@@ -42,10 +42,10 @@ def _open_existing(target: Target) -> tuple[OldFile, Header]:
             raise InputError(f"{printable(target.path)}: not a safetensors file")
         header = headers.read_file_header(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
-            raise exists(f"{target.path}:{target.member}")
+            raise exists_error(f"{target.path}:{target.member}")
         return header
 
-    old_file = OldFile(target)
+    old_file = CurrentFile(target)
     return old_file, old_file.read(parse, _EMPTY_HEADER, "a file of the new tensor")
 
 
@@ -60,7 +60,7 @@ class TensorFrame(Frame):
     """
 
     def __init__(
-        self, new: Tensor, metadata: ArrayMetadata, header: Header, old_file: OldFile
+        self, new: Tensor, metadata: ArrayMetadata, header: Header, old_file: CurrentFile
     ) -> None:
         self._dtype = metadata.dtype
         self._tensors = headers.assign_offsets(header.tensors, new)
@@ -69,7 +69,7 @@ class TensorFrame(Frame):
         preserved = tuple(name for name in _names(header.tensors) if name != new.name)
         unpacked_nbytes = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
         super().__init__(
-            raw, self._tensors[-1].stop + unpacked_nbytes, old=old_file, names=preserved
+            raw, self._tensors[-1].stop + unpacked_nbytes, current=old_file, names=preserved
         )
         self._ranges = list(_preserved_ranges(header, self._tensors, len(raw), new.name))
         new_tensor = next(tensor for tensor in self._tensors if tensor.name == new.name)
@@ -77,8 +77,8 @@ class TensorFrame(Frame):
         self._stop = self.start + metadata.nbytes
 
     def begin(self, fd: int) -> None:
-        if self.old is not None and self._ranges:
-            self.old.copy(fd, self._ranges)
+        if self.current is not None and self._ranges:
+            self.current.copy(fd, self._ranges)
         super().begin(fd)
 
     def finish(self, fd: int, name: str) -> None:

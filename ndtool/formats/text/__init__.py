@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
+from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
 from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
@@ -17,7 +17,7 @@ from ndtool.formats.text.numbers import NotIntegersError, Values, float_options
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
-from ndtool.storage.descriptors import CHUNK, reader
+from ndtool.storage.descriptors import BLOCK_SIZE, sequential_reader
 from ndtool.storage.local import ByteRange, File
 from ndtool.storage.tempfiles import Spool
 
@@ -76,28 +76,28 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
 
 def open_source(
     storage: File, name: str, path: str, member: str | None, options: TextOptions = DEFAULT_OPTIONS
-) -> Flat:
+) -> FlatSource:
     """Parse the selected columns, or all columns; closing the source closes the file."""
     metadata, buffer = _parse(lambda: _open_text(storage, path), path, member, options, path)
-    return Flat(name, metadata, ByteRange(buffer), storage)
+    return FlatSource(name, metadata, ByteRange(buffer), storage)
 
 
-def read_stream(stream: Stream, member: str | None, options: TextOptions) -> Flat:
+def read_stream(stream: Stream, member: str | None, options: TextOptions) -> FlatSource:
     """Parse a stream up to its end."""
     label = stream.begin()
     if options.dtype is not None or options.integers:
         metadata, buffer = _parse(lambda: stream.read_bytes, "", member, options, label)
-        return Flat(stream.name, metadata, ByteRange(buffer))
+        return FlatSource(stream.name, metadata, ByteRange(buffer))
     spool = Spool(options.directory)  # text may be read twice, as its type depends on all numbers
-    while block := stream.read_bytes(CHUNK):
+    while block := stream.read_bytes(BLOCK_SIZE):
         spool.write(block)
     copy = spool.finish()
 
     def open_text() -> Read:
-        return reader(lambda start, n: bytes(copy[start : start + n]), 0)
+        return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
     metadata, buffer = _parse(open_text, "", member, options, label)
-    return Flat(stream.name, metadata, ByteRange(buffer))
+    return FlatSource(stream.name, metadata, ByteRange(buffer))
 
 
 def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:
@@ -144,7 +144,7 @@ def _detect_format(read: Read) -> tuple[Read, str]:
 
 
 def _open_text(storage: File, label: str) -> Read:
-    return reader(lambda start, n: storage.read(start, min(n, storage.size - start), label), 0)
+    return sequential_reader(lambda start, n: storage.read(start, min(n, storage.size - start), label), 0)
 
 
 def _suffix(path: str) -> str:

@@ -75,8 +75,8 @@ def _element_shape(element: Any, location: str, label: str) -> tuple[int, ...]:
     shape: list[int] = []
     while type(element) is list:
         shape.append(len(element))
-        if len(shape) >= shapes.MOST_RANK:
-            _refuse(label, f"{location}: rank above {shapes.MOST_RANK}")
+        if len(shape) >= shapes.MAX_RANK:
+            _refuse(label, f"{location}: rank above {shapes.MAX_RANK}")
         element = element[0] if element else None
     return tuple(shape)
 

@@ -191,7 +191,7 @@ class Values:
         if not is_number(text):
             raise _field_error(text, "a number", "such as 0.5, -1e3 or nan")
         try:
-            return filling.element(text, self._dtype)
+            return filling.encode(text, self._dtype)
         except DtypeError as exc:
             raise _FieldError(exc.message.removeprefix("fill is ")) from None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import RuleError, UsageError, printable
-from ndtool.publish.encoded import EncodedSink, Write, step_of
+from ndtool.publish.encoded import EncodedSink, Write, batch_size_of
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
@@ -37,7 +37,7 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
     width = metadata.shape[1] if rank == 2 else 1
     encoder = RowEncoder(metadata.dtype, width, SEPARATORS[suffix])
     count = metadata.nbytes // metadata.dtype.itemsize
-    return EncodedSink(target, metadata, encoder, step_of(metadata), 2 * count)
+    return EncodedSink(target, metadata, encoder, batch_size_of(metadata), 2 * count)
 
 
 class RowEncoder:

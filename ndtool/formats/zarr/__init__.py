@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from threading import RLock
 from typing import Any
 
-from ndtool.arrays.source import ArrayMetadata, MemberInfo, Touched
+from ndtool.arrays.source import AccessedElements, ArrayMetadata, MemberInfo
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, argument_name, printable
 from ndtool.formats import members
 from ndtool.formats.numpytypes import numpy_dtype
@@ -94,7 +94,7 @@ class ZarrSource:
     def __init__(
         self, name: str, metadata: ArrayMetadata, array: Any, storage: Folder, node: str
     ) -> None:
-        self.name, self.metadata, self.at_once = name, metadata, storage.at_once
+        self.name, self.metadata, self.concurrency = name, metadata, storage.concurrency
         self._zarr_array, self._storage, self._node = array, storage, node
         self._layout = store.layout_of(array, metadata.dtype, name)
         self._file_shape = tuple(array.shards or array.chunks)  # of the elements in a file
@@ -103,20 +103,20 @@ class ZarrSource:
         self._lock = RLock()
         self._initial_metadata = self._metadata_fingerprint()
 
-    def whole(self, touched: Touched | None = None) -> None:
+    def load(self, touched: AccessedElements | None = None) -> None:
         return None
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         import numpy as np
 
-        from ndtool.arrays.assembly import bytes_of
+        from ndtool.arrays.assembly import as_bytes
 
         metadata = self.metadata
-        box = grid.box(metadata.shape, metadata.grid, number)
-        sizes = grid.sizes(box)
+        box = grid.box(metadata.shape, metadata.block_shape, index)
+        sizes = grid.box_shape(box)
         key = self._record_file(grid.coordinates(box, self._file_shape))
         with store.convert_errors(self.name):
-            raw = self._read_chunk(key, grid.coordinates(box, metadata.grid))
+            raw = self._read_chunk(key, grid.coordinates(box, metadata.block_shape))
             if raw is None:
                 block = np.zeros(sizes, numpy_dtype(metadata.dtype))
                 if (fill := self._zarr_array.metadata.fill_value) is not None:
@@ -125,7 +125,7 @@ class ZarrSource:
                 selection: Any = (..., *map(slice, sizes))
                 block = self._layout.chain.decode(raw)[selection]
                 del raw
-        return bytes_of(block).toreadonly()
+        return as_bytes(block).toreadonly()
 
     def _read_chunk(self, key: str, coordinates: Shape) -> bytes | None:
         """Return the encoded bytes of the chunk at grid coordinates, None if it is missing."""
@@ -170,7 +170,7 @@ class ZarrSource:
     def _record_file(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
         file_index, key = 0, self._chunk_key(coordinates)
-        counts = grid.blocks_along(self.metadata.shape, self._file_shape)
+        counts = grid.grid_shape(self.metadata.shape, self._file_shape)
         for count, i in zip(counts, coordinates, strict=True):
             file_index = file_index * count + i
         with self._lock:
@@ -210,7 +210,7 @@ class ZarrSource:
             with self._lock:
                 total[0] = (total[0] + hash((file_index, *fingerprint))) & _UINT64_MASK
 
-        pool.run_all(add, self._recorded_files(), self.at_once)
+        pool.run_all(add, self._recorded_files(), self.concurrency)
         return total[0]
 
     def _chunk_key(self, coordinates: Shape) -> str:

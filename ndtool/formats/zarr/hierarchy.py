@@ -10,7 +10,7 @@ from typing import Any
 
 from ndtool.errors import InputError, OutputError, printable
 from ndtool.storage.local import ZARR_METADATA, Folder
-from ndtool.storage.localfolder import LONGEST, LocalFolder
+from ndtool.storage.localfolder import MAX_METADATA_SIZE, LocalFolder
 
 Read = Callable[[str], bytes | None]  # returns the value of a key, None if the key is missing
 
@@ -114,10 +114,10 @@ def require_consolidated_size(storage: Folder, unpublished: Mapping[str, bytes])
 
 
 def _require_readable(body: bytes) -> None:
-    if len(body) > LONGEST or _count_values(body) > _MAX_VALUES:
+    if len(body) > MAX_METADATA_SIZE or _count_values(body) > _MAX_VALUES:
         raise OutputError(
             f"its consolidated metadata would have {len(body)} bytes and {_count_values(body)}"
-            f" values: at most {LONGEST} and {_MAX_VALUES} are read"
+            f" values: at most {MAX_METADATA_SIZE} and {_MAX_VALUES} are read"
         )
 
 

@@ -10,9 +10,9 @@ from ndtool.errors import OutputError, UsageError, printable
 from ndtool.formats.members import MAX_LISTED
 from ndtool.formats.zarr import hierarchy
 from ndtool.formats.zarr import store as zarr
-from ndtool.publish.targets import Target, exists
+from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import absolute
-from ndtool.storage.local import ZARR_METADATA, is_store
+from ndtool.storage.local import ZARR_METADATA, is_zarr_store
 from ndtool.storage.localfolder import LocalFolder
 
 
@@ -44,9 +44,9 @@ def resolve(target: Target) -> ZarrTarget:
 def local_target(target: Target) -> ZarrTarget:
     """Return the target in a local store, without the preserved arrays."""
     root, names = _split_root(target)
-    if target.old is not None and not stat.S_ISDIR(target.old.st_mode):
+    if target.current is not None and not stat.S_ISDIR(target.current.st_mode):
         raise OutputError(f"{printable(target.path)} is a file: expected a folder, a Zarr store")
-    if target.old is None and names and not os.path.lexists(root):
+    if target.current is None and names and not os.path.lexists(root):
         return ZarrTarget(root, "/".join(names), (), False, None, None)
     if not names or target.only:
         return _root_target(target, root, names)
@@ -60,7 +60,7 @@ def local_target(target: Target) -> ZarrTarget:
             break
     path_exists = os.path.lexists(path)
     if path_exists and not target.clobber:
-        raise exists(f"{target.path}:{target.member}")
+        raise exists_error(f"{target.path}:{target.member}")
     node_type = _local_node_type(path) if path_exists else ""
     if path_exists and node_type != "array":
         node_type = "a group" if node_type == "group" else "neither an array nor a group"
@@ -87,7 +87,7 @@ def _preserved(target: Target) -> tuple[str, ...]:
 
 def _root_target(target: Target, root: str, names: list[str]) -> ZarrTarget:
     target.require_replaceable()
-    may_have_arrays = target.old is not None and not target.only
+    may_have_arrays = target.current is not None and not target.only
     arrays = hierarchy.array_paths(LocalFolder(root)) if may_have_arrays else []
     if arrays and arrays != [""]:
         raise OutputError(
@@ -96,7 +96,7 @@ def _root_target(target: Target, root: str, names: list[str]) -> ZarrTarget:
             hint=f"name it, as {printable(target.path)}:{printable(arrays[0])};"
             " --only replaces them all",
         )
-    return ZarrTarget(root, "/".join(names), (), target.old is not None, None, None)
+    return ZarrTarget(root, "/".join(names), (), target.current is not None, None, None)
 
 
 def _remote_target(target: Target) -> ZarrTarget:
@@ -124,7 +124,7 @@ def _remote_target(target: Target) -> ZarrTarget:
                 " can be in it"
             )
     if hierarchy.node_type(storage, path) or (
-        storage.listed(path) and not claims.is_abandoned(url, path)
+        storage.list_entries(path) and not claims.is_abandoned(url, path)
     ):
         raise OutputError(
             f"{printable(zarr.label(storage.path, path))} exists, and a store at a URL cannot be"
@@ -159,7 +159,7 @@ def _member_path(target: Target) -> list[str]:
 def _split_root(target: Target) -> tuple[str, list[str]]:
     """Return the root folder of a local store, and the components of the array's path in it."""
     root, names = target.path.rstrip("/") or "/", _member_path(target)
-    while is_store(os.path.dirname(absolute(root))):
+    while is_zarr_store(os.path.dirname(absolute(root))):
         root, name = os.path.split(absolute(root))
         names.insert(0, name)
     return root, names

@@ -172,13 +172,13 @@ def metadata_of(array: Any, label: str) -> ArrayMetadata:
         shards = None if array.shards is None else tuple(map(int, array.shards))
         codecs = tuple(_describe_codecs(array))
         layout = ChunkLayout(chunks, shards, codecs, int(zarr_metadata.zarr_format))
-    if len(shape) > shapes.MOST_RANK:
-        raise InputError(f"{printable(label)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
+    if len(shape) > shapes.MAX_RANK:
+        raise InputError(f"{printable(label)}: rank {len(shape)}: valid 0..{shapes.MAX_RANK}")
     metadata = ArrayMetadata(dtype, shape, "C", chunks, {"zarr_format": layout.version}, layout)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
     declared_nbytes = prod(size or 1 for size in shape) * dtype.itemsize
     min_size = min((*chunks, *(shards or ())), default=1)
-    if min(shape, default=0) < 0 or min_size < 1 or declared_nbytes > shapes.MOST:
+    if min(shape, default=0) < 0 or min_size < 1 or declared_nbytes > shapes.MAX_SIZE:
         raise InputError(f"{printable(label)}: no array can have shape {list(shape)}")
     if (
         shards

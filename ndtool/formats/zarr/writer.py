@@ -14,7 +14,7 @@ from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import ZarrTarget
 from ndtool.formats.zarr.newstore import WriteKey
 from ndtool.machine import pool
-from ndtool.publish.shared import Shared
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
 from ndtool.rules import dtypes, grid
 from ndtool.rules.plans import Shape
@@ -27,19 +27,19 @@ class ChunkWriter:
     streamed = False
 
     def __init__(
-        self, name: str, metadata: ArrayMetadata, array: Any, write_key: WriteKey, at_once: int = 1
+        self, name: str, metadata: ArrayMetadata, array: Any, write_key: WriteKey, concurrency: int = 1
     ) -> None:
-        self.name, self.metadata, self.at_once = name, metadata, at_once
+        self.name, self.metadata, self.concurrency = name, metadata, concurrency
         self._array, self._write_key, self._dtype = array, write_key, numpy_dtype(metadata.dtype)
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
-    def reopen(cls, shared: Shared) -> ChunkWriter:
+    def reopen(cls, shared: SharedOutput) -> ChunkWriter:
         """Return a writer for an array that another process created."""
         storage, write_key = newstore.reopen(shared)
-        array = zarr.parse_array(storage.read, shared.name, shared.within)
-        at_once = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
-        return cls(shared.name, shared.metadata, array, write_key, at_once)
+        array = zarr.parse_array(storage.read, shared.name, shared.array_path)
+        concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
+        return cls(shared.name, shared.metadata, array, write_key, concurrency)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a complete block, from any thread."""
@@ -51,17 +51,19 @@ class ChunkWriter:
         """Encode and write a block."""
         import numpy as np
 
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        chunk: Any = np.ndarray(grid.sizes(box), self._dtype, view)
-        chunk_key = self._array.metadata.encode_chunk_key(grid.coordinates(box, self.metadata.grid))
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        chunk: Any = np.ndarray(grid.box_shape(box), self._dtype, view)
+        chunk_key = self._array.metadata.encode_chunk_key(
+            grid.coordinates(box, self.metadata.block_shape)
+        )
         key = f"{self._array.path}/{chunk_key}".lstrip("/")
         with zarr.convert_errors(self.name, OutputError):
-            self._write_key(key, self._layout.encode(pad_chunk(chunk, self.metadata.grid)))
+            self._write_key(key, self._layout.encode(pad_chunk(chunk, self.metadata.block_shape)))
 
     def nbytes(self, block: int) -> int:
         """Return the size of a block in bytes."""
-        box = grid.box(self.metadata.shape, self.metadata.grid, block)
-        return prod(grid.sizes(box)) * self.metadata.dtype.itemsize
+        box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
+        return prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
 
     def close(self) -> None:
         """Do nothing: no file is open between writes."""
@@ -89,14 +91,16 @@ class ZarrSink:
             )
             if metadata.layout != zarr.metadata_of(array, target.path).layout:
                 raise OutputError(f"{printable(self.name)} changed during the run")
-            self._file_count = grid.blocks(metadata.shape, metadata.grid) if metadata.nbytes else 0
+            self._file_count = (
+                grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
+            )
             self._writer = ChunkWriter(self.name, metadata, array, self._store.write)
             with zarr.convert_errors(self.name, OutputError):
                 for key, body in documents.items():
                     self._store.write(key, body)
             total_nbytes, file_nbytes = (
                 metadata.nbytes,
-                prod(metadata.grid) * metadata.dtype.itemsize,
+                prod(metadata.block_shape) * metadata.dtype.itemsize,
             )
             if array.compressors:  # compressed sizes are unknown
                 total_nbytes = file_nbytes = 0
@@ -106,27 +110,27 @@ class ZarrSink:
             raise
 
     @property
-    def at_once(self) -> int:
-        return self._store.at_once
+    def concurrency(self) -> int:
+        return self._store.concurrency
 
     def map(self) -> None:
         return None
 
-    def shared(self) -> Shared | None:
+    def share(self) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
         self._is_shared = True
-        return self._store.shared(self.name, self.metadata)
+        return self._store.share(self.name, self.metadata)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        chunk = self._partial_blocks.put(start, view, block, self._writer.nbytes(block))
+        chunk = self._partial_blocks.add(start, view, block, self._writer.nbytes(block))
         if chunk is not None:
             self._writer.write_block(block, chunk)
-            self._partial_blocks.count(block)
+            self._partial_blocks.mark_written(block)
 
     def finish(self) -> Unpublished:
         if not self._is_shared:
-            self._partial_blocks.require(self._file_count)
+            self._partial_blocks.require_all(self._file_count)
         with os_errors(self.name, OutputError):
             self._store.sync()
         return self._store
@@ -140,7 +144,7 @@ def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
     _, array = _create_documents("", metadata, target, location.resolve(target))
     layout = zarr.metadata_of(array, target.path).layout
     assert layout is not None, "an array of a store has chunks"
-    return metadata._replace(grid=layout.unit, layout=layout)
+    return metadata._replace(block_shape=layout.file_shape, layout=layout)
 
 
 def _create_documents(
@@ -150,7 +154,7 @@ def _create_documents(
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = zarr_target.version or (options.like.version if options.like else None) or 3
+    version = zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
     dtype = numpy_dtype(metadata.dtype)
     serializer = {}
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
@@ -201,7 +205,7 @@ def _choose_chunks(
             )
     if options.shards is not None and version == 2:
         raise UsageError("--shards: Zarr version 2 has no shards")
-    chunks, shards, like = options.chunks, options.shards, options.like
+    chunks, shards, like = options.chunks, options.shards, options.data_layout
     if chunks is None and shards is None and like is not None and len(like.chunks) == len(shape):
         chunks = like.chunks or None
         shards = like.shards if version == 3 else None
@@ -217,7 +221,7 @@ def _choose_chunks(
 
 def _compressor(options: Encoding, version: int) -> Any:
     """Return the compressor of chunks: the requested one, else the compressor of data."""
-    codec = options.codec or (_codec_of(options.like) if options.like else None)
+    codec = options.codec or (_codec_of(options.data_layout) if options.data_layout else None)
     if codec is None:
         return "auto"
     name, _, level = codec.partition(":")

@@ -47,17 +47,23 @@ class StoredArray(NamedTuple):
     @property
     def files(self) -> int:
         """The number of objects of a chunked array."""
-        return grid.blocks(self.metadata.shape, self.metadata.unit)
+        return grid.count_blocks(self.metadata.shape, self.metadata.file_shape)
 
     def read_requests(self, partitioning: Partitioning) -> Counter[str]:
         """Return the requests that read it: each chunk once for each block that needs it."""
         metadata = self.metadata
         if not self.is_remote or not metadata.nbytes:
             return Counter()
-        if not metadata.in_chunks:
-            return Counter(get=1 + -(-metadata.nbytes // http.LARGEST), head=1)
-        chunks, is_sharded = grid.blocks(metadata.shape, metadata.grid), int(self.is_sharded)
-        per_chunk = -(-prod(metadata.grid) * metadata.dtype.itemsize // http.LARGEST) + is_sharded
+        if not metadata.is_chunked:
+            return Counter(get=1 + -(-metadata.nbytes // http.MAX_REQUEST), head=1)
+        chunks, is_sharded = (
+            grid.count_blocks(metadata.shape, metadata.block_shape),
+            int(self.is_sharded),
+        )
+        per_chunk = (
+            -(-prod(metadata.block_shape) * metadata.dtype.itemsize // http.MAX_REQUEST)
+            + is_sharded
+        )
         reread = self._reread_chunks(partitioning, chunks)
         # At the end, each process checks whether the chunks that it read have changed.
         head = self.files + min(reread, self.files * (partitioning.workers - 1))
@@ -66,11 +72,11 @@ class StoredArray(NamedTuple):
     @property
     def is_sharded(self) -> bool:
         """Whether an object has several chunks."""
-        return self.metadata.unit != self.metadata.grid
+        return self.metadata.file_shape != self.metadata.block_shape
 
     def _reread_chunks(self, partitioning: Partitioning, chunks: int) -> int:
         """Return how many chunks are read more than once because a block ends in them."""
-        slab, step = 1, self.metadata.grid
+        slab, step = 1, self.metadata.block_shape
         for d, size in enumerate(self.shape):
             if min(step[d], size) > 1:
                 incomplete = d and size % step[d]
@@ -87,9 +93,9 @@ class StoredArray(NamedTuple):
         """Return the requests that write it."""
         if not self.is_remote:
             return Counter()
-        if self.metadata.in_chunks:
+        if self.metadata.is_chunked:
             return Counter(put=self.files)
-        upload_parts = -(-self.metadata.nbytes // upload.PART)
+        upload_parts = -(-self.metadata.nbytes // upload.MIN_PART)
         return Counter(put=upload_parts + 2 if upload_parts > 1 else 1)
 
 
@@ -235,8 +241,8 @@ class CostModel(NamedTuple):
         if partitioning.gathers:
             segments = self._segment_count(partitioning.levels)
             segment_tuples = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
-            at_once = max(1, min(MAX_SEGMENTS, partitioning.block // segment_tuples))  # in a batch
-            batches = -(-segments // partitioning.partitions // at_once)
+            concurrency = max(1, min(MAX_SEGMENTS, partitioning.block // segment_tuples))  # in a batch
+            batches = -(-segments // partitioning.partitions // concurrency)
             requests += self._write_requests("sweep", batches)
             written = self._file_bytes("sweep")
         else:
@@ -281,7 +287,7 @@ class CostModel(NamedTuple):
     def _group_count(self, depth: int) -> int:
         """Return the number of groups at a depth."""
         shape, shapes = self.partitioning.rows.shape, self.partitioning.group_shapes
-        return grid.blocks(shape, shapes[depth - 1]) if depth else 1
+        return grid.count_blocks(shape, shapes[depth - 1]) if depth else 1
 
     def _block_count(self, depth: int) -> int:
         """Return the maximum number of blocks of all groups at a depth."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.constant import Constant
-from ndtool.arrays.source import Flat, Source
+from ndtool.arrays.source import FlatSource, Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.errors import (
@@ -23,7 +23,7 @@ from ndtool.errors import (
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
 from ndtool.machine import signals
-from ndtool.publish.shared import Shared
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.sinks import DrySink
 from ndtool.rules.reductions import REDUCTIONS
 from ndtool.runs import plan
@@ -53,7 +53,7 @@ def worker_locations(
         source = sources[role]
         is_literal = argument.lstrip()[:1] == "[" and role == "indices"
         is_literal = is_literal or isinstance(source, Constant)
-        if isinstance(source, Flat) and not is_literal:
+        if isinstance(source, FlatSource) and not is_literal:
             if (
                 not source.is_reopenable
                 or source.local_range is None
@@ -87,7 +87,7 @@ def spill_location(spill: str | None, output: str) -> str:
     if spill is not None:
         return spill
     path = locators.parse(locators.absolute(output)).path.rstrip("/")
-    return locations.folder(path if locations.is_url(path) else os.path.realpath(path))
+    return locations.parent_folder(path if locations.is_url(path) else os.path.realpath(path))
 
 
 def find_abandoned(
@@ -125,7 +125,7 @@ def choose(
     )
 
     def partition(budget: int, levels: int) -> Partitioning | None:
-        partitioning = plan.partition_chunks(call, target, output.at_once, budget, levels)
+        partitioning = plan.partition_chunks(call, target, output.concurrency, budget, levels)
         if partitioning is None:
             return None
         return partitioning._replace(in_memory=0, workers=cluster.slots).with_ranges()
@@ -183,7 +183,7 @@ def run(
     tasks.
     """
     location, input_locations = run_locations
-    shared_output: Shared | None = sink.shared() if hasattr(sink, "shared") else None
+    shared_output: SharedOutput | None = sink.share() if hasattr(sink, "share") else None
     is_remote_dry_run = isinstance(sink, DrySink) and not sink.streamed
     if shared_output is None and not is_remote_dry_run:
         raise UsageError(
@@ -198,7 +198,7 @@ def run(
     resumed = abandoned.folder if abandoned else None
     spill_folder = resumed or _create_spill_folder(location, partitioning, sweeps=not dry)
     token, inference, is_resumable = os.urandom(8).hex(), call.inference, False
-    is_remote = any(map(locations.is_url, (shared_output.path, spill_folder.inside)))
+    is_remote = any(map(locations.is_url, (shared_output.path, spill_folder.working_folder)))
     seconds = REMOTE_CLOSE_TIMEOUT if is_remote else CLOSE_TIMEOUT
     abort = partial(cluster.abort, worker.close_run, token, seconds=seconds)
     signals.add_cleanup(abort)
@@ -209,13 +209,13 @@ def run(
         inference,
         partitioning,
         shared_output,
-        spill_folder.inside,
+        spill_folder.working_folder,
     )
     try:
         if inference.requires_distinct and not dry:
             execution.check(call, partitioning, lambda _: None)
         _raise_first(cluster.run_on_workers(worker.check_access, worker_call), BaseException)
-        store = spillfiles.open_store(spill_folder.inside)
+        store = spillfiles.open_store(spill_folder.working_folder)
         new_fingerprint = partial(
             resume.fingerprint_of, inference, partitioning.rows, input_locations, call.sources
         )
@@ -235,10 +235,10 @@ def run(
     except BaseException as error:
         abort()
         if is_resumable and isinstance(error, ResourceError):
-            spill_folder.leave()
+            spill_folder.suspend()
             error.hint = error.hint or "--resume continues this run"
         if resumed and dry:
-            spill_folder.leave()
+            spill_folder.suspend()
         raise
     finally:
         signals.remove_cleanup(abort)
@@ -262,7 +262,7 @@ def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool
             )  # each task writes a file, except in the last phase
             files = sum(spilling)
             descriptors.require_space(
-                spill_location.inside, files, partitioning.spilled_total, 0, "temporary files"
+                spill_location.working_folder, files, partitioning.spilled_total, 0, "temporary files"
             )
         except BaseException:
             spill_location.drop()

@@ -80,18 +80,18 @@ def run_seconds(run: CostModel, phases: list[Costs], machine: Machine, workers: 
     Without a cluster, one worker executes tasks on several threads, one of which waits for the
     disk.
     """
-    at_once = 1 if run.has_shared_spill else max(1, run.partitioning.workers - 1)
-    return sum(seconds(phase, machine, workers, at_once) for phase in phases)
+    concurrency = 1 if run.has_shared_spill else max(1, run.partitioning.workers - 1)
+    return sum(seconds(phase, machine, workers, concurrency) for phase in phases)
 
 
-def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> float:
+def seconds(phase: Costs, machine: Machine, workers: int, concurrency: int = 1) -> float:
     """Return the seconds that the tasks of a phase take with `workers` workers.
 
-    at_once: the number of tasks that a worker executes concurrently.
+    concurrency: the number of tasks that a worker executes concurrently.
     """
     tasks, nbytes = max(1, phase.tasks), phase.read + phase.written
     gets, puts = billed_requests(phase.requests)
-    rounds = max(phase.steps, phase.requests.total() / tasks / machine.at_once)
+    rounds = max(phase.steps, phase.requests.total() / tasks / machine.concurrency)
     transferred = (phase.read + phase.written * machine.write_factor) / machine.bandwidth
     computed = nbytes / machine.copy_rate + phase.tuples / machine.sort_rate
     task_seconds = machine.latency * rounds + (transferred + computed) / tasks
@@ -102,7 +102,7 @@ def seconds(phase: Costs, machine: Machine, workers: int, at_once: int = 1) -> f
         gets / machine.get_rate if machine.get_rate else 0.0,
         puts / machine.put_rate if machine.put_rate else 0.0,
     )
-    return max(-(-phase.tasks // (workers * at_once)) * task_seconds, *limits)
+    return max(-(-phase.tasks // (workers * concurrency)) * task_seconds, *limits)
 
 
 def dollars(phases: list[Costs], prices: Prices) -> float:

@@ -19,7 +19,7 @@ from ndtool.arrays.boxes import (
 )
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
-from ndtool.arrays.source import ArrayMetadata, Flat
+from ndtool.arrays.source import ArrayMetadata, FlatSource
 from ndtool.engine import distinct
 from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
@@ -121,8 +121,8 @@ def arrays(
         source = call.sources[role]
         if isinstance(source, Constant) and role == "data":
             return ConstantReader(source, axes_shape)
-        if not isinstance(source, Flat):
-            return GridReader(source, len(axes_shape), partitioning.at_once)
+        if not isinstance(source, FlatSource):
+            return GridReader(source, len(axes_shape), partitioning.concurrency)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
@@ -147,8 +147,8 @@ def writer(
     )
     if partitioning.gathers:
         shape = plan.output[: len(plan.output) - len(slice_shape)]
-    if buffer is None and sink.metadata.in_chunks:
-        return GridWriter(sink, len(shape), partitioning.at_once)
+    if buffer is None and sink.metadata.is_chunked:
+        return GridWriter(sink, len(shape), partitioning.concurrency)
     return FlatWriter(sink, shape, buffer)
 
 
@@ -171,7 +171,7 @@ def writes_complete_chunks(
     call: OpenCall, output: ArrayMetadata, partitioning: Partitioning
 ) -> bool:
     """Whether tasks write complete chunks of an output."""
-    if not output.in_chunks:
+    if not output.is_chunked:
         return True
     metadata = {role: source.metadata for role, source in call.sources.items()}
     units = units_of(call.inference, metadata, output)

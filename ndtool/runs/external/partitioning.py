@@ -45,7 +45,7 @@ class Partitioning(NamedTuple):
     depth, the last one that of a partition. in_memory: spilled bytes that stay in memory.
     chunk_bytes: bytes of the buffers that read or write a chunk. workers: the number of concurrent
     tasks. index_bytes: bytes of indices in memory that batches share, 0 if each block reads its
-    own. at_once: the number of chunks that a task reads or writes concurrently. range_tuples: the
+    own. concurrency: the number of chunks that a task reads or writes concurrently. range_tuples: the
     maximum tuples of a partition that one task sweeps, 0 for no limit.
     """
 
@@ -57,7 +57,7 @@ class Partitioning(NamedTuple):
     chunk_bytes: int
     workers: int
     index_bytes: int = 0
-    at_once: int = 1
+    concurrency: int = 1
     range_tuples: int = 0
 
     @property
@@ -78,7 +78,7 @@ class Partitioning(NamedTuple):
     @property
     def partitions(self) -> int:
         """The number of partitions."""
-        return grid.blocks(self.rows.shape, self.partition_shape)
+        return grid.count_blocks(self.rows.shape, self.partition_shape)
 
     @property
     def partition_bytes(self) -> int:
@@ -97,7 +97,7 @@ class Partitioning(NamedTuple):
 
     def fan_out(self, depth: int) -> int:
         """Return the maximum number of children of a group at a depth."""
-        return grid.blocks(
+        return grid.count_blocks(
             self.group_shapes[depth - 1] if depth else self.rows.shape, self.group_shapes[depth]
         )
 
@@ -224,15 +224,15 @@ class Partitioning(NamedTuple):
             + self.partition_bytes
             + self.counts_bytes
             + self.scratch_bytes
-            + self.chunk_bytes * self.at_once
+            + self.chunk_bytes * self.concurrency
         )
 
     def fit_to(self, allowed: int) -> Partitioning:
         """Return the partitioning with reduced concurrency, to fit in `allowed` bytes if"
         " possible."""
         partitioning = self
-        while partitioning.memory > allowed and partitioning.at_once > 1:
-            partitioning = partitioning._replace(at_once=partitioning.at_once // 2)
+        while partitioning.memory > allowed and partitioning.concurrency > 1:
+            partitioning = partitioning._replace(concurrency=partitioning.concurrency // 2)
         while partitioning.memory > allowed and partitioning.workers > 1:
             partitioning = partitioning._replace(workers=partitioning.workers - 1)
         return partitioning
@@ -267,7 +267,7 @@ class Partitioning(NamedTuple):
             return tuple((0, size) for size in self.rows.shape)
         group, child = divmod(number, self.fan_out(depth - 1))
         outer = self.box(group, depth - 1)
-        sizes = grid.sizes(outer)
+        sizes = grid.box_shape(outer)
         inner = grid.box(sizes, tuple(map(min, self.group_shapes[depth - 1], sizes)), child)
         return tuple(
             (start + a, start + b) for (start, _), (a, b) in zip(outer, inner, strict=True)
@@ -275,7 +275,7 @@ class Partitioning(NamedTuple):
 
     def row_count(self, number: int, depth: int | None = None) -> int:
         """Return the number of rows of a group; depth: None for a partition."""
-        return prod(grid.sizes(self.box(number, depth)))
+        return prod(grid.box_shape(self.box(number, depth)))
 
     def is_combined(self, tuples: int) -> bool:
         """Whether `tuples` updates of a partition are combined before they are applied."""
@@ -283,7 +283,7 @@ class Partitioning(NamedTuple):
 
     def children(self, number: int, depth: int) -> int:
         """Return the number of children of a group at a depth."""
-        return grid.blocks(grid.sizes(self.box(number, depth)), self.group_shapes[depth])
+        return grid.count_blocks(grid.box_shape(self.box(number, depth)), self.group_shapes[depth])
 
     def group_numbers(self, depth: int) -> Iterator[int]:
         """Yield the numbers of all groups at a depth."""
@@ -329,9 +329,9 @@ def partitioning_for(
     chunk_bytes = 0 if units is None else units.buffer_bytes
     repeated = rows.tuples // rows.repeats * rows.tuple_bytes
     index_bytes = repeated if rows.repeats > 1 and repeated <= budget // 8 else 0
-    at_once = 1 if units is None else units.at_once
+    concurrency = 1 if units is None else units.concurrency
     return Partitioning(
-        rows, gathers, block, shapes, budget // 4, chunk_bytes, workers, index_bytes, at_once
+        rows, gathers, block, shapes, budget // 4, chunk_bytes, workers, index_bytes, concurrency
     )
 
 
@@ -339,7 +339,7 @@ def _group_shapes(
     rows_shape: Shape, partition: Shape, powers_of_two: bool, levels: int
 ) -> tuple[Shape, ...]:
     """Return the shape of a group at each depth, from the shape of a partition."""
-    count = grid.blocks(rows_shape, partition)
+    count = grid.count_blocks(rows_shape, partition)
     while True:
         fan_out = max(2, round(count ** (1 / levels)))
         shapes = [partition]
@@ -352,7 +352,7 @@ def _group_shapes(
                 break
         if len(shapes) > 1 and shapes[0] == rows_shape:
             del shapes[0]
-        if max(map(grid.blocks, [rows_shape, *shapes], shapes)) <= MAX_CHILDREN:
+        if max(map(grid.count_blocks, [rows_shape, *shapes], shapes)) <= MAX_CHILDREN:
             return tuple(shapes)
         levels += 1
 

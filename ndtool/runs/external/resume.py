@@ -47,7 +47,7 @@ def fingerprint_of(
     fingerprint: RunFingerprint = {
         "version": __version__,
         "call": repr((inference.operator, inference.spec, inference.attributes, types)),
-        "rows": (rows.shape, rows.width, sources["data"].metadata.unit),
+        "rows": (rows.shape, rows.width, sources["data"].metadata.file_shape),
     }
     for role, name in locations.items():
         if role != "data" or not inference.scatters:
@@ -73,7 +73,7 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
     if (
         role == "data"
-        and grid.blocks(source.metadata.shape, source.metadata.unit) > MAX_FINGERPRINTED_CHUNKS
+        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape) > MAX_FINGERPRINTED_CHUNKS
     ):
         return None
     fingerprint = source.fingerprint()
@@ -173,7 +173,7 @@ class AbandonedRun:
     def close(self) -> None:
         """Release the folder for another run, unless it was removed."""
         if self.folder is not None:
-            self.folder.leave()
+            self.folder.suspend()
 
     def _results(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
@@ -186,7 +186,7 @@ class AbandonedRun:
                 results[segment.number] = result
 
         segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
-        pool.run_all(read, segments, self._store.at_once)
+        pool.run_all(read, segments, self._store.concurrency)
         return results
 
     def _result(self, segment: Segment, depth: int, tables: TableBuilder) -> TaskResult | None:

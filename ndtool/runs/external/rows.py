@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 
 
 class Rows(NamedTuple):
@@ -55,16 +55,16 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
-    drops = inference.handling.skips
+    drops = inference.handling.may_skip_tuples
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
         shape = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(plan.tuples, entry, shape, width, drops, plan.per_batch, plan.repeats)
+        rows = Rows(plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats)
     dtype = inference.dtype
     reduction_options = ReductionOptions.from_attributes(inference.attributes)
-    identity_element = identity(dtype, reduction_options.reduction) if inference.scatters else b""
+    identity_element = combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
         count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),

@@ -74,7 +74,7 @@ class _MeteredStore:
     can_prefetch = False
 
     def __init__(self, store: Store, meter: Meter) -> None:
-        self.at_once, self.nbytes = store.at_once, 0
+        self.concurrency, self.nbytes = store.concurrency, 0
         self._store, self._meter = store, meter
         self._unsent: Counter[Segment] = Counter()
 
@@ -133,10 +133,10 @@ class _MeteredChunks:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._array, name)
 
-    def block(self, number: int) -> memoryview:
+    def block(self, index: int) -> memoryview:
         """Read a chunk."""
-        chunk: memoryview = self._array.block(number)
-        gets = -(-len(chunk) // http.LARGEST)
+        chunk: memoryview = self._array.block(index)
+        gets = -(-len(chunk) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
         return chunk
 
@@ -148,14 +148,14 @@ class _MeteredChunks:
 
 def _metered(array: Any, meter: Meter) -> Any:
     """Return a source or sink, metered if it has chunks."""
-    return _MeteredChunks(array, meter) if array.metadata.in_chunks else array
+    return _MeteredChunks(array, meter) if array.metadata.is_chunked else array
 
 
 class _MeteredFlat:
     """A reader or writer of a flat array that counts requests, as for ranges of an object."""
 
     def __init__(self, array: Any, meter: Meter) -> None:
-        self.over, self.width, self.chunk = array.over, array.width, None
+        self.leading_shape, self.width, self.chunk_shape = array.leading_shape, array.width, None
         self._array, self._meter = array, meter
 
     @classmethod
@@ -167,7 +167,7 @@ class _MeteredFlat:
 
     def read(self, box: Any, buffer: memoryview, chosen: Iterator[int] | None = None) -> None:
         """Read a box."""
-        gets = -(-len(buffer) // http.LARGEST)
+        gets = -(-len(buffer) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(buffer)))
         self._array.read(box, buffer, chosen)
 

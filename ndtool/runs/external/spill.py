@@ -29,26 +29,26 @@ class Table(NamedTuple):
 
 
 class SpillFolder(Protocol):
-    """The folder for the spilled data of a run on a cluster. inside: its path or URL."""
+    """The folder for the spilled data of a run on a cluster. working_folder: its path or URL."""
 
     @property
-    def inside(self) -> str: ...
+    def working_folder(self) -> str: ...
 
     def drop(self) -> None:
         """Remove the folder."""
 
-    def leave(self) -> None:
+    def suspend(self) -> None:
         """Release the folder with its data, for another run to resume."""
 
 
 class SpillStore(Protocol):
     """A thread-safe store of spilled segments and tables.
 
-    at_once: the number of segments to read concurrently. can_prefetch: whether `prefetch` has an
+    concurrency: the number of segments to read concurrently. can_prefetch: whether `prefetch` has an
     effect.
     """
 
-    at_once: int
+    concurrency: int
     can_prefetch: bool
 
     def create(self, segment: Segment) -> Segment:
@@ -89,4 +89,4 @@ def read_all(store: SpillStore, ranges: list[tuple[Segment, int, int]], buffer: 
         segment, start, nbytes = ranges[i]
         store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
-    pool.run_all(fetch, iter(range(len(ranges))), store.at_once)
+    pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)

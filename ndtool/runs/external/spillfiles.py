@@ -18,7 +18,7 @@ from typing import Any
 
 from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, printable
 from ndtool.machine import pool
-from ndtool.publish import leftovers
+from ndtool.publish import cleanup
 from ndtool.publish.newfolder import NewFolder
 from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
@@ -36,7 +36,7 @@ class FolderStore:
     Each attempt of a task writes a separate file, so that attempts never conflict.
     """
 
-    at_once = 1
+    concurrency = 1
     can_prefetch = False
 
     def __init__(self, path: str) -> None:
@@ -146,7 +146,7 @@ class ObjectStore:
     A segment is divided into objects, so that it need not fit in memory or on a disk.
     """
 
-    at_once = pool.MAX_THREADS
+    concurrency = pool.MAX_THREADS
     can_prefetch = False
 
     def __init__(self, url: str) -> None:
@@ -270,13 +270,13 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     if not locations.is_url(location):
         path = os.path.join(os.path.abspath(location), _SPILL)
         try:
-            return NewFolder(path, False, False, False, sweeps=sweeps)
+            return NewFolder(path, False, False, False, cleans=sweeps)
         except OSError as exc:
             raise descriptors.failure(exc, location, OutputError) from None
     require_shared(location)
     from ndtool.publish import claims
 
-    claims.sweep(location)
+    claims.clean(location)
     return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
@@ -297,12 +297,16 @@ def find_abandoned(location: str) -> tuple[list[str], list[str]]:
     if locations.is_url(location):
         from ndtool.publish import claims
 
-        return claims.folders(location, f"{_SPILL}-") if locations.is_shared(location) else ([], [])
+        return (
+            claims.abandoned_folders(location, f"{_SPILL}-")
+            if locations.is_shared(location)
+            else ([], [])
+        )
     try:
-        folders, in_use = leftovers.folders(os.path.abspath(location), _SPILL)
+        folders, in_use = cleanup.abandoned_folders(os.path.abspath(location), _SPILL)
     except OSError:
         return [], []  # creating a folder reports the error
-    return [os.path.join(path, leftovers.INSIDE) for path in folders], in_use
+    return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders], in_use
 
 
 def reopen(path: str) -> SpillFolder | None:

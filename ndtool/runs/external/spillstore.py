@@ -23,7 +23,7 @@ class Store:
     raises ResourceError if a directory has too little.
     """
 
-    at_once = 1
+    concurrency = 1
     can_prefetch = True
 
     def __init__(

@@ -18,7 +18,7 @@ from ndtool.engine import bind, copies
 from ndtool.errors import OutputError
 from ndtool.rules import grid
 from ndtool.rules.grid import Box
-from ndtool.rules.reductions import identity
+from ndtool.rules.reductions import combining_identity
 from ndtool.runs.external import spill
 from ndtool.runs.external.batches import Allocate, SpilledTuples
 from ndtool.runs.external.partitioning import MAX_CHILDREN
@@ -52,7 +52,7 @@ def combine(work: Work, number: int, depth: int = 0) -> TaskResult:
     )
     with work.partition_buffer() as partition_buffer:
         buffer = partition_buffer[: row_count * partitioning.rows.width]
-        identity_element = identity(dtype, work.reduction)
+        identity_element = combining_identity(dtype, work.reduction)
         for start in range(0, len(buffer), 1 << 20):
             chunk = buffer[start : start + (1 << 20)]
             chunk[:] = identity_element * (len(chunk) // len(identity_element))
@@ -126,8 +126,8 @@ def _gather(work: Work, group: Group, number: int, range_number: int) -> TaskRes
 
 def _chunk_count(work: Work, box: Box) -> int:
     """Return the number of chunks of a partition; 1 if all of them are read together."""
-    sizes = grid.sizes(box)
-    count = grid.blocks(sizes, work.arrays.data.chunk or sizes)
+    sizes = grid.box_shape(box)
+    count = grid.count_blocks(sizes, work.arrays.data.chunk_shape or sizes)
     return 1 if count > MAX_CHILDREN else count
 
 
@@ -138,15 +138,15 @@ def _missing_chunks(
 
     is_read: a flag for each chunk, set for the returned chunks.
     """
-    sizes = grid.sizes(box)
-    steps = tuple(map(min, sizes, work.arrays.data.chunk or sizes))
+    sizes = grid.box_shape(box)
+    steps = tuple(map(min, sizes, work.arrays.data.chunk_shape or sizes))
     if len(is_read) == 1:
         is_new, is_read[0] = not is_read[0], 1
-        return range(grid.blocks(sizes, steps) if is_new else 0)
+        return range(grid.count_blocks(sizes, steps) if is_new else 0)
     boxes = bind.bind_boxes(sizes, steps)
     counts = memoryview(bytearray(8 * (len(is_read) + 1))).cast("q")
     addressing, indices, tuples = bind_local_rows(
-        grid.blocks(sizes, (1,) * len(sizes)), local, n, 1
+        grid.count_blocks(sizes, (1,) * len(sizes)), local, n, 1
     )
     ids, rows = allocate(2 * n), allocate(n * boxes.row_bytes)
     if _kernels.partition_ids(addressing, indices, 0, tuples, boxes, ids, rows, counts):
@@ -171,7 +171,7 @@ def _update(work: Work, group: Group) -> None:
         work.arrays.data.read(box, buffer)
         swaps = bool(group.tuples) and work.swaps_data
         if swaps:
-            copies.swap_bytes(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.swap_size)
         counts = None
         if group.tuples and work.reduction_options.is_counted:
             zeros = memoryview(bytearray(row_count * partitioning.rows.count_bytes))
@@ -182,7 +182,7 @@ def _update(work: Work, group: Group) -> None:
             _apply(work, group, 0, group.tuples, buffer, counts)
         work.reduction_options.divide_sums(counts, buffer, width, dtype, 1)
         if swaps:
-            copies.swap_bytes(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.swap_size)
         assert work.arrays.output is not None
         work.arrays.output.write(box, buffer)
 

@@ -78,7 +78,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
     n, out_of_bounds = group.tuples_of(block), None
     width, size = partitioning.rows.width, partitioning.local_bytes(depth + 1)
     box = partitioning.box(group.number, depth)
-    sizes = grid.sizes(box)
+    sizes = grid.box_shape(box)
     boxes = bind.bind_boxes(sizes, tuple(map(min, partitioning.group_shapes[depth], sizes)))
     starts = memoryview(bytearray(8 * (boxes.partitions + _drops(work, depth) + 1))).cast("q")
     with work.arena() as allocate:
@@ -111,7 +111,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
                 if work.swaps_updates:
-                    copies.swap_bytes(updates, work.inference.dtype.unit)
+                    copies.swap_bytes(updates, work.inference.dtype.swap_size)
         start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
         segment = store.create(spill.Segment(phase("split", depth), number, start))
         _permute(ids, starts[:-1], local, local_by_partition, n, inverse=False)
@@ -191,7 +191,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
         _read_rows(work, offsets, rows)
         if _drops(work, depth):
             counts.append(n - sum(counts))
-            rows[len(rows) - counts[-1] * width :] = work.filling * counts[-1]
+            rows[len(rows) - counts[-1] * width :] = work.fill_bytes * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
         _permute(ids, starts, rows, restored, n, inverse=True)
         if not depth:

@@ -22,7 +22,7 @@ class Units(NamedTuple):
     box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
     multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
     blocks are multiples of it, so that no two blocks read the same chunk. buffer_bytes: bytes of
-    the buffers that read or write a chunk. at_once: the number of chunks to read or write
+    the buffers that read or write a chunk. concurrency: the number of chunks to read or write
     concurrently.
     """
 
@@ -30,11 +30,14 @@ class Units(NamedTuple):
     written: int
     read: int
     buffer_bytes: int
-    at_once: int = 1
+    concurrency: int = 1
 
 
 def units_of(
-    inference: Inference, sources: dict[str, ArrayMetadata], output: ArrayMetadata, at_once: int = 1
+    inference: Inference,
+    sources: dict[str, ArrayMetadata],
+    output: ArrayMetadata,
+    concurrency: int = 1,
 ) -> Units:
     """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
     plan = inference.plan
@@ -49,7 +52,7 @@ def units_of(
     )
     positions = tuple_shape(plan) if gathers else ()
     slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
-    if not isinstance(plan, ElementsPlan) and plan.repeats > 1:
+    if not isinstance(plan, ElementsPlan) and plan.batch_repeats > 1:
         del slabs["indices"]
     read = [
         slab(file_shape(sources[role]), positions_shape)
@@ -60,7 +63,7 @@ def units_of(
     buffer_bytes = max(
         chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values())
     )
-    return Units(box, written, lcm(*read), buffer_bytes, at_once)
+    return Units(box, written, lcm(*read), buffer_bytes, concurrency)
 
 
 def tuple_shape(plan: Plan) -> Shape:
@@ -68,23 +71,23 @@ def tuple_shape(plan: Plan) -> Shape:
 
     Plain indices count once for each batch that shares them.
     """
-    return plan.unrolled.positions if isinstance(plan, NdPlan) else plan.positions
+    return plan.with_index_tuples.positions if isinstance(plan, NdPlan) else plan.positions
 
 
 def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
     """Return the bytes of the buffers that read, or write, a chunk of an array."""
-    if not metadata.in_chunks:
+    if not metadata.is_chunked:
         return 0
-    layout, nbytes = metadata.layout, prod(metadata.grid) * metadata.dtype.itemsize
-    if layout is not None and layout.is_plain:
+    layout, nbytes = metadata.layout, prod(metadata.block_shape) * metadata.dtype.itemsize
+    if layout is not None and layout.is_unencoded:
         return PLAIN_BUFFERS * nbytes
-    count = grid.blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
+    count = grid.count_blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
     return CODEC_BUFFERS * nbytes + count * (WRITTEN_CHUNK_BYTES if written else READ_CHUNK_BYTES)
 
 
 def file_shape(metadata: ArrayMetadata) -> Shape | None:
     """Return the shape of the chunk or shard that a file contains; None for a flat array."""
-    return metadata.unit if metadata.in_chunks else None
+    return metadata.file_shape if metadata.is_chunked else None
 
 
 def slab(step: Shape | None, positions: Shape) -> int:

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from ndtool._kernels import LINE, Indices
-from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_shared
+from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_repeated
 from ndtool.engine import bind
 from ndtool.engine.check import is_error
 from ndtool.engine.counting import ReductionOptions
@@ -44,16 +44,17 @@ class Work:
         if is_error(plan, handling.mode):
             handling = handling._replace(mode="error")
         self.mode, self.handling = handling.mode, handling
-        self.plan = plan.unrolled if isinstance(plan, NdPlan) else plan
+        self.plan = plan.with_index_tuples if isinstance(plan, NdPlan) else plan
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
-        self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
+        # The bytes of a row.
+        self.fill_bytes = inference.fill_bytes * (partitioning.rows.width // dtype.itemsize)
         self.reduction_options = ReductionOptions.from_attributes(inference.attributes)
         self.reduction = self.reduction_options.reduction
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
-        self.swaps_data = dtype.unit > 1 and dtype.order != order
+        self.swaps_data = dtype.swap_size > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
-        self.swaps_updates = bool(updates and dtype.unit > 1 and updates.dtype.order != order)
+        self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
         self.tables = Tables(partitioning, store)
         self._partition_buffers, self._scratch = (
             pool.BufferPool(partitioning.partition_bytes),
@@ -63,7 +64,7 @@ class Work:
         if partitioning.index_bytes:
             buffer = memoryview(bytearray(partitioning.index_bytes))
             read_range(arrays.indices, 0, buffer)
-            self._indices = FlatReader(ByteRange(buffer), arrays.indices.over, Lock())
+            self._indices = FlatReader(ByteRange(buffer), arrays.indices.leading_shape, Lock())
 
     def indices(self, block: int, allocate: Allocate) -> Indices:
         """Return the indices of a block."""
@@ -71,7 +72,7 @@ class Work:
         n = self.partitioning.tuples(block)
         buffer = allocate(n * rows.tuple_bytes)
         if rows.repeats > 1:
-            read_shared(self._indices, first, buffer, rows.period, rows.repeats)
+            read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
             read_range(self._indices, first, buffer)
         return self._bind(buffer)

@@ -13,8 +13,8 @@ from ndtool.arrays.source import Source
 from ndtool.errors import NdtoolError, OutputError, UsageError, argument_name
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.publish.gate import Gate
-from ndtool.publish.shared import Shared, SharedFile
+from ndtool.publish.admission import AdmissionLock
+from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
 from ndtool.runs.calls import OpenInputs
 from ndtool.runs.executors import Cluster
@@ -38,7 +38,7 @@ class Call(NamedTuple):
     arguments: dict[str, str]
     inference: Inference
     partitioning: Partitioning
-    output: Shared
+    output: SharedOutput
     folder: str
 
 
@@ -51,12 +51,12 @@ class _GatedSink:
     """A sink that refuses writes after it is closed."""
 
     def __init__(self, sink: Any) -> None:
-        self.metadata, self.at_once = sink.metadata, sink.at_once
-        self._sink, self._gate = sink, Gate(sink.name)
+        self.metadata, self.concurrency = sink.metadata, sink.concurrency
+        self._sink, self._gate = sink, AdmissionLock(sink.name)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write to the sink; OutputError if the run has ended."""
-        with self._gate.entered():
+        with self._gate.admit():
             self._sink.write(start, view, block)
 
     def close(self) -> None:
@@ -191,9 +191,9 @@ def version_error(worker_name: str, actual: object, expected: str) -> UsageError
     )
 
 
-def _reopen_output(target: Shared) -> Any:
+def _reopen_output(target: SharedOutput) -> Any:
     """Reopen the output that the client created and will publish."""
-    if target.metadata.in_chunks:
+    if target.metadata.is_chunked:
         from ndtool.formats.zarr.writer import ChunkWriter
 
         return ChunkWriter.reopen(target)

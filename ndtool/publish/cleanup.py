@@ -1,4 +1,4 @@
-"""Temporary files and folders that killed runs abandoned, which no process has locked."""
+"""Removal of temporary files and folders that killed runs abandoned: no process locks them."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from ndtool.storage.descriptors import lock
 
-INSIDE = "new"  # the only entry of a temporary folder, except during its rename
-PARTIAL = ".partial"  # suffix of files next to it, which move into it when complete
-_HIDDEN = r"\.ndtool-[0-9a-f]{12}"
+NEW_FOLDER = "new"  # the only entry of a temporary folder, except during a rename
+PARTIAL_SUFFIX = ".partial"  # suffix of incomplete files next to the new folder
+_TEMPORARY_NAME = r"\.ndtool-[0-9a-f]{12}"
 
 
-def boot() -> str:
-    """Return an identifier of the current boot of this system, "" if unknown."""
+def boot_id() -> str:
+    """Return an identifier of this boot of the system, "" if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read(8)
@@ -24,7 +24,7 @@ def boot() -> str:
         return ""
 
 
-def locked(path: str, kind: int = os.O_DIRECTORY) -> int:
+def open_locked(path: str, kind: int = os.O_DIRECTORY) -> int:
     """Open and lock a file or folder; return the descriptor, -1 if locks are unsupported.
 
     Raises BlockingIOError if another process holds the lock.
@@ -40,22 +40,22 @@ def locked(path: str, kind: int = os.O_DIRECTORY) -> int:
     return -1
 
 
-class SweepResult(NamedTuple):
+class CleanupResult(NamedTuple):
     """The paths removed by a cleanup, and its failed removals with their errors."""
 
     removed: list[str]
     failed: list[tuple[str, OSError]]
 
 
-def sweep(parent: str, all_boots: bool = False) -> SweepResult:
+def clean(parent: str, all_boots: bool = False) -> CleanupResult:
     """Remove the unlocked temporary files and folders of killed runs on this system.
 
-    all_boots: include those of other systems or boots. A folder with unknown entries is not
-    removed: it is not a run's, or it has a store whose replacement was interrupted, perhaps the
-    only copy.
+    all_boots: also files and folders of other systems or boots. A folder with unknown entries is
+    not removed: no run created it, or it contains a store whose replacement was interrupted,
+    perhaps the only copy.
     """
-    suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot()}"
-    result = SweepResult([], [])
+    suffix = "(-[0-9a-f-]{8})?" if all_boots else f"-{boot_id()}"
+    result = CleanupResult([], [])
     for path in _temporary_paths(parent, ".*", suffix):
         if (lock_fd := _lock(path)) < 0:
             continue
@@ -83,7 +83,7 @@ def remove(path: str) -> OSError | None:
     if error.errno in (errno.EMFILE, errno.ENFILE):  # rmtree has a descriptor open per level
         _remove_by_paths(path)
     else:
-        shutil.rmtree(path, ignore_errors=True)  # removes the rest
+        shutil.rmtree(path, ignore_errors=True)  # removes the remaining entries
     return error if os.path.lexists(path) else None
 
 
@@ -99,7 +99,7 @@ def _remove_by_paths(path: str) -> None:
         os.rmdir(path)
 
 
-def unremovable(path: str) -> str:
+def find_unremovable(path: str) -> str:
     """Return the first folder in a tree whose entries cannot be removed, "" if none."""
     errors: list[str] = []
     for folder, folders, files in os.walk(path, onerror=lambda exc: errors.append(exc.filename)):
@@ -110,38 +110,40 @@ def unremovable(path: str) -> str:
     return errors[0] if errors else ""
 
 
-def folders(parent: str, name: str) -> tuple[list[str], list[str]]:
-    """Return the temporary folders for a name: those abandoned by killed runs on this system.
+def abandoned_folders(parent: str, name: str) -> tuple[list[str], list[str]]:
+    """Return the temporary folders for a name that killed runs on this system abandoned.
 
-    The second list has those of other systems or boots, whose processes may be alive.
+    The second list has the folders of other systems or boots, whose processes may be running.
     """
     paths = _temporary_paths(parent, re.escape(name), "-[0-9a-f-]{8}")
-    own = [path for path in paths if boot() and path.endswith(f"-{boot()}")]
+    local_paths = [path for path in paths if boot_id() and path.endswith(f"-{boot_id()}")]
     abandoned = []
-    for path in own:
+    for path in local_paths:
         if (lock_fd := _lock(path)) >= 0:
             os.close(lock_fd)
             abandoned.append(path)
-    return abandoned, [path for path in paths if path not in own]
+    return abandoned, [path for path in paths if path not in local_paths]
 
 
 def _temporary_paths(parent: str, name: str, suffix: str) -> list[str]:
     if suffix == "-":
         return []
-    pattern = re.compile(rf"\.{name}{_HIDDEN}{suffix}", re.DOTALL)
+    pattern = re.compile(rf"\.{name}{_TEMPORARY_NAME}{suffix}", re.DOTALL)
     with os.scandir(parent) as entries:
         return [entry.path for entry in entries if pattern.fullmatch(entry.name)]
 
 
 def _lock(path: str) -> int:
-    """Lock an abandoned file or folder; -1 if it is in use, or not of this user or a run."""
+    """Lock an abandoned file or folder; -1 if it is in use, another user's, or no run's."""
     try:
         status = os.lstat(path)
         is_folder = stat.S_ISDIR(status.st_mode)
         if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):
             return -1
-        if is_folder and any(n != INSIDE and not n.endswith(PARTIAL) for n in os.listdir(path)):
+        if is_folder and any(
+            n != NEW_FOLDER and not n.endswith(PARTIAL_SUFFIX) for n in os.listdir(path)
+        ):
             return -1
-        return locked(path, os.O_DIRECTORY if is_folder else 0)
+        return open_locked(path, os.O_DIRECTORY if is_folder else 0)
     except OSError:
-        return -1  # removed, in use, or of another kind
+        return -1  # it was removed, is in use, or has another file type
