@@ -25,7 +25,7 @@ from command import execute, save
 from command import ndtool as command
 from limits import failing
 from strategies import ARITHMETIC, COMPLEX, Array, combinations_of, random_values, raw, same
-from test_large import expected_scatter, numbers
+from test_large import expected_scatter, order_sensitive_values
 from thresholds import lowered
 
 import ndtool
@@ -131,7 +131,7 @@ def a_call(
         indices, flat = elements(rng, algorithm, algorithm.axis, heavy)
         shape = indices.shape
     special = dtype not in COMPLEX and rng.integers(2)
-    fill = random_values if special else numbers
+    fill = random_values if special else order_sensitive_values
     data, updates = fill(rng, dtype, algorithm.data), fill(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, **combination)
     return Call(algorithm, (data, indices, updates), combination, expected)

@@ -146,7 +146,7 @@ def test_little_memory(output: str, inputs: Path) -> None:
 
 
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
-def test_folders_that_take_no_file(output: str, inputs: Path) -> None:
+def test_folders_that_permit_no_new_file(output: str, inputs: Path) -> None:
     needs(output)
     os.mkdir("closed")
     put_old("closed")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import peak
 from strategies import EXAMPLES, Case, opaque, same
-from test_out_of_bounds import beyond, described, outcome
+from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_error
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
@@ -75,14 +75,14 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
+    st.data(), out_of_bounds_calls(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
     st.integers(1, 3),
 )  # fmt: skip
 def test_chunks_give_the_bits_of_the_reference(
     given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
 ) -> None:
     case, rule = drawn
-    expected = outcome(
+    expected = result_or_error(
         getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
     )
     if not isinstance(expected, np.ndarray):
@@ -116,7 +116,9 @@ def test_chunks_give_the_bits_of_the_reference(
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, cut, sink, silent, counted.append))
-    assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
+    assert [error_fields(one) for one in counted] == (
+        [] if outside is None else [error_fields(outside)]
+    )
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
@@ -161,8 +163,8 @@ def test_a_sweep_of_stores_equals_direct_execution(
 ) -> None:
     ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
     assert ran.status == 0, ran.err
-    described = ran.json if output != "-" else json.loads(ran.err)
-    assert described["plan"]["way"] == "sweep"
+    error_fields = ran.json if output != "-" else json.loads(ran.err)
+    assert error_fields["plan"]["way"] == "sweep"
     wanted = [one.replace(".zarr", ".npy") for one in call]
     checked = ndtool(
         "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
