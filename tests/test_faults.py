@@ -146,7 +146,7 @@ operators = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     "step", [pytest.param(1, marks=SLOW_EVERY_CALL), 5], ids=["every", "fifth"]
 )
-def test_every_call_that_fails(
+def test_a_failure_of_every_call(
     arguments: tuple[str, ...], unnamed: bool, step: int, workdir: Path
 ) -> None:
     before, failed_calls = state(workdir), set()
@@ -288,7 +288,7 @@ def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
 @linux
 @tmpfile_modes
 @operators
-def test_death_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+def test_a_kill_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
     before, killed_runs = state(workdir), 0
     for call, _, number, status, _ in chain(
         run_with_faults(f"{READ_CALLS},{WRITE_CALLS}", "SIGKILL", unnamed, arguments),
@@ -981,7 +981,7 @@ def run_torture_script(script: str, *arguments: object) -> Any:
 
 @pytest.mark.slow("kills at any moment, not only at calls, leave complete outputs")
 @linux
-def test_death_at_random_times() -> None:
+def test_kills_at_random_times() -> None:
     counts = run_torture_script("kill.py", 100)
     assert counts["killed"] > 0
     assert counts["killed"] + counts["completed"] == 100

@@ -135,9 +135,11 @@ def test_less_data_than_the_header_says(missing):
     refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
 
 
-@pytest.mark.parametrize("skip", [1, 63, 4096])
-def test_unaligned_data(skip):
-    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(skip + 200)
+@pytest.mark.parametrize("padding", [1, 63, 4096])
+def test_unaligned_data(padding):
+    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(
+        padding + 200
+    )
     write_file("x.npy", with_header(text, LARGE.tobytes()))
     assert np.array_equal(load("x.npy"), LARGE)
 
@@ -236,7 +238,7 @@ def test_limits_on_memory_and_descriptors():
     assert exception_text(code, {"NOFILE": 5}) == "opened\n"
 
 
-class Feed:
+class PipeWriter:
     """A pipe into which a thread writes some bytes, `step` at a time."""
 
     def __init__(self, raw, step=1 << 16):
@@ -264,7 +266,7 @@ class Feed:
 @pytest.mark.parametrize("step", [1, 7, 1000, 1 << 16])
 def test_consecutive_arrays_on_a_pipe(step):
     arrays = [ARRAY, np.zeros((0, 2)), np.asfortranarray(ARRAY), np.array(5), ARRAY[0]]
-    with Feed(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
+    with PipeWriter(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
         for array in arrays:
             assert np.array_equal(load("-", stdin), array)
         assert os.read(stdin._fd, 4)[:1] == b"r"
@@ -273,7 +275,7 @@ def test_consecutive_arrays_on_a_pipe(step):
 def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
-    with Feed(npy(array) + npy()) as stdin:
+    with PipeWriter(npy(array) + npy()) as stdin:
         with opened("-", stdin) as source:
             byte_range = source.whole()
             assert type(byte_range.buffer.obj).__name__ == "mmap"
@@ -286,7 +288,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
 
 
 def test_a_nonblocking_pipe_is_read():
-    with Feed(npy(LARGE), 5000) as stdin:
+    with PipeWriter(npy(LARGE), 5000) as stdin:
         os.set_blocking(stdin._fd, False)
         assert np.array_equal(load("-", stdin), LARGE)
 
@@ -315,7 +317,7 @@ def test_consecutive_arrays_in_a_file(large):
 @pytest.mark.parametrize("removed", [1, 95, 96, 97, 120, 218, 223])
 def test_a_stream_that_ends_early(removed):
     raw = npy()[:-removed]
-    with Feed(raw) as stdin:
+    with PipeWriter(raw) as stdin:
         refused("-", "standard input: .*(found|truncated)", stdin=stdin)
     write_file("x", raw)
     with open("x", "rb") as file:
@@ -324,17 +326,17 @@ def test_a_stream_that_ends_early(removed):
 
 def test_a_stream_whose_header_claims_terabytes():
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
-    with Feed(with_header(text, bytes(100))) as stdin:
+    with PipeWriter(with_header(text, bytes(100))) as stdin:
         refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
 def test_standard_input_that_is_no_array(workdir):
-    with Feed(b"") as stdin:
+    with PipeWriter(b"") as stdin:
         refused("-", "standard input: no data", stdin=stdin)
-    with Feed(npy()) as stdin:
+    with PipeWriter(npy()) as stdin:
         load("-", stdin)
         refused("-", "standard input, array 2: no data", stdin=stdin)
-    with Feed(b"PK\3\4" + bytes(100)) as stdin:
+    with PipeWriter(b"PK\3\4" + bytes(100)) as stdin:
         assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(workdir, os.O_RDONLY)
     refused("-", "standard input: Is a directory", stdin=Streams(fd))
@@ -370,7 +372,7 @@ def test_no_space_for_a_stream(monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        with Feed(npy(LARGE)) as stdin:
+        with PipeWriter(npy(LARGE)) as stdin:
             error = refused("-", "no space for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
@@ -381,7 +383,7 @@ def test_no_space_for_a_stream(monkeypatch):
 def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
     monkeypatch.setattr(tempfiles, "MEMORY", 1000)
-    with Feed(npy(LARGE)) as stdin:
+    with PipeWriter(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 

@@ -62,7 +62,7 @@ def algorithm(function: Callable[[], None]) -> Callable[[], None]:
     return function
 
 
-@pytest.mark.slow("kernels read and write no byte beside their arrays, at every width")
+@pytest.mark.slow("kernels read and write no byte outside their arrays, at every slice size")
 @pytest.mark.parametrize("name", [
     "rows", "beyond_cache", "cache_lines", "columns", "batches", "strided", "transposed_data", "index_types", "last_axis", "other_axis",
     "scatter_slices", "scatter_by_elements", "reduce_slices", "reduce_by_elements", "array_copies",
@@ -370,7 +370,7 @@ def with_and_without_include_self(
 def scatter_algorithms() -> Iterator[str]:
     """Yield names of scatter algorithms, each with thresholds at which few tuples use it."""
     scatters.bytearray = destinations.bytearray = gathers.bytearray = scratch
-    assert callable(scratch_memory.take)  # or the guard pages would be at another address
+    assert callable(scratch_memory.take)  # else arrays would not be next to guard pages
     scratch_memory.take, scratch_memory._spare = scratch, deque(maxlen=0)
     set_thresholds(WORTH=1)
     yield "default thresholds"

@@ -186,7 +186,7 @@ def test_each_chunk_is_read_at_most_once(layout: str, monkeypatch: pytest.Monkey
 def test_names_groups_and_links() -> None:
     with h5py.File("x.h5", "w") as file:
         file["g/h/deep"] = [1]
-        file["g/odd:name"] = [2]
+        file["g/colon:name"] = [2]
         file["top"] = [3]
         file["hard"] = file["top"]
         file["soft"] = h5py.SoftLink("g/h")
@@ -195,12 +195,12 @@ def test_names_groups_and_links() -> None:
     dataset_names = [entry.name for entry in locators.describe("x.h5")]
     assert sorted(dataset_names) == [
         "x.h5:/g/h/deep",
-        "x.h5:/g/odd:name",
+        "x.h5:/g/colon:name",
         "x.h5:/hard",
         "x.h5:/top",
     ]
     for member, value in (
-        ("/g/h/deep", 1), ("g/h/deep", 1), ("/g//./h/deep/", 1), ("/g/odd:name", 2), ("hard", 3),
+        ("/g/h/deep", 1), ("g/h/deep", 1), ("/g//./h/deep/", 1), ("/g/colon:name", 2), ("hard", 3),
         ("soft/deep", 1), ("soft/up", 3), ("g/h/circle/h/circle/h/deep", 1),
     ):  # fmt: skip
         assert load(f"x.h5:{member}").tolist() == [value], member
@@ -230,7 +230,7 @@ def test_files_are_recognized_by_their_signature(suffix: str) -> None:
     assert load(f"n.{suffix}").tolist() == [6]
 
 
-# Refused
+# Refused files
 
 
 def test_a_refused_stream_of_hdf5_has_a_hint() -> None:
@@ -240,7 +240,7 @@ def test_a_refused_stream_of_hdf5_has_a_hint() -> None:
 
 
 def test_links_out_of_the_file_are_not_followed() -> None:
-    os.mkfifo("other.h5")  # opening it would wait
+    os.mkfifo("other.h5")  # opening it would block
     with h5py.File("x.h5", "w") as file:
         file["out"] = h5py.ExternalLink("other.h5", "/a")
         file["past"] = h5py.SoftLink("/out/b")
@@ -608,7 +608,7 @@ def test_a_disk_that_fails_at_any_write(
     assert same(read_dataset("new"), ARRAY)
 
 
-# Damage
+# Damaged files
 
 
 DAMAGED_FILES_PROGRAM = """

@@ -29,7 +29,7 @@ def parse(raw, available=None, name="x.npy"):
     return headers.read(io.BytesIO(raw).read, available, name)
 
 
-def refused(raw, available=None):
+def refusal(raw, available=None):
     with pytest.raises(InputError) as excinfo:
         parse(raw, available)
     message = excinfo.value.message
@@ -43,7 +43,7 @@ INVALID_HEADERS = {
     "nothing": (b"", "expected a .npy array"),
     "only the magic": (headers.MAGIC, "found 6"),
     "half of the magic": (headers.MAGIC[:3], "found 3"),
-    "cut after the version": (headers.MAGIC + b"\1\0", "header length"),
+    "truncated after the version": (headers.MAGIC + b"\1\0", "header length"),
     "half a length": (headers.MAGIC + b"\1\0\1", "header length"),
     "text": (b"1.0 2.0 3.0\n" * 20, "not a .npy array"),
     "version 9.0": (header(version=(9, 0)), "version 9.0: valid 1.0, 2.0, 3.0"),
@@ -122,16 +122,16 @@ INVALID_HEADERS = {
 @pytest.mark.parametrize(("raw", "reason"), INVALID_HEADERS.values(), ids=INVALID_HEADERS)
 @pytest.mark.filterwarnings("error")
 def test_invalid_headers_are_refused(raw, reason):
-    assert reason in refused(raw).message
-    refused(raw + bytes(100), len(raw) + 100) if len(raw) > 12 else refused(raw, len(raw))
+    assert reason in refusal(raw).message
+    refusal(raw + bytes(100), len(raw) + 100) if len(raw) > 12 else refusal(raw, len(raw))
 
 
 def test_refusals_of_other_formats_have_hints():
-    assert "NumPy integers" in refused(INVALID_HEADERS["np.int64 in shape"][0]).hint
-    assert "Python 2" in refused(INVALID_HEADERS["long integers of Python 2"][0]).hint
-    assert ".npz" in refused(b"PK\3\4" + bytes(40)).hint
-    assert "gzip" in refused(b"\x1f\x8b\x08" + bytes(40)).hint
-    pickle_error = refused(b"\x80\x04\x95" + bytes(40))
+    assert "NumPy integers" in refusal(INVALID_HEADERS["np.int64 in shape"][0]).hint
+    assert "Python 2" in refusal(INVALID_HEADERS["long integers of Python 2"][0]).hint
+    assert ".npz" in refusal(b"PK\3\4" + bytes(40)).hint
+    assert "gzip" in refusal(b"\x1f\x8b\x08" + bytes(40)).hint
+    pickle_error = refusal(b"\x80\x04\x95" + bytes(40))
     assert "pickle, which is never loaded" in pickle_error.hint
     assert "allow_pickle" not in str(pickle_error)
 
@@ -139,7 +139,7 @@ def test_refusals_of_other_formats_have_hints():
 @pytest.mark.parametrize("missing", [1, 24, 48])
 def test_less_data_than_the_header_says(missing):
     raw = header()
-    error = refused(raw + bytes(48 - missing), len(raw) + 48 - missing)
+    error = refusal(raw + bytes(48 - missing), len(raw) + 48 - missing)
     assert f"expected 48 bytes of data after the header, found {48 - missing}" in error.message
     assert parse(raw, len(raw) + 48).shape == (3, 4)
 
@@ -152,8 +152,8 @@ def test_declared_lengths_are_compared_before_any_read():
     stream = io.BytesIO(raw)
     with pytest.raises(InputError, match="claims 4294967295 bytes, only"):
         headers.read(lambda n: stream.read(n) if n < 100 else fail_large_read(n), len(raw), "x.npy")
-    refused(header_with_shape("(1099511627776,)"), 224)
-    assert "6442450941" in refused(header_with_shape("(3,)", "'|S2147483647'"), 224).message
+    refusal(header_with_shape("(1099511627776,)"), 224)
+    assert "6442450941" in refusal(header_with_shape("(3,)", "'|S2147483647'"), 224).message
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])

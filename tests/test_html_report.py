@@ -89,8 +89,8 @@ class Page(HTMLParser):
     def of_class(self, name: str) -> list[str]:
         """Return the IDs of the cells of a CSS class."""
         return [
-            name_
-            for name_, attributes in self.cells.items()
+            cell_id
+            for cell_id, attributes in self.cells.items()
             if name in (attributes.get("class") or "").split()
         ]
 
@@ -178,7 +178,7 @@ def check_tuple(case: Case, diagram: Drawing, number: int) -> None:
 
 @pytest.mark.slow("random cases of a report before a run")
 @many
-@given(case=cases, chosen=st.data())
+@given(case=cases, strategy_data=st.data())
 def test_a_drawing_without_output_shows_selected_elements(
     case: Case, strategy_data: st.DataObject
 ) -> None:
@@ -793,7 +793,7 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
 
 @pytest.mark.slow("random cases of excerpts of large arrays")
 @many
-@given(case=cases, chosen=st.data())
+@given(case=cases, strategy_data=st.data())
 def test_the_links_of_an_excerpt_equal_brute_force(
     case: Case, strategy_data: st.DataObject
 ) -> None:
@@ -852,7 +852,7 @@ def test_large_updates_in_chunks_are_not_read_for_a_drawing(
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     save(data=np.zeros(500), indices=np.zeros((600, 1), int))
     zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
-    with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as call_:
-        assert not excerpts.has_large_updates(call_)
+    with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as scatter_call:
+        assert not excerpts.has_large_updates(scatter_call)
         monkeypatch.setattr(excerpts, "_READ", 4799)
-        assert excerpts.has_large_updates(call_)
+        assert excerpts.has_large_updates(scatter_call)

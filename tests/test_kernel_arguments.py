@@ -93,17 +93,11 @@ def partitions(
 
 
 def sorted_partitions(count: int = 2) -> _kernels.RadixPartitions:
-    partitions_ = partitions()
+    result = partitions()
     _kernels.partition(
-        addressing(stride=1, pitch=4),
-        indices(),
-        0,
-        count,
-        update_spec(),
-        partitions_,
-        kernel_options(),
+        addressing(stride=1, pitch=4), indices(), 0, count, update_spec(), result, kernel_options()
     )
-    return partitions_
+    return result
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -406,9 +400,9 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
     size = 4096
     data = np.frombuffer(mmap.mmap(-1, 128 * size), np.uint8)
     index = _kernels.Indices(np.array(rows).view(np.uint8), 8, False, False)
-    addressing_ = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
+    page_addressing = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
     item = work_item(tuples=len(rows), width=width)
-    assert _kernels.will_need(addressing_, data, 0, index, item) == calls
+    assert _kernels.will_need(page_addressing, data, 0, index, item) == calls
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ SCATTERS = (
     ScatterCase("one slice", (1000,), 1, (140_003,), "same"),
     ScatterCase("sorted", (50_000,), 1, (140_003,), "sorted"),
     ScatterCase("two slices at the ends", (70_000,), 1, (140_003,), "ends"),
-    ScatterCase("odd rows", (500, 7), 1, (40_001,)),
+    ScatterCase("rows of 7 elements", (500, 7), 1, (40_001,)),
     ScatterCase("rows", (300, 65), 1, (5001,)),
     ScatterCase("huge slices", (3, 200_003), 1, (5,)),
-    ScatterCase("whole tensor", (150_001,), 0, (3,)),
+    ScatterCase("complete tensor", (150_001,), 0, (3,)),
 )
 
 

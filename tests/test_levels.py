@@ -215,24 +215,24 @@ def test_chunks_that_exceed_memory_are_refused_with_the_minimum(folder: Path) ->
 
 
 def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -> None:
-    save(turned=np.asfortranarray(np.load("data.npy")))
+    save(fortran=np.asfortranarray(np.load("data.npy")))
     for call in (
-        ("gather-nd", "turned.npy", "idx.npy"),
-        ("scatter-nd", "turned.npy", *SCATTER[2:]),
+        ("gather-nd", "fortran.npy", "idx.npy"),
+        ("scatter-nd", "fortran.npy", *SCATTER[2:]),
     ):
         before = state(folder)
         completed = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
         assert completed.status == 6
         assert completed.err == (
-            "error: turned.npy is in Fortran order and larger than --memory 1.05 MB, so it cannot"
+            "error: fortran.npy is in Fortran order and larger than --memory 1.05 MB, so it cannot"
             " be read in parts: expected a local file or a store, in C order\n"
-            "  hint: ndtool convert turned.npy NEW makes one\n"
+            "  hint: ndtool convert fortran.npy NEW makes one\n"
         )
         assert state(folder) == before
         assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
-    assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
+    assert ndtool("gather-nd", "fortran.npy", "idx.npy", "--memory", "1MiB").status == 0
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -209,7 +209,9 @@ def test_large_chunks_are_part_of_the_planned_memory(
 
 @pytest.mark.parametrize("kind", ["zarr", "h5"])
 @pytest.mark.parametrize("codec", ["gzip:1", "none"])
-def test_chunks_that_do_not_fit_in_memory_are_refused(workdir: Path, kind: str, codec: str) -> None:
+def test_chunks_larger_than_the_memory_limit_are_refused(
+    workdir: Path, kind: str, codec: str
+) -> None:
     if kind == "h5":
         pytest.importorskip("h5py", reason="h5py is not installed")
     np.save("x.npy", np.zeros((1 << 18, 4), np.float32))

@@ -90,7 +90,7 @@ def test_short_rows_are_gathered_by_row_indices(
     threads: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spatially local batches and others, indices of two bytes and four, cached data and larger."""
+    """Rows that fit in the cache or not, row indices of two or four bytes."""
     monkeypatch.setattr(tuning, "NON_TEMPORAL", non_temporal)
     count, length = shape
     data = RNG.integers(0, 2, (count, length, np.dtype(dtype).itemsize), np.uint8).view(dtype)[

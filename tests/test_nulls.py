@@ -191,7 +191,7 @@ def test_subclasses_of_library_types_are_recognized() -> None:
 
 
 def test_a_mask_property_that_raises_is_no_mask() -> None:
-    class Unusual:
+    class ArrayWithProperty:
         @property
         def mask(self) -> Any:
             raise RuntimeError("of this class's own")
@@ -199,7 +199,7 @@ def test_a_mask_property_that_raises_is_no_mask() -> None:
         def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
             return np.arange(3)
 
-    assert ndtool.gather(Unusual(), [2]).tolist() == [2]
+    assert ndtool.gather(ArrayWithProperty(), [2]).tolist() == [2]
 
 
 def test_a_field_is_no_mask() -> None:
@@ -255,9 +255,9 @@ def test_lists_of_several_types_are_accepted_if_no_value_changes(elements: Any, 
 def test_lists_of_numpy_scalars_are_about_as_fast_as_lists_of_floats() -> None:
     def seconds(elements: Any) -> float:
         def once() -> float:
-            started = time.perf_counter()
+            start = time.perf_counter()
             ndtool.gather(elements, [0])
-            return time.perf_counter() - started
+            return time.perf_counter() - start
 
         return min(once() for _ in range(5))
 
@@ -382,12 +382,12 @@ def test_columns_of_pyarrow() -> None:
         assert ndtool.gather(column, [0]).tolist() == [BIG]
     assert ndtool.gather(pa.table({"a": complete, "b": complete}), [0]).tolist() == [[BIG, BIG]]
     assert ndtool.gather(pa.array([True, False]), [0]).dtype == bool
-    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), with_null)
+    dictionary_with_null = pa.DictionaryArray.from_arrays(pa.array([0, 1]), with_null)
     run_ends = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), with_null)
     for value in (
-        with_null, pa.chunked_array([[BIG], [None]]), with_null.dictionary_encode(), hidden, run_ends, pa.array([1.5, None]),
-        pa.chunked_array([hidden]), pa.table({"a": complete, "b": with_null}), pa.record_batch({"a": with_null}),
-        pa.table({"a": hidden}), pa.array([None, 1], pa.timestamp("ns")), [with_null], [[with_null], [complete]],
+        with_null, pa.chunked_array([[BIG], [None]]), with_null.dictionary_encode(), dictionary_with_null, run_ends, pa.array([1.5, None]),
+        pa.chunked_array([dictionary_with_null]), pa.table({"a": complete, "b": with_null}), pa.record_batch({"a": with_null}),
+        pa.table({"a": dictionary_with_null}), pa.array([None, 1], pa.timestamp("ns")), [with_null], [[with_null], [complete]],
     ):  # fmt: skip
         for argument, call in calls(value):
             with pytest.raises(DtypeError, match=rf"^{argument} is a pyarrow .* with nulls"):
@@ -436,8 +436,8 @@ def test_columns_of_pandas() -> None:
 
 def test_pandas_columns_of_dictionaries_and_categories() -> None:
     pd, pa = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([BIG, None]))
-    column = pd.Series(pd.arrays.ArrowExtensionArray(hidden))
+    dictionary_with_null = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([BIG, None]))
+    column = pd.Series(pd.arrays.ArrowExtensionArray(dictionary_with_null))
     for value in (column, column.array, column.to_frame()):
         for argument, call in calls(value):
             with pytest.raises(DtypeError, match=rf"^{argument} is a pandas .* with nulls"):

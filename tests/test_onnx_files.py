@@ -108,15 +108,15 @@ def test_raw_data_and_fixed_numbers_are_mapped() -> None:
 
 
 def test_numbers_may_be_packed_in_several_fields_or_unpacked() -> None:
-    head = message((1, 6), (2, 7))
+    header = message((1, 6), (2, 7))
     expected = ("int64", (6,), np.array([1, -2, 300, 2**63 - 1, -(2**63), 0]).tobytes())
     numbers = [1, -2, 300, 2**63 - 1, -(2**63), 0]
     unpacked = b"".join(field(7, number) for number in numbers)
-    assert load_bytes(head + packed(7, numbers)) == expected
-    assert load_bytes(head + unpacked) == expected
-    assert load_bytes(packed(7, numbers[:2]) + head + packed(7, numbers[2:])) == expected
+    assert load_bytes(header + packed(7, numbers)) == expected
+    assert load_bytes(header + unpacked) == expected
+    assert load_bytes(packed(7, numbers[:2]) + header + packed(7, numbers[2:])) == expected
     assert (
-        load_bytes(head + packed(7, numbers[:2]) + field(7, 300) + packed(7, numbers[3:]))
+        load_bytes(header + packed(7, numbers[:2]) + field(7, 300) + packed(7, numbers[3:]))
         == expected
     )
     floats = ARRAY.ravel()
@@ -201,7 +201,7 @@ INVALID_TENSORS = {
     "wire type 7": (DIMS + b"\x17", "has the wire type 7"),
     "a length beyond the end": (DIMS + FLOAT_TYPE + b"\x4a\x7f123", "claims 127 bytes, only 3 remain"),
     "a length of 35 bits": (DIMS + FLOAT_TYPE + b"\x4a" + b"\xff" * 4 + b"\x7f1", "only 1 remain"),
-    "a key cut short": (DIMS + FLOAT_TYPE + b"\xff", "truncated"),
+    "a truncated key": (DIMS + FLOAT_TYPE + b"\xff", "truncated"),
     "a long name": (DIMS + FLOAT_TYPE + field(8, "a" * 65537) + RAW_DATA, "not a string of up to 65536 bytes"),
 }  # fmt: skip
 
@@ -251,7 +251,7 @@ def test_other_content_is_no_tensor(raw: bytes) -> None:
     assert ".npy" in refusal(raw, "data.bin")
 
 
-# Damage
+# Damaged files
 
 
 def onnx_result(raw: bytes, kind: Any) -> Any:

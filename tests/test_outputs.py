@@ -92,8 +92,8 @@ def test_nothing_is_written_outside(offset, count):
 
 
 @pytest.mark.parametrize("target", ["x.npy", "x.npz", "x.npz:a"])
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError, None])
-def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, stop):
+@pytest.mark.parametrize("error_type", [KeyboardInterrupt, RuntimeError, None])
+def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, error_type):
     path = target.partition(":")[0]
     np.savez("old", a=ARRAY, b=LARGE)
     previous = PREVIOUS if path == target else read_bytes("old.npz")
@@ -105,8 +105,8 @@ def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, stop):
         try:
             with written(target) as out:
                 out.map()[:50] = bytes(50)
-                if stop is not None:
-                    raise stop
+                if error_type is not None:
+                    raise error_type
         except (KeyboardInterrupt, RuntimeError):
             pass
         assert os.listdir() == ([] if existing is None else [path])

@@ -54,7 +54,7 @@ def are_equal(first: Any, second: Any) -> bool:
     )
 
 
-@given(raw=st.binary(max_size=40), bits=st.sampled_from([2, 4, 6]), at=st.integers(0, 40))
+@given(raw=st.binary(max_size=40), bits=st.sampled_from([2, 4, 6]), split=st.integers(0, 40))
 def test_packing(raw: bytes, bits: int, split: int) -> None:
     packed = packing.pack(raw, bits)
     packed_integer = sum((element & ((1 << bits) - 1)) << bits * k for k, element in enumerate(raw))
@@ -114,8 +114,8 @@ def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
         for member, only in (("a", True), ("b", False), ("a", False)):
             with lowered(*[STORAGE] * small_thresholds):
                 convert_file(tmp_path / "a.npy", f"{path}:{member}", dtype=name, only=only)
-            for name_ in ("bytes", "wide"):
-                convert_file(tmp_path / f"{name_}.npy", f"{path}:{name_}")
+            for filename in ("bytes", "wide"):
+                convert_file(tmp_path / f"{filename}.npy", f"{path}:{filename}")
         entries = dict(safetensors.deserialize(path.read_bytes()))
         for member in ("a", "b"):
             entry = entries[member]

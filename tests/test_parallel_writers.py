@@ -37,7 +37,7 @@ def array_names(path: str) -> set[str]:
 
 def file_contents(path: str) -> dict[str, bytes]:
     paths = sorted(Path(path).rglob("*")) if os.path.isdir(path) else [Path(path)]
-    return {str(path_): path_.read_bytes() for path_ in paths if path_.is_file()}
+    return {str(file): file.read_bytes() for file in paths if file.is_file()}
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Replaced files: owner, mode, ACL and attributes are inherited, and nobody gains permissions."""
+"""Replaced files: owner, mode, ACL and attributes are inherited, and no user gains permissions."""
 
 import errno
 import os

@@ -56,10 +56,10 @@ def check_input(raw: bytes) -> None:
     count += 1
     recipe, check = KINDS[kind]
     content = recipe(raw)
-    started = time.process_time()
+    start = time.process_time()
     try:
         check(content)
-        seconds = time.process_time() - started
+        seconds = time.process_time() - start
         assert seconds < TIMEOUT, f"it took {seconds} s"
     except BaseException:
         saved_bytes = (
@@ -87,11 +87,11 @@ def fuzz(seconds: int, guided: bool) -> None:
         print(f"{count} inputs, random")
         return
     # libFuzzer never returns: the last input prints the count and ends the process
-    started = time.monotonic()
+    start = time.monotonic()
 
     def check_until_timeout(raw: bytes) -> None:
         check_input(raw)
-        if time.monotonic() - started > seconds:
+        if time.monotonic() - start > seconds:
             print(f"{count} inputs, guided by coverage", flush=True)
             os._exit(0)
 

@@ -217,7 +217,7 @@ def store(raw: bytes) -> dict[str, bytes]:
 
 def metadata(choose: Choices, document: dict[str, Any]) -> bytes:
     """Return a document as JSON, rarely with errors."""
-    pairs = [f"{json.dumps(key)}: {value(choose, value_)}" for key, value_ in document.items()]
+    pairs = [f"{json.dumps(key)}: {value(choose, item)}" for key, item in document.items()]
     if choose.rarely():
         del pairs[choose.below(len(pairs))]
     if choose.rarely():

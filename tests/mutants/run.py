@@ -71,7 +71,7 @@ DESELECTED = tuple(
         "test_one_huge_run", "test_indices_beyond_31_bits", "test_scatter_to_a_file_beyond_31_bits",
     )
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
+KERNEL_TESTS = TESTS[1:-3]  # the excluded tests call the same kernels with fewer cases
 # Tests that run first for mutants of a file, because they kill most of them.
 FILE_TESTS = {
     **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
@@ -361,15 +361,15 @@ def find_mutant(file: str, text: str, token: str) -> Mutant:
 def draw_sample(files: Sequence[str], size: int, seed: int) -> list[Mutant]:
     """Return a random sample: a mutant of each file first, then any."""
     generator = random.Random(seed)
-    first, others = [], []
+    first_mutants, other_mutants = [], []
     for name in files:
         file_mutants = list(mutants(name))
         generator.shuffle(file_mutants)
-        first += file_mutants[:1]
-        others += file_mutants[1:]
-    generator.shuffle(first)
-    generator.shuffle(others)
-    return [*first, *others][:size]
+        first_mutants += file_mutants[:1]
+        other_mutants += file_mutants[1:]
+    generator.shuffle(first_mutants)
+    generator.shuffle(other_mutants)
+    return [*first_mutants, *other_mutants][:size]
 
 
 def prepare_folder(worker: int) -> Path:

@@ -2,9 +2,9 @@
 
 npz, safetensors, zarr, s3: eight processes write COUNT arrays each into one file or store; each
 array of a successful run must be present, with its bytes. signals: COUNT runs get a signal at a
-random time; a run must end with its status, without output, and leave the old output or, with
-status 0, the new one, and nothing else. urls: COUNT URLs with random secrets are passed to every
-parameter that takes one; no form of a secret may be in the output.
+random time; a run must end with the signal's status, print nothing and preserve the previous
+output, or end with status 0 and replace it; no other file may remain. urls: COUNT URLs with random
+secrets are passed to every parameter that takes one; no secret may be in the output.
 
 Prints one JSON object; `failures` must be empty.
 """
@@ -285,9 +285,9 @@ def run_undisturbed(
     storage: Storage, name: str, command: list[str], before: dict[str, bytes]
 ) -> UndisturbedRun:
     storage.restore(before)
-    started = time.perf_counter()
+    start = time.perf_counter()
     completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     return UndisturbedRun(name, command, before, storage.contents(), completed.stdout, seconds)
 
 
@@ -348,7 +348,7 @@ def check_urls(count: int, rng: random.Random) -> Report:
 def _cases(url: str, rng: random.Random) -> Iterator[list[str]]:
     """Yield a call of every command with the URL for each parameter that takes one."""
     for command, path in secrets.leaves():
-        parameter_names = {parameter_.name for parameter_ in command.params}
+        parameter_names = {param.name for param in command.params}
         for parameter in filter(secrets.takes_urls, command.params):
             case = secrets.call(command, path, parameter.name or "", url)
             report_options = {

@@ -45,9 +45,9 @@ def folder_state() -> dict[str, tuple[int, int, int]]:
 
 def measure_seconds(run: list[str]) -> float:
     """Run without a signal and return its seconds."""
-    started = time.perf_counter()
+    start = time.perf_counter()
     subprocess.run([*NDTOOL, *run], check=True)
-    return time.perf_counter() - started
+    return time.perf_counter() - start
 
 
 def run_and_kill(run: list[str], seconds: float) -> bool:
