@@ -71,7 +71,7 @@ def expected_scatter() -> Any:
     return result
 
 
-# One system call fails
+# Failures of one system call
 
 NOT_REACHED = 99
 READ_CALLS = "open,stat,fstat,fstatvfs,pread,readv,mmap,close"
@@ -223,7 +223,7 @@ def test_a_signal_at_every_call(arguments: tuple[str, ...], unnamed: bool, workd
     ):
         context = (call, number, status, stderr)
         assert stderr == "", context
-        if status in (143, -signal.SIGTERM):  # the latter before ndtool installs handlers
+        if status in (143, -signal.SIGTERM):  # -SIGTERM before ndtool installs handlers
             ended_runs += 1
             assert state(workdir) == before, context
         else:  # too late: the file is published, or about to be
@@ -298,7 +298,7 @@ def test_a_kill_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir
         assert status in (-signal.SIGKILL, NOT_REACHED), context
         killed_runs += status != NOT_REACHED
         remaining = {p.name for p in workdir.iterdir()} - before.keys()
-        if unnamed and remaining:  # complete, between the two calls that replace a file
+        if unnamed and remaining:  # a complete output, killed between link and replace
             assert call in ("link", "replace"), context
             os.replace(remaining.pop(), "out.npy")
         for name in remaining:
@@ -350,7 +350,7 @@ def modify() -> None:
     with open("data.npy", "r+b") as file:
         file.seek(1000)
         file.write(b"!")
-    os.utime("data.npy", ns=(1, 1))  # a later mtime, whatever the file system's resolution
+    os.utime("data.npy", ns=(1, 1))  # another mtime at any resolution of the file system
 
 
 def replace() -> None:
@@ -534,7 +534,7 @@ def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> 
 
 @linux
 @pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
-def test_few_descriptors(count: int, workdir: Path) -> None:
+def test_few_descriptors_are_a_resource_error(count: int, workdir: Path) -> None:
     before = state(workdir)
     completed = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
     assert "Traceback" not in completed.err
@@ -555,7 +555,9 @@ def test_few_descriptors(count: int, workdir: Path) -> None:
     ids=["gather", "scatter", "to a pipe"],
 )
 @pytest.mark.usefixtures("unmeasured")
-def test_little_memory(arguments: tuple[str, ...], megabytes: int, workdir: Path) -> None:
+def test_little_memory_suffices_or_is_a_resource_error(
+    arguments: tuple[str, ...], megabytes: int, workdir: Path
+) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     data[1] = 7
     save(data=data, upd=np.ones_like(data))
@@ -572,10 +574,10 @@ def test_little_memory(arguments: tuple[str, ...], megabytes: int, workdir: Path
         assert np.array_equal(result, data + 1 if arguments == SCATTER else data[::-1])
 
 
-def test_an_import_that_ends_without_a_reason_lacks_memory(
+def test_a_systemerror_in_an_import_is_a_lack_of_memory(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CPython's imports raise SystemError now and then if they get no memory."""
+    """An import in CPython may raise SystemError if memory is exhausted."""
     message = "error return without exception set"
     Path("unreadable.py").write_text(f"raise SystemError({message!r})\n")
     monkeypatch.syspath_prepend(workdir)
@@ -694,7 +696,9 @@ def test_the_output_may_be_the_data(operator: str, number: int, workdir: Path) -
             check=False,
         )
         assert (completed.returncode, completed.stderr) == (0, b"")
-        assert np.array_equal(np.load(stdin), DATA)  # open descriptors refer to the old content
+        assert np.array_equal(
+            np.load(stdin), DATA
+        )  # open descriptors refer to the previous content
     expected = DATA[::-1] if operator == "gather-nd" else UPD
     assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), expected)
     assert np.array_equal(np.load("data.npy" if alias == "hard.npy" else "hard.npy"), DATA)
@@ -826,7 +830,7 @@ def has_opened_output(pid: int, workdir: Path) -> bool:
 @linux
 @tmpfile_modes
 @pytest.mark.parametrize(("name", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_signals_during_the_work(
+def test_signals_during_a_run_leave_the_previous_output(
     name: str, status: int, unnamed: bool, long_run: tuple[str, ...], workdir: Path
 ) -> None:
     before = {p.name: p.stat() for p in workdir.iterdir()}
@@ -1066,7 +1070,7 @@ def test_indices_that_change_after_validation(
 
 
 @pytest.mark.parametrize("fortran", [False, True])
-def test_data_that_are_not_in_memory(
+def test_data_outside_the_page_cache_are_gathered(
     fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local.ByteRange, "cached", lambda _: 0.0)

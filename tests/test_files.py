@@ -67,7 +67,7 @@ def test_an_archive_named_npy():
     assert np.array_equal(load("x.npy:a"), ARRAY)
 
 
-def test_a_path_that_exists_wins():
+def test_an_existing_path_takes_precedence_over_a_member():
     np.savez("x.npz", a=ARRAY, b=ARRAY + 2)
     write_file("x.npz:a", npy(ARRAY + 1))
     assert np.array_equal(load("x.npz:a"), ARRAY + 1)
@@ -130,7 +130,7 @@ def test_bytes_after_the_array():
 
 
 @pytest.mark.parametrize("missing", [1, 48, 96])
-def test_less_data_than_the_header_says(missing):
+def test_less_data_than_the_header_declares(missing):
     write_file("x.npy", npy()[:-missing])
     refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
 
@@ -422,7 +422,7 @@ def test_describe():
         locators.describe("x.npy:a")
 
 
-def test_a_disk_that_fails_under_a_header(monkeypatch):
+def test_a_disk_error_in_a_header(monkeypatch):
     write_file("x.npy", npy())
     monkeypatch.setattr(os, "pread", failing(errno.EIO))
     for read in (locators.describe, load):
@@ -468,7 +468,7 @@ def test_a_closed_descriptor_is_no_input():
         assert not source.is_open_as(fd)
 
 
-def test_a_file_without_access():
+def test_a_file_that_cannot_be_accessed():
     write_file("x.npy", npy())
     file = local.open_file("x.npy")
     file.close()
@@ -488,7 +488,7 @@ def test_a_close_that_fails_loses_nothing(monkeypatch):
         assert np.array_equal(load("x.npy"), ARRAY)
 
 
-def test_a_file_without_access_when_opened(monkeypatch):
+def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):
     write_file("x.npy", npy())
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", failing(errno.EIO))

@@ -12,7 +12,7 @@ GALLERY = FIXTURES.parent / "docs" / "gallery.py"
 
 
 @pytest.mark.skipif(not GALLERY.exists(), reason="the docs folder is missing")
-def test_every_example_has_its_page(tmp_path: Path) -> None:
+def test_every_example_has_a_page(tmp_path: Path) -> None:
     completed = subprocess.run(
         [sys.executable, GALLERY, tmp_path], env=environment(), capture_output=True, check=True
     )

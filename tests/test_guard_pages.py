@@ -30,7 +30,7 @@ from ndtool.rules import dtypes
 Array = np.ndarray[Any, Any]
 tuning.NUMPY_COPY = tuning.SMALL_CALL = 0  # disables the fast path for small arrays
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="pages are protected by mprotect")
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="guard pages require mprotect")
 
 EXHAUSTIVE = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
 WIDTHS = [
@@ -99,7 +99,7 @@ def set_thresholds(**thresholds: int) -> None:
 
 
 def random_bits(rng: np.random.Generator, dtype: Any, shape: tuple[int, ...]) -> Array:
-    """Return random bits of any type."""
+    """Return an array of a type with random bits."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape)) * dtype.itemsize
     return rng.integers(0, 256, size, np.uint8).view(dtype).reshape(shape)
@@ -118,7 +118,7 @@ def check_call(
 def check_in_place(
     operator: Callable[..., Array], expected: Array, arrays: tuple[Array, ...], *attributes: Any
 ) -> None:
-    """As call, with data as the output."""
+    """Call an operator as check_call does, with data as the output."""
     for guard_pages.position in ("end", "start"):
         data, indices, updates = (guarded(a) for a in arrays)
         operator(data, indices, updates, *attributes, out=data, threads=2)
@@ -491,8 +491,7 @@ def array_copies() -> None:
 
 @algorithm
 def changing_indices() -> None:
-    """Another thread changes the indices during the calls: values are wrong, but no access is
-    out of bounds."""
+    """Another thread changes the indices during the calls; no access is out of bounds."""
     rng = np.random.default_rng(13)
     set_thresholds(WORTH=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
     data, updates = guarded(random_bits(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))

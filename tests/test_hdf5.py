@@ -239,7 +239,7 @@ def test_a_refused_stream_of_hdf5_has_a_hint() -> None:
     assert (completed.status, "this looks like an HDF5 file" in completed.err) == (3, True)
 
 
-def test_links_out_of_the_file_are_not_followed() -> None:
+def test_links_to_other_files_are_not_followed() -> None:
     os.mkfifo("other.h5")  # opening it would block
     with h5py.File("x.h5", "w") as file:
         file["out"] = h5py.ExternalLink("other.h5", "/a")
@@ -267,7 +267,7 @@ def test_values_in_other_files_are_not_read() -> None:
     assert len(locators.describe("x.h5")) == 2
 
 
-def test_types_without_a_fixed_size_or_a_counterpart() -> None:
+def test_types_that_numpy_lacks_are_refused() -> None:
     with h5py.File("x.h5", "w") as file:
         file["text"] = ["a", "b"]
         file.create_dataset("lists", (2,), h5py.vlen_dtype("i4"))
@@ -443,7 +443,7 @@ def test_replacement_reuses_the_space() -> None:
     size = os.path.getsize("x.h5")
     for count in (999, 998, 997):
         with written("x.h5:a", np.ones((count, 100))) as out:
-            sinks.commit(out)  # never written: zeros, not the old values
+            sinks.commit(out)  # never written: zeros, not the previous values
         assert not read_dataset("a").any()
     assert os.path.getsize("x.h5") < size + 20_000
 

@@ -137,7 +137,7 @@ def test_refusals_of_other_formats_have_hints():
 
 
 @pytest.mark.parametrize("missing", [1, 24, 48])
-def test_less_data_than_the_header_says(missing):
+def test_less_data_than_the_header_declares(missing):
     raw = header()
     error = refusal(raw + bytes(48 - missing), len(raw) + 48 - missing)
     assert f"expected 48 bytes of data after the header, found {48 - missing}" in error.message

@@ -36,7 +36,7 @@ COMMANDS = [
     *(f"verify {name}" for name in OPERATORS),
 ]
 GROUPS = ("infer", "explain", "stats", "verify")
-EXAMPLE = "    ndtool "  # a line that is never wrapped
+EXAMPLE = "    ndtool "  # prefix of example lines, which are not wrapped
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
     "scatter-nd": "onnx-scatter-nd-max",

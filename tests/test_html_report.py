@@ -109,7 +109,7 @@ def draw_case(case: Case) -> Drawing:
     return diagram
 
 
-@pytest.mark.slow("random cases of each link of a report")
+@pytest.mark.slow("links of reports on random calls equal brute force")
 @many
 @given(case=cases)
 def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
@@ -176,7 +176,7 @@ def check_tuple(case: Case, diagram: Drawing, number: int) -> None:
         assert normalized_index == stored_index % (highest + 1)
 
 
-@pytest.mark.slow("random cases of a report before a run")
+@pytest.mark.slow("reports before a run are correct on random calls")
 @many
 @given(case=cases, strategy_data=st.data())
 def test_a_drawing_without_output_shows_selected_elements(
@@ -316,7 +316,7 @@ def test_a_gather_is_explained_in_both_directions() -> None:
     )
 
 
-def test_cells_are_those_of_grids() -> None:
+def test_the_cells_of_a_report_are_those_of_its_grids() -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random((2, 3, 25)), indices=np.zeros((45, 2), np.uint8))
     assert (
@@ -391,7 +391,7 @@ def test_a_report_is_reproducible() -> None:
     assert [Path("p.html").read_bytes()] * 2 == pages
 
 
-def test_names_and_values_are_text() -> None:
+def test_names_and_values_are_escaped() -> None:
     name = MARKUP.replace("/", "-")
     np.save(f"{name}.npy", np.array([MARKUP, "\x1b[31m\0x", "a\nb", "\ud800"]))
     save(indices=np.array([[0], [1], [2], [3]]))
@@ -445,7 +445,7 @@ def test_an_explanation_highlights_its_element() -> None:
     assert "output[1] = 30.0" in page.visible_text
 
 
-def test_types_that_stand_for_arrays_have_no_values() -> None:
+def test_reports_of_types_without_arrays_have_no_values() -> None:
     completed = ndtool(
         "explain", "gather-nd", "float32[2,3]", "[[1], [0]]", "--at", "0,2", "--html", "p.html"
     )
@@ -492,7 +492,7 @@ def test_updates_of_unknown_values_give_no_values(command: str, reduction: str) 
     assert not any(", gives " in label for label in labels.values())
 
 
-def test_a_verification_shows_what_is_wrong() -> None:
+def test_a_verification_shows_the_differences() -> None:
     files = save_inputs(output=np.array([1.5, 30, 3, 21], np.float32))
     completed = ndtool("verify", "scatter-nd", *files, "--html", "p.html")
     assert completed.status == 8
@@ -593,7 +593,7 @@ def test_a_report_of_engines_replaces_no_input() -> None:
     assert (completed.status, completed.out, Path("data.html").read_bytes()) == (2, b"", before)
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing() -> None:
+def test_a_report_that_cannot_be_written_leaves_no_output() -> None:
     command = "scatter-nd", *save_inputs(), "-o", "o.npy", "--html"
     completed = ndtool(*command, "nowhere/p.html")
     assert (completed.status, Path("o.npy").exists()) == (7, False)
@@ -791,7 +791,7 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
     }
 
 
-@pytest.mark.slow("random cases of excerpts of large arrays")
+@pytest.mark.slow("excerpts of large arrays are correct on random calls")
 @many
 @given(case=cases, strategy_data=st.data())
 def test_the_links_of_an_excerpt_equal_brute_force(

@@ -30,7 +30,7 @@ def grid(tile: int = 3, axes: int = 0, band: tuple[int, int, int] | None = None)
     return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, band)
 
 
-GROUP_BYTES = _kernels.GROUP * (4 + 8)  # of a sorted group, with updates of 8 bytes
+GROUP_BYTES = _kernels.GROUP * (4 + 8)  # bytes of a sorted group, with updates of 8 bytes
 THREAD_SCRATCH = _kernels.GROUP * 8 + GROUP_BYTES  # bytes for a thread that sorts a group
 
 
@@ -392,7 +392,7 @@ def test_the_byte_range_of_a_work_item() -> None:
         ([0, 0, 0, 0], 1, 1),
         ([3, 2, 1, 0], 1, 4),
         ([0, 7, 8, 20], 4096, 3),
-        ([0, 32], 131072, 2),  # at most one call's bytes
+        ([0, 32], 131072, 2),  # a call prefetches at most 128 KiB
         ([0, 64], 131073, 4),
     ],
 )
@@ -505,7 +505,7 @@ def test_each_strip_is_copied_once() -> None:
             layout, bits, 0, out.reshape(-1).view("u1"), strip, strip + 1, kernel_options()
         )
         assert 0 < np.count_nonzero(out) < out.size
-        result += out  # a strip that is copied twice would be wrong
+        result += out  # the sum is wrong if a strip is copied twice
     assert np.array_equal(result, data)
 
 

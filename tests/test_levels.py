@@ -104,7 +104,9 @@ def test_levels_shrink_the_tables(gathers: bool) -> None:
         choice._segments(terabyte_partitioning(gathers, 1 << 30, levels)) for levels in (1, 2, 3)
     ]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
-    assert terabyte_partitioning(gathers, 1 << 26, 1).levels == 2  # as IDs require
+    assert (
+        terabyte_partitioning(gathers, 1 << 26, 1).levels == 2
+    )  # because partition IDs have two bytes
 
 
 def test_the_choice_of_levels() -> None:

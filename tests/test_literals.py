@@ -29,7 +29,7 @@ def workdir(workdir: Path, all_closed: None) -> Path:
     [[5, 7, -1], [[0, 1], [2, 0]], [], [[], []], [[[3]]], [2**63 - 1, -(2**63)], [2**63, 0]],
     ids=str,
 )
-def test_lists_of_whole_numbers(value: Any) -> None:
+def test_lists_of_integers(value: Any) -> None:
     expected = np.array(value, np.uint64 if 2**63 in value else np.int64)
     for text in (str(value), f" {value}\n".replace(" ", ""), str(value).replace(" ", "\t")):
         result = load(text, literals=True)
@@ -50,7 +50,7 @@ shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(shapes, st.integers(-(2**63), 2**63 - 1))
-def test_any_array(shape: list[int], value: int) -> None:
+def test_literals_of_any_shape(shape: list[int], value: int) -> None:
     array = np.full(shape, value, np.int64)
     nested = array.tolist()
     if np.array(nested).shape == array.shape:  # an empty list hides further axes
@@ -89,7 +89,7 @@ def test_any_array(shape: list[int], value: int) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_refused_arguments(text: str, reason: str) -> None:
+def test_invalid_literals_are_refused(text: str, reason: str) -> None:
     with pytest.raises(
         UsageError, match=reason.translate({ord(c): "\\" + c for c in "[]{}^"})
     ) as excinfo:
@@ -115,7 +115,7 @@ def test_only_indices_may_be_literals() -> None:
     assert completed.status == 3
 
 
-def test_runs() -> None:
+def test_runs_with_literal_indices() -> None:
     completed = ndtool("gather-nd", "data.npy", "[[5], [0], [-1]]", "-o", "out.npy")
     assert (completed.status, completed.err) == (0, "")
     assert np.load("out.npy").tolist() == DATA[[5, 0, -1]].tolist()

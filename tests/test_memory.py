@@ -47,7 +47,7 @@ FAST_CASES = {
 
 
 def mode_options(operator: str, case_number: int) -> tuple[str, ...]:
-    """Return the options of a mode, varying with a number."""
+    """Return options of an out-of-bounds mode, which the case number selects."""
     if operator.startswith("gather"):
         axis = ("--axis", "1") if operator == "gather" else ()
         return *axis, "--out-of-bounds", GATHERS[case_number % len(GATHERS)]
@@ -56,7 +56,7 @@ def mode_options(operator: str, case_number: int) -> tuple[str, ...]:
 
 
 def operator_format_cases() -> Iterator[object]:
-    """Yield each operator with each format, in varying modes."""
+    """Yield each operator with each format, in different out-of-bounds modes."""
     for operator_number, operator in enumerate(SHAPES):
         for format_number, kind in enumerate(FORMATS):
             marks = () if (operator, kind) in FAST_CASES else pytest.mark.slow(SLOW_REASON)

@@ -100,7 +100,7 @@ def test_inferred_types_are_those_of_later_inputs() -> None:
     inputs += [value_info("u", FLOAT, [4, 3]), value_info("j", INT64, ["M", 2])]
     function_nodes = [
         helper.make_node("GatherND", ["a", "b"], ["o"]),
-        helper.make_node("GatherND", ["p", "b"], ["s"]),  # without a p in its own scope
+        helper.make_node("GatherND", ["p", "b"], ["s"]),  # p is not an input of the function
     ]
     opsets = [helper.make_opsetid("", 18)]
     function = helper.make_function("mine", "Pick", ["a", "b", "p"], ["s"], function_nodes, opsets)
@@ -425,7 +425,7 @@ def test_attributes_of_another_type_infer_nothing(value: Any) -> None:
     assert ndtool("model", "m.onnx").status == 0
 
 
-def test_the_command_line(workdir: Path) -> None:
+def test_the_output_of_the_command_line(workdir: Path) -> None:
     save_embedding_model()
     completed = ndtool("model", "m.onnx")
     assert (completed.status, completed.err) == (0, "")
@@ -476,7 +476,7 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
     assert [node["runs"] for node in record["nodes"]] == [0, 0]
 
 
-def test_inputs_that_do_not_fit(workdir: Path) -> None:
+def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
     save_embedding_model()
     np.savez("in.npz", others=np.array([[1]]))
     with pytest.raises(UsageError, match=r"in\.npz has no input rows: expected rows"):

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 SOURCES = FOLDER.parent / "ndtool"
 TABLE = runpy.run_path(str(FOLDER / "mutants" / "run.py"), run_name="mutants")
 pytestmark = pytest.mark.skipif(
-    not (SOURCES / "_kernels.pyx").exists(), reason="the sources are not next to the tests"
+    not (SOURCES / "_kernels.pyx").exists(), reason="the sources are missing"
 )
 
 

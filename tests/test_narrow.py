@@ -17,7 +17,7 @@ from ndtool._kernels import Addressing, Indices, KernelOptions, WorkItem
 from ndtool.engine import tuning
 
 RNG = np.random.default_rng(61)
-# data's shape, the axes that tuples index, batch_dims: rows that need two bytes, or four
+# data's shape, the number of indexed axes, batch_dims: row indices of two or of four bytes
 SHAPES = [((40, 50), 2, 0), ((300, 400), 2, 0), ((3, 30, 20, 2), 2, 1), ((9, 8, 7, 6), 4, 0)]
 
 

@@ -1,4 +1,4 @@
-"""Arrays normalized in boxes, as files are: Fortran order, byte order, unaligned offsets."""
+"""Normalization of arrays in boxes: Fortran order, byte order, unaligned offsets."""
 
 import os
 from itertools import product

@@ -44,7 +44,7 @@ def test_an_inference_shows_types_and_every_rule() -> None:
         assert {step.rule, step.numbers, step.result} <= set(cells)
 
 
-def test_the_trace_of_a_broken_rule_shows_itself() -> None:
+def test_the_trace_of_a_broken_rule_is_a_table() -> None:
     with pytest.raises(RuleError) as excinfo:
         files.infer("scatter_elements", "f4[3,3]", "i8[2,4]", "f4[2,4]", axis=0)
     cells = parse_cells(excinfo.value.trace).texts
@@ -52,7 +52,7 @@ def test_the_trace_of_a_broken_rule_shows_itself() -> None:
     assert cells[-1] == "broken"
 
 
-def test_the_trace_of_a_broken_rule_of_arrays_shows_itself() -> None:
+def test_the_trace_of_a_broken_rule_of_arrays_is_a_table() -> None:
     for call in (
         lambda: ndtool.gather(np.zeros(3), [0], axis=2),
         lambda: ndtool.scatter_nd(np.zeros(3), [[0]], np.zeros((2, 2))),

@@ -57,7 +57,7 @@ def test_notebooks_show_their_actual_outputs(path: Path) -> None:
     assert execute(path) == notebook
 
 
-@pytest.mark.slow("Jupyter itself runs the notebooks")
+@pytest.mark.slow("notebooks run in Jupyter")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_in_jupyter(path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="notebooks are read by nbformat")

@@ -469,7 +469,7 @@ def test_arrays_of_xarray(tmp_path: Any) -> None:
 
 def test_an_array_of_xarray_in_a_file_is_refused_until_it_is_loaded(tmp_path: Any) -> None:
     xarray = pytest.importorskip("xarray")
-    pytest.importorskip("scipy")  # which reads the file
+    pytest.importorskip("scipy")  # xarray reads the file with it
     name = tmp_path / "a.nc"
     xarray.Dataset({"a": ("x", np.array([7, 5], "i4"))}).to_netcdf(name, engine="scipy")
     with xarray.open_dataset(name, engine="scipy") as dataset:
@@ -497,7 +497,7 @@ def test_a_dataset_of_hdf5_is_refused(tmp_path: Any) -> None:
         for chunks in (None, (1,)):
             lazy = file.create_dataset(f"a{chunks}", data=np.array([BIG, 5]), chunks=chunks)
             for argument, call in calls(lazy):
-                # ndtool.files takes those of files that are not open for writing
+                # ndtool.files accepts datasets of files that are not open for writing
                 message = rf"(?s)h5py Dataset .* {argument}\[\.\.\.\], or"
                 with pytest.raises((DtypeError, UsageError), match=message):
                     call()

@@ -35,7 +35,9 @@ def node_tests() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr(node, "import_recursive", import_operators)  # all operators' cases take 5 s
+        patch.setattr(
+            node, "import_recursive", import_operators
+        )  # importing all operators' cases takes 5 s
         collected = node.collect_testcases(None)
     for case in collected:
         nodes = case.model.graph.node if case.model else ()
@@ -63,7 +65,7 @@ def test_all_node_tests_of_the_operators_are_collected() -> None:
 
 @pytest.mark.parametrize("module", [ndtool, reference], ids=["ndtool", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_node(case: Any, module: Any) -> None:
+def test_node_tests(case: Any, module: Any) -> None:
     node = case.model.graph.node[0]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}

@@ -1,4 +1,4 @@
-"""ONNX tensors and models as files: of the onnx package, malformed ones, and ndtool's."""
+"""ONNX tensors and models as files: of the onnx package, malformed ones, and ndtool's outputs."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def random_values(code: int, shape: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("title", TYPES)
-def test_types_raw_and_as_numbers(title: str) -> None:
+def test_types_in_raw_data_and_in_typed_fields(title: str) -> None:
     code = TensorProto.DataType.Value(title)
     for shape in ((), (0, 3), (5,), (3, 7), (2, 3, 5)):
         array = random_values(code, shape)

@@ -136,7 +136,7 @@ def test_files(
     limits: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
     range_tuples: int,
 ) -> None:  # fmt: skip
-    """Direct execution and a sweep, on a run's kinds of sources."""
+    """Direct and external execution have the reference's results."""
     case, mode = case_and_mode
     roles = OPERATORS[case.operator].inputs
     expected = result_or_error(
@@ -434,7 +434,7 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     window = preview.window(expected.shape)
     elements = preview.elements(inference.infer(case.operator, inputs, attributes), arrays, window)
-    bits = opaque(expected)  # a selection of records would lack their padding
+    bits = opaque(expected)  # NumPy's selection of records drops their padding
     expected_elements = bits[np.ix_(*window.positions)] if expected.ndim else bits
     assert same(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
 

@@ -86,7 +86,7 @@ def test_bytes_are_written_in_any_order_by_any_thread(tmpfile_mode):
 
 
 @pytest.mark.parametrize(("offset", "count"), [(-1, 1), (96, 1), (90, 7)])
-def test_nothing_is_written_outside(offset, count):
+def test_writes_outside_the_array_are_refused(offset, count):
     with written("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
         out.write(offset, memoryview(bytes(count)))
 
@@ -320,7 +320,7 @@ def test_archives(tmpfile_mode, mode, array, target, member):
     assert read_bytes("x.npz") == first_content
 
 
-def test_a_path_that_exists_wins():
+def test_an_existing_path_takes_precedence_over_a_member():
     with open("x.npz:a", "wb") as file:
         file.write(PREVIOUS)
     save("x.npz:a")
@@ -345,7 +345,7 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
         assert bytes(source.whole().buffer) == array.tobytes()
 
 
-@pytest.mark.slow("an archive is written in ZIP64")
+@pytest.mark.slow("an archive of more than 4 GiB is in ZIP64 format")
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:
@@ -598,7 +598,7 @@ def test_a_kill_leaves_complete_files(output):
                 os.unlink(name)
 
 
-def test_a_link_to_a_file_without_a_name():
+def test_a_link_to_an_unnamed_file():
     fd = os.open("x.npy", os.O_RDWR | os.O_CREAT)
     os.unlink("x.npy")
     with open("x.npy (deleted)", "wb") as file:  # another file, named as the link in /proc

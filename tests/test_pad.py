@@ -34,7 +34,7 @@ def test_padding_selects_nothing(memory: tuple[str, ...]) -> None:
     assert np.load("out.npy").tolist() == [[0, 1, 2], [4, 5, 6], [6, 7, 8], [10, 11, 12]]
 
 
-def test_the_other_components_are_checked() -> None:
+def test_components_that_are_not_padding_are_checked() -> None:
     completed = command("gather-nd", "data.npy", "pairs.npy", "--pad", "-1", "-o", "out.npy")
     assert (completed.status, "pairs.npy[2, 0] = 9" in completed.err) == (5, True)
     extra = ("--out-of-bounds", "clip")

@@ -71,7 +71,7 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> Non
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
-def test_a_file_that_got_several_arrays_meanwhile_is_not_replaced(target: str) -> None:
+def test_a_file_that_gained_arrays_during_the_run_is_not_replaced(target: str) -> None:
     save(target)
     with written(target) as out:
         fill(out, ARRAY)
@@ -83,7 +83,7 @@ def test_a_file_that_got_several_arrays_meanwhile_is_not_replaced(target: str) -
 
 
 @pytest.mark.parametrize("target", ["a", "npy:a.npz", "a.pb"])
-def test_an_archive_by_another_name_that_got_more_arrays_meanwhile_stays(target: str) -> None:
+def test_an_archive_with_another_suffix_that_gained_arrays_is_not_replaced(target: str) -> None:
     path = target.removeprefix("npy:")
     save("other.npz:first")
     Path(path).write_bytes(Path("other.npz").read_bytes())
@@ -171,7 +171,7 @@ def test_no_output_is_published_if_another_one_is_refused(all_closed: None) -> N
 
 
 @pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_closed: None) -> None:
+def test_a_late_failure_leaves_no_temporary_files(call: str, all_closed: None) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
     with written("a.npy") as first_sink, written("s.zarr") as second_sink:
@@ -249,7 +249,7 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
     assert array_names("s.zarr") == {""}
 
 
-def test_an_array_that_became_a_group_meanwhile_is_not_replaced() -> None:
+def test_an_array_that_became_a_group_during_the_run_is_not_replaced() -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
     with written("s.zarr", ARRAY + 1) as out:
@@ -296,7 +296,7 @@ def run_concurrent_writers(target: str, writers: int = 4, rounds: int = 6) -> se
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr", "g.zarr"])
-def test_concurrent_results_are_present(target: str) -> None:
+def test_outputs_of_concurrent_runs_are_present(target: str) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     if target == "g.zarr":  # its metadata list all arrays
         zarr.create_group(target)
@@ -313,7 +313,7 @@ def test_concurrent_results_are_present(target: str) -> None:
 
 @pytest.mark.slow("concurrent runs on one object lose no array")
 @pytest.mark.parametrize("name", ["a.npz", "m.safetensors", "s.zarr"])
-def test_concurrent_results_are_in_the_object(s3: Bucket, name: str) -> None:
+def test_outputs_of_concurrent_runs_are_in_the_object(s3: Bucket, name: str) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     names = run_concurrent_writers(f"s3://bucket/{name}", 3, 4)
     assert names
@@ -323,7 +323,7 @@ def test_concurrent_results_are_in_the_object(s3: Bucket, name: str) -> None:
     assert not [key for key in keys if "ndtool" in key]
 
 
-@pytest.mark.slow("consolidated metadata lose no array")
+@pytest.mark.slow("consolidated metadata list every array of concurrent runs")
 def test_consolidated_metadata_list_arrays_of_concurrent_runs(s3: Bucket) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     zarr.create_group("g.zarr")

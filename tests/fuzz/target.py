@@ -18,7 +18,7 @@ _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
 
 
 def check(content: bytes, suffixes: tuple[str, ...] = ("",)) -> None:
-    """Open a file with this content in all ways; any failure is a finding.
+    """Open a file with this content in all ways; fail if it is neither read nor refused.
 
     suffixes: those of the file names under which it is opened.
     """

@@ -33,9 +33,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
-# Files without mutants, and why.
+# Files without mutants, and the reason.
 WITHOUT_MUTANTS = {
-    "_endings.pxd": "C in strings, about the end of a process",
+    "_endings.pxd": "C code in strings, for the end of a process",
     "_process.pxi": "signals and memory pages of the process",
     "loops/startable.pxd": "the number of threads affects only speed",
     "loops/pages.pxd": "constants of the system",
@@ -281,7 +281,7 @@ KNOWN_EQUIVALENT = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
     ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
 )
-# Quick tests kill nearly all mutants; then slow ones are run on the survivors.
+# Quick tests kill nearly all mutants; slow tests are run on the survivors.
 ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
 INVALID = "invalid"  # does not compile
@@ -345,7 +345,7 @@ def line_mutants(file: str, number: int, line: str) -> Iterator[Mutant]:
     for token in TOKEN.finditer(line):
         before = line[: token.start()].rstrip()
         is_unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
-        is_pointer = token[0] == "*" and not line[: token.start()].endswith(" ")  # a pointer
+        is_pointer = token[0] == "*" and not line[: token.start()].endswith(" ")
         if token[0] in REPLACEMENTS and not (is_unary and token[0] != "-") and not is_pointer:
             yield Mutant(file, number, token.start(), token[0], REPLACEMENTS[token[0]])
 

@@ -54,7 +54,7 @@ Report = dict[str, Any]
 
 @contextmanager
 def server() -> Iterator[bucket.Bucket]:
-    """Run an S3 server on the loopback interface, and set the variables by which clients find it."""
+    """Run an S3 server on the loopback interface; set the environment variables for clients."""
     with bucket.serving() as s3_server:
         for name, value in bucket.settings(s3_server.endpoint).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
