@@ -428,7 +428,7 @@ def test_elements_are_found_to_share_memory() -> None:
         offsets = [sum(map(int.__mul__, strides, location)) for location in np.ndindex(shape)]
         taken = {location + byte for location in offsets for byte in range(2)}
         if len(taken) < 2 * len(offsets):
-            assert layouts.may_fold(shape, strides, 2)
+            assert layouts.may_overlap(shape, strides, 2)
     cube = np.zeros((4, 5, 6), "f4")
     for slices in (
         cube,
@@ -438,9 +438,9 @@ def test_elements_are_found_to_share_memory() -> None:
         cube[:, None, 2],
         cube.swapaxes(0, 1),
     ):
-        assert not layouts.may_fold(slices.shape, slices.strides, 4)
-    assert not layouts.may_fold((0, 3), (0, 0), 4)
-    assert not layouts.may_fold((1, 1), (0, 0), 4)
+        assert not layouts.may_overlap(slices.shape, slices.strides, 4)
+    assert not layouts.may_overlap((0, 3), (0, 0), 4)
+    assert not layouts.may_overlap((1, 1), (0, 0), 4)
 
 
 # Integers

@@ -165,8 +165,8 @@ def test_every_page_is_written_by_two_blocks_at_most(
 @pytest.mark.parametrize("bands", [1, 4, 1 << 20])
 def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    cut = list(columns.blocks(panels, rows, bytearray(1), bands))
-    buffer = len(columns.allocate(panels, rows, bands, bytearray(1)))
+    cut = list(columns.divide_into_blocks(panels, rows, bytearray(1), bands))
+    buffer = len(columns.allocate_buffer(panels, rows, bands, bytearray(1)))
     assert max(block.nbytes for block in cut) <= buffer
     assert buffer <= tuning.COLUMN_BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in cut) == rows * width * 4
@@ -200,7 +200,7 @@ def test_blocks_are_for_outputs_that_are_large_relative_to_memory(
         monkeypatch.setattr(module, "open", opened, raising=False)
     rows, width = 1 << 16, 4096
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    assert columns.suit(panels, rows) == suits
+    assert columns.are_blocks_faster(panels, rows) == suits
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
@@ -215,7 +215,7 @@ def test_an_index_that_goes_bad_ends_the_run(blocks: pytest.MonkeyPatch, operato
         out = bytearray(43 * row)
         assert not gathers.gather_columns(panels, data, indices, out, 2)
         return
-    blocks.setattr("ndtool.engine.check.found", lambda *_: None)
+    blocks.setattr("ndtool.engine.check.find_bounds_error", lambda *_: None)
     case = Case(operator, tuple(arrays), {"axis": 0, "reduction": "add"})
     with pytest.raises(Exception, match="changed during the run"):
         run(case)

@@ -38,7 +38,7 @@ def special_values(dtype: np.dtype) -> np.ndarray:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     spy(monkeypatch, scatters, "_by_copies", lambda name, _: seen.append(name))
     return seen
 

@@ -17,9 +17,9 @@ from test_properties import call, many
 import ndtool as ndtool_package
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
-from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
+from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.cli import figures
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
@@ -79,7 +79,7 @@ def test_distances_of_other_types() -> None:
     assert distances(one, other).tolist() == [0, 1, INFINITE]
     for array in (np.array([b"a", b"b"]), np.zeros(2, "V3"), np.array([True, False]),
                   np.array([1, 2], "M8[D]"), np.array([1, 2], "g")):  # fmt: skip
-        assert not measurable(array.dtype)
+        assert not has_distances(array.dtype)
         assert distances(array, array).tolist() == [0, 0]
     assert distances(np.array([b"a", b"b"]), np.array([b"a", b"c"])).tolist() == [0, INFINITE]
 
@@ -93,8 +93,11 @@ def plan_of(case: Case) -> plans.Plan:
 def examined_of(case: Case, out: Array, wrong: list[int]) -> diagnosis.Diagnosis:
     roles = ("data", "indices", "updates")
     arrays, numbers = dict(zip(roles, case.arrays, strict=True)), np.array(wrong, np.int64)
-    combining, expected = Combining(case.arguments["reduction"]), call(reference, case)
-    return diagnosis.diagnose(plan_of(case), arrays, combining, numbers, out, expected)
+    reduction_options, expected = (
+        ReductionOptions(case.arguments["reduction"]),
+        call(reference, case),
+    )
+    return diagnosis.diagnose(plan_of(case), arrays, reduction_options, numbers, out, expected)
 
 
 def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:

@@ -36,7 +36,7 @@ from ndtool.runs.request import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
-INSTALLED = engines.chosen("auto")
+INSTALLED = engines.parse_names("auto")
 RNG = np.random.default_rng(5)
 
 
@@ -58,12 +58,14 @@ def reports_of(
 
 def test_engines_that_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.chosen("all") == tuple(ENGINES) == tuple(side.ENGINES)
-    assert engines.chosen("auto") == tuple(name for name in ENGINES if name not in ("torch", "jax"))
-    assert engines.chosen("numpy, torch,numpy") == ("numpy", "torch")
+    assert engines.parse_names("all") == tuple(ENGINES) == tuple(side.ENGINES)
+    assert engines.parse_names("auto") == tuple(
+        name for name in ENGINES if name not in ("torch", "jax")
+    )
+    assert engines.parse_names("numpy, torch,numpy") == ("numpy", "torch")
     for wrong in ("", "numpy,", "polars", "Numpy"):
         with pytest.raises(UsageError, match="valid onnxruntime, openvino"):
-            engines.chosen(wrong)
+            engines.parse_names(wrong)
 
 
 # Each engine is called directly, as by its users, and through ndtool.
@@ -350,7 +352,7 @@ def fake(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
 
 def test_an_engine_that_is_right(fake: Any) -> None:
     assert fake("") == [
-        Report("torch", "9.9", n, "same", 0, None, one.compared)
+        Report("torch", "9.9", n, "same", 0, None, one.comparison)
         for n, one in enumerate(fake(""), 1)
     ]
 
@@ -401,7 +403,7 @@ def test_an_engine_that_differs(fake: Any) -> None:
     (one, _) = fake("answer = answer.copy(); answer[1] += 1e-6")
     assert (one.result, one.different) == ("different", 1)
     assert one.message == "1 of 3 elements differ, by up to 4 ulp"
-    assert one.compared.largest.position == (1,)
+    assert one.comparison.largest.position == (1,)
     (one, _) = fake("answer = answer.copy(); answer[1] += 1e-6", within=4)
     assert (one.result, one.different) == ("same", 1)
     assert one.message == "1 of 3 elements differ, by up to 4 ulp, within 4 ulp"
@@ -415,7 +417,7 @@ def test_an_engine_that_is_not_the_same_from_run_to_run(fake: Any) -> None:
         "bits vary between runs; at worst 2 of 3 elements differ, by up to 10485760 ulp"
     )
     # the comparison of an output is independent of later ones
-    assert reports[1].compared.first.output == 7
+    assert reports[1].comparison.first.output == 7
     assert [one.result for one in fake(body, runs=1)] == ["same", "same"]
 
 
@@ -464,7 +466,7 @@ def test_updates_that_are_lost_are_counted() -> None:
         answer[arrays["indices"][number, 0]] -= arrays["updates"][number]
     different = int((answer != expected).sum())
     worst = engines.compare(request, arrays, answer, expected)
-    report = engines.with_verdict(
+    report = engines.add_verdict(
         Report("x", "1", 2, "same"), [engines.compare(request, arrays, expected, expected), worst]
     )
     assert report.result == "unstable"

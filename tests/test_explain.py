@@ -21,7 +21,7 @@ from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.cli import answers, reporter
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -119,7 +119,7 @@ def test_an_explanation_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
 ) -> None:
     described(case)
-    limits.setattr(tuples, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
+    limits.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
     limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
     data = case.arrays[0]
@@ -133,7 +133,7 @@ def test_an_explanation_equals_brute_force(
             for i, n in zip(at, expected.shape, strict=True)
         ]
         (element,), (gone,) = explain.explain(job, [tuple(back)], [came], every)
-    assert (element.at, gone.position) == (at, came)
+    assert (element.position, gone.position) == (at, came)
     assert bits(element.value) == raw(expected[(*at, ...)])
     assert bits(gone.value) == raw(data[(*came, ...)])
     if len(case.arrays) == 2:
@@ -151,7 +151,7 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
 
 def few(everything: list[Any], every: bool) -> list[Any]:
     """Return the items of a list."""
-    n = tuples.FEW
+    n = tuples.EDGE_TUPLES
     return everything if every or len(everything) <= 2 * n else everything[:n] + everything[-n:]
 
 
@@ -159,13 +159,13 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
     data, indices = case.arrays
     numbers = numbered(case)
     (step,) = element.steps
-    assert np.ravel_multi_index(step.position, data.shape) == numbers[element.at]
+    assert np.ravel_multi_index(step.position, data.shape) == numbers[element.position]
     assert bits(step.value) == bits(step.result) == bits(element.value)
     assert step.stored == tuple(np.atleast_1d(indices[step.indices]).tolist())
     wanted = np.ravel_multi_index(gone.position, data.shape)
     outputs = [tuple(at) for at in np.argwhere(numbers == wanted).tolist()]
     assert gone.total == len(outputs)
-    assert sorted(copy.at for copy in gone.outputs) == sorted(few(outputs, every))
+    assert sorted(copy.position for copy in gone.outputs) == sorted(few(outputs, every))
     for copy in gone.outputs:
         assert copy.stored == tuple(np.atleast_1d(indices[copy.indices]).tolist())
 
@@ -173,8 +173,8 @@ def check_gather(case: Case, element: explain.Element, gone: explain.Origin, eve
 def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
-    old, found = data[(*element.at, ...)], list(updates_of(case, element.at))
-    steps = [(element.at, None, (), raw(old), raw(old))]
+    old, found = data[(*element.position, ...)], list(updates_of(case, element.position))
+    steps = [(element.position, None, (), raw(old), raw(old))]
     taken = [updates[(*at, ...)] for _, at in found]
     after = results(old, taken, case.arguments)
     for (where, at), update, result in zip(found, taken, after, strict=True):
@@ -186,14 +186,16 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
     assert element.updates == len(steps) - 1
     copied = reduction == "none" or not case.arguments.get("include_self", True)
     replaced = copied and any(updates_of(case, gone.position))
-    assert [copy.at for copy in gone.outputs] == [gone.position] * (not replaced)
+    assert [copy.position for copy in gone.outputs] == [gone.position] * (not replaced)
     assert gone.total == len(gone.outputs)
 
 
 def test_running_values_have_the_padding_of_records() -> None:
     records = np.dtype([("a", "i1"), ("b", "i8")], align=True)
     updates = random_values(np.random.default_rng(3), records, (50,))
-    running = RunningValues(np.zeros(5, records), Combining.of(Attributes(reduction="none")))
+    running = RunningValues(
+        np.zeros(5, records), ReductionOptions.from_attributes(Attributes(reduction="none"))
+    )
     running.apply(np.arange(50) % 5, updates)
     assert raw(running.values()) == raw(updates[45:])
 
@@ -485,7 +487,7 @@ def test_memory_depends_on_no_size(workdir: Path) -> None:
     shares: list[float] = []
     tracemalloc.start()
     try:
-        with typed.opened(request) as call:
+        with typed.open_typed_call(request) as call:
             (element,), _ = explain.explain(call, [(1,)], progress=shares.append)
             assert element.value is not None
             assert int(element.value) == np.int64(count).astype("i1")
@@ -516,10 +518,10 @@ def test_memory_of_an_answer_depends_on_no_length(
     size = 0
     tracemalloc.start()
     try:
-        with typed.opened(request) as call:
+        with typed.open_typed_call(request) as call:
             found = explain.explain(call, at, origins, list_all=True)
             if form == "JSON":
-                parts = reporter._json_parts(records.explained_record(call, *found, True))
+                parts = reporter._json_parts(records.explanation_record(call, *found, True))
             else:
                 parts = answers.explained(call, *found)
             for part in parts:
@@ -555,7 +557,7 @@ def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) ->
 def test_an_input_that_changes_while_a_long_answer_is_printed(workdir: Path) -> None:
     save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
-    with typed.opened(request) as call:
+    with typed.open_typed_call(request) as call:
         (element,), _ = explain.explain(call, [(0,)], list_all=True)
         with open("idx.npy", "r+b") as file:
             file.seek(-8, 2)
@@ -578,7 +580,7 @@ def test_indices_that_change_meanwhile() -> None:
             file.write(b"\x09")
 
     request = Request("gather_nd", "data.npy", "idx.npy")
-    with typed.opened(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
+    with typed.open_typed_call(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
         explain.explain(call, [(0,)], progress=corrupt)
 
 

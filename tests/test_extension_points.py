@@ -122,7 +122,7 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     monkeypatch.setattr(specs, "INTEGERS", types)
     own = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
     monkeypatch.setattr(specs, "TABLE", tuple(own))
-    monkeypatch.setattr(refusals, "KINDS", "iuV")
+    monkeypatch.setattr(refusals, "INDEX_KINDS", "iuV")
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
     for call in examples:

@@ -137,7 +137,7 @@ def boundary_indices(
 
 def each_threshold_set() -> Iterator[None]:
     """Yield twice: without the fast path of small calls, then also with non-temporal stores."""
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     yield
     set_thresholds(NON_TEMPORAL=1, WORK_ITEM=1 << 16)
     yield
@@ -180,7 +180,7 @@ def beyond_cache() -> None:
 def cache_lines() -> None:
     """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
-    set_thresholds(WORTH=1, NON_TEMPORAL=1)
+    set_thresholds(MIN_WORK=1, NON_TEMPORAL=1)
     for width in range(1, 601):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
         data = guarded(random_bits(rng, "u1", (5, width)))
@@ -203,7 +203,7 @@ def cache_lines() -> None:
 @algorithm
 def columns() -> None:
     rng = np.random.default_rng(2)
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     for non_temporal, width in product((1, 1 << 40), (65536, 65537, 65599, 131071)):
         set_thresholds(NON_TEMPORAL=non_temporal)
         data, index = random_bits(rng, "u1", (3, width)), np.array([[2], [0], [-1]])
@@ -222,7 +222,7 @@ def columns() -> None:
 def batches() -> None:
     """With 513 tuples a batch is prefetched before it is gathered from."""
     rng = np.random.default_rng(3)
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     for width, step, count in product(WIDTHS, (1, -1), (3, 513)):
         batch, size = (5, 3) if count == 3 else (2, 67)
         data = random_bits(rng, "u1", (batch, size, width))[::step, ::-step]
@@ -241,7 +241,7 @@ def batches() -> None:
 @algorithm
 def strided() -> None:
     rng = np.random.default_rng(4)
-    set_thresholds(WORTH=1, MAX_PACKED=0)
+    set_thresholds(MIN_WORK=1, MAX_PACKED=0)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
@@ -274,7 +274,7 @@ def strided() -> None:
 def transposed_data() -> None:
     """Data in Fortran order are normalized first."""
     rng = np.random.default_rng(14)
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for shape in ((65, 3), (3, 65), (2, 33, 2)):
@@ -306,7 +306,7 @@ def check_refused(data: Array, index: Array, component: int, value: int) -> None
 @algorithm
 def index_types() -> None:
     rng = np.random.default_rng(5)
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     for code, k, count in product(INDEX_CODES, (1, 2, 3, 5, 20), (1, 3, 33, 513, 1027)):
         sizes = (3,) * min(k, 3) + (1,) * (k - 3)
         index = boundary_indices(rng, sizes, (count,))
@@ -342,7 +342,7 @@ def last_axis() -> None:
 def other_axis() -> None:
     rng = np.random.default_rng(7)
     gathers.bytearray = scratch
-    set_thresholds(WORTH=1)
+    set_thresholds(MIN_WORK=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         set_thresholds(
             CACHE_SIZE=1 << 19 if packed else 0, WORK_ITEM=1 << 26 if packed else 1 << 14
@@ -370,9 +370,9 @@ def with_and_without_include_self(
 def scatter_algorithms() -> Iterator[str]:
     """Yield names of scatter algorithms, each with thresholds at which few tuples use it."""
     scatters.bytearray = destinations.bytearray = gathers.bytearray = scratch
-    assert callable(scratch_memory.take)  # else arrays would not be next to guard pages
-    scratch_memory.take, scratch_memory._spare = scratch, deque(maxlen=0)
-    set_thresholds(WORTH=1)
+    assert callable(scratch_memory.acquire)  # else arrays would not be next to guard pages
+    scratch_memory.acquire, scratch_memory._cached = scratch, deque(maxlen=0)
+    set_thresholds(MIN_WORK=1)
     yield "default thresholds"
     set_thresholds(CACHE_SIZE=256, MIN_SORTED=1, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1)
     yield "streamed partitions"
@@ -465,7 +465,7 @@ def array_copies() -> None:
     gathers.bytearray = scratch
     index = np.array([[0], [-1]])
     for non_temporal in (1, 1 << 40):
-        set_thresholds(WORTH=1, WORK_ITEM=128, NON_TEMPORAL=non_temporal)
+        set_thresholds(MIN_WORK=1, WORK_ITEM=128, NON_TEMPORAL=non_temporal)
         for size in range(1, 400):
             data, updates = random_bits(rng, "u1", (size,)), random_bits(rng, "u1", (2,))
             expected = data.copy()
@@ -474,7 +474,7 @@ def array_copies() -> None:
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = random_bits(rng, "u1", (count, unit))
         swapped = guarded(data)
-        copies.swap(memoryview(swapped.reshape(-1)), unit)
+        copies.swap_bytes(memoryview(swapped.reshape(-1)), unit)
         assert swapped.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = guarded(random_bits(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
@@ -493,7 +493,7 @@ def array_copies() -> None:
 def changing_indices() -> None:
     """Another thread changes the indices during the calls; no access is out of bounds."""
     rng = np.random.default_rng(13)
-    set_thresholds(WORTH=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
+    set_thresholds(MIN_WORK=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
     data, updates = guarded(random_bits(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
     index, valid = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     invalid = np.where(rng.random(30_000) < 0.0005, 1 << 40, valid)

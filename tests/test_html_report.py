@@ -21,7 +21,7 @@ from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
 from ndtool.analysis.engines import Report
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.verify import compare, opened_arrays, recomputed
+from ndtool.analysis.verify import compare, open_arrays, recompute
 from ndtool.cli.html import markup
 from ndtool.cli.html.page import Report as PageReport
 from ndtool.cli.reporter import Reporter
@@ -138,7 +138,7 @@ def check_gather_links(
     assert (link.output, link.updates) == (position, None)
     assert np.ravel_multi_index(link.data, case.arrays[0].shape) == numbered(case)[position]
     assert bits(link.result) == raw(case.arrays[0][(*link.data, ...)])
-    check_tuple(case, diagram, link.number)
+    check_tuple(case, diagram, link.tuple_index)
     return links[1:]
 
 
@@ -153,25 +153,30 @@ def check_scatter_links(
     assert (
         original_link.output,
         original_link.data,
-        original_link.number,
+        original_link.tuple_index,
         original_link.updates,
     ) == (position, position, None, None)
     for (tuple_position, origin), link, value in zip(
         applied_updates, update_links, values, strict=True
     ):
         assert (link.output, link.data, link.updates) == (position, None, origin)
-        assert (diagram.tuples[link.number].at, bits(link.result)) == (tuple_position, raw(value))
-        check_tuple(case, diagram, link.number)
+        assert (diagram.tuples[link.tuple_index].position, bits(link.result)) == (
+            tuple_position,
+            raw(value),
+        )
+        check_tuple(case, diagram, link.tuple_index)
     return links[1 + len(applied_updates) :]
 
 
-def check_tuple(case: Case, diagram: Drawing, number: int) -> None:
-    index_tuple = diagram.tuples[number]
-    assert index_tuple.stored == tuple(int(case.arrays[1][cell]) for cell in index_tuple.cells)
+def check_tuple(case: Case, diagram: Drawing, tuple_index: int) -> None:
+    index_tuple = diagram.tuples[tuple_index]
+    assert index_tuple.stored == tuple(
+        int(case.arrays[1][cell]) for cell in index_tuple.component_positions
+    )
     assert index_tuple.out_of_bounds == []
     assert index_tuple.normalized is not None
     for stored_index, normalized_index, (_, highest) in zip(
-        index_tuple.stored, index_tuple.normalized, diagram.valid, strict=True
+        index_tuple.stored, index_tuple.normalized, diagram.valid_ranges, strict=True
     ):
         assert normalized_index == stored_index % (highest + 1)
 
@@ -195,10 +200,12 @@ def test_a_drawing_without_output_shows_selected_elements(
     diagram = draw_case(Case(case.operator, (data, int64_indices, *updates), case.arguments))
     assert "output" not in diagram.grids
     out_of_bounds_cells = [
-        index_tuple.cells[j] for index_tuple in diagram.tuples for j in index_tuple.out_of_bounds
+        index_tuple.component_positions[j]
+        for index_tuple in diagram.tuples
+        for j in index_tuple.out_of_bounds
     ]
     assert out_of_bounds_cells == [tuple(map(int, invalid_position))]
-    assert {(link.data, link.number) for link in diagram.links} == expected_links(
+    assert {(link.data, link.tuple_index) for link in diagram.links} == expected_links(
         case, int64_indices, diagram
     )
     assert all((link.updates is not None) == bool(updates) for link in diagram.links)
@@ -207,26 +214,26 @@ def test_a_drawing_without_output_shows_selected_elements(
 def expected_links(
     case: Case, indices: Array, diagram: Drawing
 ) -> set[tuple[tuple[int, ...], int]]:
-    """Return pairs of an element's position in data and the number of a tuple that selects it."""
+    """Return pairs of an element's position in data and the index of a tuple that selects it."""
     data, pairs = case.arrays[0], set()
     flat_indices = np.arange(data.size).reshape(data.shape)
     for number, index_tuple in enumerate(diagram.tuples):
         if index_tuple.out_of_bounds:
             continue
-        row = tuple(int(indices[cell]) for cell in index_tuple.cells)
+        row = tuple(int(indices[cell]) for cell in index_tuple.component_positions)
         if case.operator.endswith("_nd"):
-            lead = index_tuple.at[: case.arguments.get("batch_dims", 0)]
+            lead = index_tuple.position[: case.arguments.get("batch_dims", 0)]
             selected = flat_indices[(*lead, *row)]
         else:
             a, b = plain_axes(case)
             selects_slices = case.operator in ("gather", "scatter")
             leading: Any = (
-                (*index_tuple.at[:b], *(slice(None),) * (a - b))
+                (*index_tuple.position[:b], *(slice(None),) * (a - b))
                 if selects_slices
-                else index_tuple.at[:a]
+                else index_tuple.position[:a]
             )
             selected = flat_indices[
-                (*leading, row[0], *(() if selects_slices else index_tuple.at[a + 1 :]))
+                (*leading, row[0], *(() if selects_slices else index_tuple.position[a + 1 :]))
             ]
         coordinates = np.unravel_index(np.ravel(selected), data.shape)
         pairs |= {
@@ -540,8 +547,8 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     save_inputs()
     request = Request("scatter_nd", "data.npy", "indices.npy", "updates.npy")
     wrong_output = np.float32([1.5, 30, 3, 21])
-    with opened_arrays(request) as call:
-        comparison = compare(request, call.arrays, wrong_output, recomputed(request, call.arrays))
+    with open_arrays(request) as call:
+        comparison = compare(request, call.arrays, wrong_output, recompute(request, call.arrays))
     reports = [
         Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
         Report("yours", None, None, "missing", None, "pip install yours"),
@@ -827,7 +834,7 @@ def check_excerpt_links(
     applied_updates = list(updates_of(case, position))
     assert diagram.updates[position] == len(applied_updates)
     element_links = [link for link in links if link.output == position]
-    assert (element_links[0].output, element_links[0].data, element_links[0].number) == (
+    assert (element_links[0].output, element_links[0].data, element_links[0].tuple_index) == (
         position,
         position,
         None,
@@ -839,10 +846,10 @@ def check_excerpt_links(
         else [*applied_updates[:updates_per_end], *applied_updates[-updates_per_end:]]
     )
     assert [
-        (diagram.tuples[link.number].at, link.updates) for link in element_links[1:]
+        (diagram.tuples[link.tuple_index].position, link.updates) for link in element_links[1:]
     ] == expected
     for link in element_links[1:]:
-        check_tuple(case, diagram, link.number)
+        check_tuple(case, diagram, link.tuple_index)
     return links[len(element_links) :]
 
 

@@ -137,7 +137,7 @@ import time
 from ndtool.machine import endings
 if sys.argv[1] == "named":
     del os.O_TMPFILE
-endings.prepare(b"lost", 2, b"")
+endings.install_handlers(b"lost", 2, b"")
 publisher = sinks
 def create_sinks(first):
     sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]

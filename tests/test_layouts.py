@@ -20,18 +20,21 @@ def test_layouts(array: Array) -> None:
     shape, strides = array.shape, array.strides
     assert layouts.is_contiguous(shape, strides, 4) == array.flags.c_contiguous
     for order in "CF":
-        assert layouts.contiguous(shape, 4, order == "F") == np.empty(shape, "i4", order).strides
-    sizes, steps = layouts.merge(shape, strides)
+        assert (
+            layouts.contiguous_strides(shape, 4, order == "F")
+            == np.empty(shape, "i4", order).strides
+        )
+    sizes, steps = layouts.merge_axes(shape, strides)
     assert 1 not in sizes
     assert len(sizes) <= sum(size > 1 for size in shape)
     merged_view = np.lib.stride_tricks.as_strided(array, sizes, steps)
     assert merged_view.ravel().tolist() == array.ravel().tolist()
     for linear_index in range(array.size):
-        assert layouts.unravel(linear_index, shape) == np.unravel_index(linear_index, shape)
+        assert layouts.unravel_index(linear_index, shape) == np.unravel_index(linear_index, shape)
 
 
 def test_axes_with_contiguous_strides_merge() -> None:
-    assert layouts.merge((2, 3, 4), (48, 16, 4)) == ((24,), (4,))
-    assert layouts.merge((2, 1, 3), (12, 99, 4)) == ((6,), (4,))
-    assert layouts.merge((2, 3, 4), (96, 16, 4)) == ((2, 12), (96, 4))
-    assert layouts.merge((1, 1), (7, 7)) == ((), ())
+    assert layouts.merge_axes((2, 3, 4), (48, 16, 4)) == ((24,), (4,))
+    assert layouts.merge_axes((2, 1, 3), (12, 99, 4)) == ((6,), (4,))
+    assert layouts.merge_axes((2, 3, 4), (96, 16, 4)) == ((2, 12), (96, 4))
+    assert layouts.merge_axes((1, 1), (7, 7)) == ((), ())

@@ -372,7 +372,7 @@ def test_a_different_result_names_its_node_unless_within_some_ulps() -> None:
             reference_output,
             within=engine_call._settings.within,
         )
-        return [engines.with_verdict(engines.Report("torch", "2", 1, "same"), [comparison])]
+        return [engines.add_verdict(engines.Report("torch", "2", 1, "same"), [comparison])]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines.EngineCall, "reports", reports)

@@ -21,7 +21,7 @@ from ndtool import files
 from ndtool.analysis import explain, preview
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
 from ndtool.rules.inference import Input
@@ -165,7 +165,9 @@ def test_files(
                 partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
                 partitioning = partitioning._replace(in_memory=in_memory, range_tuples=range_tuples)
                 reports: list[BoundsError] = []
-                assert list(execution.run(call, partitioning, sink, silent, reports.append))
+                assert list(
+                    execution.run(call, partitioning, sink, ignore_progress, reports.append)
+                )
                 bounds_report = validated.outside
                 assert [error_fields(report) for report in reports] == (
                     [] if bounds_report is None else [error_fields(bounds_report)]

@@ -61,7 +61,7 @@ def test_packing(raw: bytes, bits: int, split: int) -> None:
     nbytes = -(-len(raw) * bits // 8)
     assert packed[:nbytes] == packed_integer.to_bytes(nbytes, "little")
     assert not any(packed[nbytes:])
-    unpacked = b"".join(packing.unpacked([packed[:split], packed[split:nbytes]], bits))
+    unpacked = b"".join(packing.unpack_blocks([packed[:split], packed[split:nbytes]], bits))
     assert unpacked[: len(raw)] == bytes(element & ((1 << bits) - 1) for element in raw)
 
 

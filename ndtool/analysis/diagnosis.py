@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
 from ndtool.analysis.causes import cause
-from ndtool.analysis.oracle.blocks import in_order
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.blocks import flat_view
+from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import Plan
 
@@ -42,7 +42,7 @@ class Diagnosis(NamedTuple):
 def diagnose(
     plan: Plan,
     arrays: dict[str, Array],
-    combining: Combining,
+    reduction_options: ReductionOptions,
     wrong: Numbers,
     output: Array,
     expected: Array,
@@ -61,10 +61,12 @@ def diagnose(
     )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
-    find_cause = partial(cause, combining, current, owners, np.concatenate(updates_of), actual)
-    if combining.copies_first:
+    find_cause = partial(
+        cause, reduction_options, current, owners, np.concatenate(updates_of), actual
+    )
+    if reduction_options.copies_first_update:
         return Diagnosis(len(wrong), cause=find_cause())
-    reduction = combining.reduction
+    reduction = reduction_options.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
             element = slice(n, n + 1)
@@ -107,7 +109,7 @@ def _updates_of_each(
 
 def _elements_at(array: Array, numbers: Numbers) -> Array:
     """Return elements by their linear indices, in native byte order."""
-    return native(np.asarray(in_order(opaque(array))[numbers]))
+    return native(np.asarray(flat_view(records_as_void(array))[numbers]))
 
 
 def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:

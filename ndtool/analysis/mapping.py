@@ -22,14 +22,14 @@ def tuple_of(plan: Plan, at: Position) -> Position:
 
 def source_of(plan: Plan, at: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
-    normalized = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
+    normalized = tuple(i % size for i, size in zip(index, indexed_sizes(plan), strict=True))
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
     return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
 
 
-def sizes(plan: Plan) -> Shape:
+def indexed_sizes(plan: Plan) -> Shape:
     """Return the sizes of the axes of data that the components of a tuple index."""
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 
@@ -69,13 +69,13 @@ class Positions:
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous(grid.blocks_along(self._shape, step), 1)
+        strides = layouts.contiguous_strides(grid.blocks_along(self._shape, step), 1)
         yield from sorted(
             {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
-        strides = layouts.contiguous(self._shape, itemsize, order == "F")
+        strides = layouts.contiguous_strides(self._shape, itemsize, order == "F")
         firsts = {sum(map(mul, at, strides)) for at in self._positions}
         yield from ((first, first + itemsize) for first in sorted(firsts))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from ndtool.analysis import mapping, values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.records import has_plain_indices
-from ndtool.analysis.tuples import FEW
+from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
 from ndtool.runs.calls import OpenCall
@@ -48,7 +48,7 @@ class Names:
 
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, "" for any other."""
-        sizes = mapping.sizes(self._call.inference.plan)
+        sizes = mapping.indexed_sizes(self._call.inference.plan)
         handling = self._call.inference.handling
         if handling.pad is not None and handling.pad in step.stored:
             return ", padding"
@@ -100,10 +100,10 @@ def _answer_lines(answer: AnswerText) -> Iterator[str]:
 
 
 def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
-    title = names.name_of("output", element.at) + _value_suffix(element.value)
+    title = names.name_of("output", element.position) + _value_suffix(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
-    signs = Combining.of(call.inference.attributes).signs
+    signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
 
     def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
@@ -115,7 +115,10 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     omitted = element.updates - len(element.steps) + 1
     more = f"{omitted} more updates: --all lists them" if omitted else ""
     return AnswerText(
-        title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
+        title,
+        Listing(len(element.steps), lambda: map(row, count(), element.steps)),
+        1 + EDGE_TUPLES,
+        more,
     )
 
 
@@ -135,18 +138,21 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     count = format_count(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.stored)
+        return names.name_of("output", copy.position), names.index(copy.indices or (), copy.stored)
 
     answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted = origin.total - len(answer_texts)
     more = f"{omitted} more: --all lists them" if omitted else ""
-    return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
+    return AnswerText(f"{title} went to {count} of the output", answer_texts, EDGE_TUPLES, more)
 
 
 def _scattered(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = format_count(element.updates, "update")
-    if not origin.total and Combining.of(call.inference.attributes).copies_first:
+    if (
+        not origin.total
+        and ReductionOptions.from_attributes(call.inference.attributes).copies_first_update
+    ):
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:

@@ -203,10 +203,10 @@ EQUIVALENT = {
         "if tile < p.columns and tile > LINE",
         "<",
     ): "a tile of another width has the same result",
-    ("engine/bind.py", "none = (0,)", "0"): "a check accesses no data at these strides",
+    ("engine/bind.py", "zero_strides = (0,)", "0"): "a check accesses no data at these strides",
     (
         "engine/bind.py",
-        "runs = bind_runs(plan, strides, 1, negatives)",
+        "runs = bind_slices(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of the result is used",
     (
@@ -222,7 +222,7 @@ EQUIVALENT = {
     ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not, the result is the same",
     (
         "engine/bind.py",
-        "fits = scratch <= 2 * cached",
+        "fits = scratch <= 2 * tile_limit",
         "*",
     ): "packed or not, the result is the same",
     ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",

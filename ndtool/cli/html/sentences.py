@@ -9,10 +9,10 @@ from typing import Any
 
 from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.tuples import FEW
+from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
 from ndtool.cli.answers import Names
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
@@ -29,18 +29,18 @@ class Sentences:
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
         self._names, self._drawing = Names(call), drawing
         self._scatters = call.inference.scatters
-        self._combining = Combining.of(call.inference.attributes)
-        self._reduction = self._combining.reduction
+        self._reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
+        self._reduction = self._reduction_options.reduction
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
         for link in drawing.links:
-            for role in ("output", "data", "number", "updates"):
+            for role in ("output", "data", "tuple_index", "updates"):
                 self._links[role, getattr(link, role)].append(link)
         self._of_cell = {
             cell: (number, j)
             for number, drawn in enumerate(drawing.tuples)
-            for j, cell in enumerate(drawn.cells)
+            for j, cell in enumerate(drawn.component_positions)
         }
 
     def of(self, role: str, position: Position) -> str:
@@ -63,7 +63,7 @@ class Sentences:
 
     def _signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element: the first may be copied."""
-        first, later = self._combining.signs
+        first, later = self._reduction_options.operator_signs
         return chain([first], repeat(later))
 
     def _output(self, at: Position) -> str:
@@ -74,7 +74,7 @@ class Sentences:
         count = self._drawing.updates[at]
         if not changes:
             return f"{element} from {name_of('data', at)}, which no index selects"
-        if self._combining.duplicates == "first":
+        if self._reduction_options.duplicates == "first":
             ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
             return f"{element} from {first}, which overwrites {current}{ignored}"
@@ -88,14 +88,14 @@ class Sentences:
     def _data(self, at: Position) -> str:
         links, element = self._links["data", at], self._element("data", at)
         if "output" not in self._drawing.grids:
-            by = self._listed([self._tuple(link.number) for link in links])
+            by = self._listed([self._tuple(link.tuple_index) for link in links])
             return self._claim(element, links, f"is selected by {by or 'no index'}")
         if not self._scatters:
             return self._claim(element, links, f"goes to {self._outputs(links)}")
         changes = self._links["output", at][1:]
         if not changes:
             return f"{element} is unchanged in {name_of('output', at)}"
-        if self._combining.copies_first:
+        if self._reduction_options.copies_first_update:
             return f"{element} is replaced by {name_of('updates', changes[0].updates or ())}"
         if self._reduction == "none":
             return f"{element} is overwritten by {name_of('updates', changes[-1].updates or ())}"
@@ -106,20 +106,20 @@ class Sentences:
         number, j = self._of_cell[cell]
         drawn, element = self._drawing.tuples[number], self._element("indices", cell)
         if j in drawn.out_of_bounds:
-            lowest, highest = self._drawing.valid[j]
+            lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
             element += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
             if drawn.normalized is None:
                 return element
             return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
-        if len(drawn.cells) > 1:
+        if len(drawn.component_positions) > 1:
             element += f", in {self._tuple(number)}"
         elif drawn.normalized != drawn.stored and drawn.normalized is not None:
             element += f", which is {self._names.tuple_text(drawn.normalized)}"
         if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
-        links = self._links["number", number]
+        links = self._links["tuple_index", number]
         if "output" not in self._drawing.grids:
             selected = self._listed([name_of("data", link.data or ()) for link in links])
             return self._claim(element, links, f"selects {selected}")
@@ -139,7 +139,7 @@ class Sentences:
             return f"{element} is for {name_of('data', link.data or ())}, {by}"
         suffix = self._gives(link)
         of_element = self._links["output", link.output]
-        if self._combining.duplicates == "first":
+        if self._reduction_options.duplicates == "first":
             suffix = (
                 "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
             )
@@ -158,21 +158,21 @@ class Sentences:
         element = name_of(role, position)
         if grid.elements is None:
             return element
-        number = grid.number(position)
+        number = grid.flat_index(position)
         return element if number is None else f"{element} = {short_text(grid.elements[number])}"
 
     def _from(self, link: Link) -> str:
         if link.data is None:
-            return f"the fill value, because {self._tuple(link.number)} is out of bounds"
+            return f"the fill value, because {self._tuple(link.tuple_index)} is out of bounds"
         return f"{name_of('data', link.data)}, {self._by(link)}"
 
     def _by(self, link: Link) -> str:
-        return f"selected by {self._tuple(link.number)}"
+        return f"selected by {self._tuple(link.tuple_index)}"
 
     def _tuple(self, number: int | None) -> str:
         assert number is not None
         drawn = self._drawing.tuples[number]
-        text = f"{name_of('indices', drawn.at)} = {self._names.tuple_text(drawn.stored)}"
+        text = f"{name_of('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
         if drawn.normalized in (None, drawn.stored):
             return text
         return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
@@ -192,6 +192,6 @@ class Sentences:
         return ", ".join(self._shortened(names))
 
     def _shortened(self, texts: list[str]) -> list[str]:
-        if len(texts) <= 2 * FEW:
+        if len(texts) <= 2 * EDGE_TUPLES:
             return texts
-        return [*texts[:FEW], f"{len(texts) - 2 * FEW} more", *texts[-FEW:]]
+        return [*texts[:EDGE_TUPLES], f"{len(texts) - 2 * EDGE_TUPLES} more", *texts[-EDGE_TUPLES:]]
