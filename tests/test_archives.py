@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import load, opened
-from npyfile import ARRAY, npy, with_header
+from inputs import load, open_input
+from npyfile import ARRAY, npy, npy_with_header
 from strategies import EXAMPLES
 
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
@@ -47,7 +47,7 @@ def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
 
 
 @pytest.fixture
-def write_archive(workdir, all_closed):
+def write_archive(workdir, check_files_closed):
     """Write bytes to x.npz in a new current directory."""
 
     def write(raw):
@@ -58,7 +58,7 @@ def write_archive(workdir, all_closed):
 
 
 def refused(argument, reason, kind=InputError):
-    error = inputs.refused(argument, reason, kind)
+    error = inputs.assert_refused(argument, reason, kind)
     assert error.message.startswith("x.npz")
     return error
 
@@ -78,7 +78,7 @@ def test_every_method_is_unpacked(write_archive, method, count):
     for name in ("a", "a.npy"):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
-    with opened(f"{path}:a") as source:
+    with open_input(f"{path}:a") as source:
         byte_range = source.whole()
         assert byte_range.mapped == (method == "stored" and count > 5)
         assert (byte_range.file is None) == (method != "stored")
@@ -169,7 +169,7 @@ def test_a_member_that_claims_512_gib(write_archive):
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
     refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
-    lying = with_header(text, bytes(64))
+    lying = npy_with_header(text, bytes(64))
     for method in METHODS.values():
         refused(
             write_archive(pack([("a.npy", lying)], method)), "expected 549755813888 bytes of data"
@@ -362,7 +362,7 @@ def test_directory_too_large(write_archive):
 
 def test_a_member_of_more_than_4_gib(write_archive):
     nbytes = 5 << 30
-    head = with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}")
+    head = npy_with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}")
     size = len(head) + nbytes
     name = b"big.npy"
     local = writer.head(name, size, 0)
@@ -417,7 +417,7 @@ def test_files_of_numpy(save):
 def test_bytes_after_the_array_in_a_member(write_archive):
     for method in METHODS.values():
         path = write_archive(pack([("a.npy", npy() + b"123")], method))
-        with opened(path) as source:
+        with open_input(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
             assert bytes(source.whole().buffer) == ARRAY.tobytes()
 

@@ -17,9 +17,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import failing
+from limits import fail_with
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from strategies import EVERY, EXAMPLES, LAYOUTS, laid_out, opaque, random_values, raw, same
+from strategies import (
+    ALL_DTYPES,
+    EXAMPLES,
+    LAYOUTS,
+    bits_equal,
+    random_values,
+    raw_bytes,
+    to_layout,
+    void_view,
+)
 
 import ndtool
 from ndtool import (
@@ -35,7 +44,7 @@ from ndtool.engine import layouts, scatters, tuning
 from ndtool.inmemory import buffers
 from ndtool.rules import dtypes
 
-pytestmark = pytest.mark.usefixtures("short_calls")
+pytestmark = pytest.mark.usefixtures("fast_small_calls")
 
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
 ROWS = np.array([[2], [0]])
@@ -245,12 +254,12 @@ PLACES_OF_ARGUMENTS = [(name, a) for name, right in CALLS.items() for a in (*rig
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "argument"), PLACES_OF_ARGUMENTS)
 def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) -> None:
-    before = [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)]
+    before = [raw_bytes(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)]
     for unusual in unusual_objects():
         refused_or_done(name, **{argument: unusual})
         if argument == "data":
             refused_or_done(name, data=unusual, out=unusual)
-    assert [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)] == before
+    assert [raw_bytes(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)] == before
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -291,7 +300,7 @@ def test_masked_arrays_are_refused_with_what_to_call() -> None:
             call(name, updates=np.ma.array(TWO))
         with pytest.raises(DtypeError, match=r"^data is a masked"):
             call(name, data=masked, out=masked)
-    assert same(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
+    assert bits_equal(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
 
 
 def subclasses(folder: Path, array: np.ndarray) -> list[np.ndarray]:
@@ -315,10 +324,10 @@ def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
     for data in subclasses(tmp_path, DATA):
         result = call(name, data=data)
         assert type(result) is np.ndarray
-        assert same(result, expected)
+        assert bits_equal(result, expected)
     for out in subclasses(tmp_path, np.zeros_like(expected)):
         assert call(name, out=out) is out
-        assert same(np.asarray(out), expected)
+        assert bits_equal(np.asarray(out), expected)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
@@ -331,7 +340,7 @@ def test_subclasses_are_updated_in_place(
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         assert call(name, data=data, out=data) is data
-        assert same(np.asarray(data), expected)
+        assert bits_equal(np.asarray(data), expected)
     with pytest.raises(RuleError, match="out overlaps data"):
         call(name, data=data, out=np.asarray(data))
 
@@ -355,23 +364,23 @@ def test_records_of_a_record_array_are_records() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", EVERY, ids=str)
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 def test_small_arrays_are_normalized_as_large_ones(
     dtype: np.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
     for shape in ((), (1,), (3, 4), (2, 1, 3), (0, 2)):
-        array = laid_out(random_values(rng, dtype, shape), layout)
-        for workdir in (array, opaque(array).view(array.dtype.newbyteorder("S"))):
+        array = to_layout(random_values(rng, dtype, shape), layout)
+        for workdir in (array, void_view(array).view(array.dtype.newbyteorder("S"))):
             kind = dtypes.from_numpy(workdir.dtype)
-            before = raw(workdir)
+            before = raw_bytes(workdir)
             for order, aligned in product("<>", (False, True)):
                 done = []
                 for limit in (0, 1 << 12):
                     monkeypatch.setattr(tuning, "NUMPY_COPY", limit)
                     done.append(bytes(buffers.normalize(workdir, kind, order, aligned, 2)))
                 assert done[0] == done[1]
-                assert raw(workdir) == before
+                assert raw_bytes(workdir) == before
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -382,7 +391,7 @@ def test_small_calls_have_the_bits_of_large_ones(
     monkeypatch.setattr(tuning, "NUMPY_COPY", 1 << 12)
     for layout in LAYOUTS:
         if layout != "broadcast":
-            assert same(call(name, data=laid_out(DATA, layout)), expected)
+            assert bits_equal(call(name, data=to_layout(DATA, layout)), expected)
     turned = {"data": DATA.astype(">f4")}
     if name in SCATTERS:
         turned["updates"] = TWO.astype(">f4")
@@ -502,8 +511,8 @@ def test_non_integers_are_refused_in_one_line(value: Any) -> None:
 
 def test_integers_of_other_types_are_integers() -> None:
     for one in (np.int8(1), np.array(1), Level.ONE, np.uint64(1)):
-        assert same(call("gather_elements", axis=one), call("gather_elements", axis=1))
-        assert same(call("gather_nd", threads=one), call("gather_nd"))
+        assert bits_equal(call("gather_elements", axis=one), call("gather_elements", axis=1))
+        assert bits_equal(call("gather_nd", threads=one), call("gather_nd"))
 
 
 # Indices
@@ -605,7 +614,7 @@ def test_an_output_beyond_memory_is_refused() -> None:
 
 def test_memory_that_cannot_be_mapped_is_a_lack_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SMALL_CALL", 0)
-    monkeypatch.setattr(scatters, "scatter", failing(12))
+    monkeypatch.setattr(scatters, "scatter", fail_with(12))
     with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
         call("scatter_nd")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, python, save
-from outputs import opened
+from outputs import open_sink
 from outputs import save as write
 
 from ndtool.arrays import source
@@ -239,14 +239,14 @@ def test_outputs_that_are_refused(suffix: str) -> None:
         (np.zeros(2, "S3"), DtypeError),
     ):
         with pytest.raises(kind):
-            opened(f"x.{suffix}", wanted)
+            open_sink(f"x.{suffix}", wanted)
     assert os.listdir() == []
     put(f"x.{suffix}", pa.table({"a": [1], "b": [2]}))
     with pytest.raises(OutputError, match="--only"):
-        opened(f"x.{suffix}", np.zeros(2))
+        open_sink(f"x.{suffix}", np.zeros(2))
     put(f"y.{suffix}", pa.table({"words": ["one"]}))
     with pytest.raises(OutputError, match="has words, which would be lost"):
-        opened(f"y.{suffix}:b", np.zeros(2))
+        open_sink(f"y.{suffix}:b", np.zeros(2))
     write(f"y.{suffix}:words", np.zeros(2))
     write(f"y.{suffix}:b", np.zeros(2), only=True)
     assert read(f"y.{suffix}:b").tolist() == [0, 0]
@@ -254,7 +254,7 @@ def test_outputs_that_are_refused(suffix: str) -> None:
     write(f"x.{suffix}", np.zeros(2), only=True)
     assert read(f"x.{suffix}").tolist() == [0, 0]
     before = Path(f"x.{suffix}").read_bytes()
-    out = opened(f"x.{suffix}", np.ones(2))
+    out = open_sink(f"x.{suffix}", np.ones(2))
     out.write(0, memoryview(np.ones(2).tobytes()))
     assert Path(f"x.{suffix}").read_bytes() == before
     sinks.commit(out)

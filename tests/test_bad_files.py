@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import Ran, ndtool, save, state
-from limits import ADDRESSES, limited, without_overrides
+from command import Completed, ndtool, save, snapshot
+from limits import ADDRESS_SPACE, drop_root_capabilities, limit_resources
 from npyfile import ARRAY as DATA
-from npyfile import npy, with_header
+from npyfile import npy, npy_with_header
 
 IDX = np.array([[1], [0]])
 FULL = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3, 4), }"
@@ -37,14 +37,14 @@ def workdir(workdir: Path) -> Path:
     return workdir
 
 
-def run(*arguments: object, **options: object) -> Ran:
+def run(*arguments: object, **options: object) -> Completed:
     """Run with 4 GiB of address space, so that memory for a false size cannot be allocated."""
-    return ndtool(*arguments, **{"addresses": ADDRESSES, **options})
+    return ndtool(*arguments, **{"addresses": ADDRESS_SPACE, **options})
 
 
 def lying(text: str = FULL, payload: bytes = RAW, **claims: Any) -> bytes:
     """Return a file with the data of DATA and any header."""
-    return with_header(text, payload, **claims)
+    return npy_with_header(text, payload, **claims)
 
 
 def header(descr: str = "'<f4'", order: str = "False", shape: str = "(2, 3, 4)") -> str:
@@ -127,7 +127,7 @@ REFUSED_NPY = {
 }  # fmt: skip
 
 
-def refused(ran: Ran, name: str, reason: str, status: int = 3) -> None:
+def refused(ran: Completed, name: str, reason: str, status: int = 3) -> None:
     """Check that a run failed with one sentence about a file, and without other effects."""
     assert (ran.status, ran.out) == (status, b""), ran.err
     first = ran.err.splitlines()[0]
@@ -144,9 +144,9 @@ def refused(ran: Ran, name: str, reason: str, status: int = 3) -> None:
 def test_bad_npy(row: str, workdir: Path) -> None:
     content, reason = REFUSED_NPY[row]
     Path("bad.npy").write_bytes(content)
-    before = state(workdir)
+    before = snapshot(workdir)
     refused(run("gather-nd", "bad.npy", "idx.npy", "-o", "out.npy"), "bad.npy", reason)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 LOCATIONS = {
@@ -165,15 +165,15 @@ LOCATIONS = {
 def test_bad_npy_wherever_it_is_read(row: str, position: str, workdir: Path) -> None:
     content, reason = REFUSED_NPY[row]
     Path("bad.npy").write_bytes(content)
-    before = state(workdir)
+    before = snapshot(workdir)
     piped = position == "pipe"
     ran = run(*LOCATIONS[position], stdin=content if piped else b"")
     refused(ran, "standard input" if piped else "bad.npy", reason)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_claims_on_a_pipe_take_no_memory(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for row in (
         "a header of 4 GiB",
         "a header of 20 kB",
@@ -183,7 +183,7 @@ def test_claims_on_a_pipe_take_no_memory(workdir: Path) -> None:
     ):
         ran = run("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=REFUSED_NPY[row][0])
         refused(ran, "standard input", "")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def gathered(data: object, **options: object) -> np.ndarray:
@@ -220,14 +220,14 @@ def test_types_that_only_move(row: str, workdir: Path) -> None:
     result = gathered("data.npy")
     assert result.dtype == array.dtype
     assert result.tobytes() == array[::-1].tobytes()
-    before = state(workdir)
+    before = snapshot(workdir)
     scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--reduction")
     for reduction in ("add", "max"):
         ran = run(*scatter, reduction)
         refused(ran, "", "reduction", 4)
         assert "data.npy" in ran.err
         assert ("--dtype bfloat16" in ran.err) == (row == "bfloat16 as V2")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
     if row == "bfloat16 as V2":
         pytest.importorskip("ml_dtypes")
         assert run(*scatter, "add", "--dtype", "bfloat16").status == 0
@@ -274,7 +274,7 @@ def test_files_that_are_not_regular(workdir: Path) -> None:
     os.mkdir("folder")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
-        before = state(workdir)
+        before = snapshot(workdir)
         for name, reason in (
             ("folder", "is a directory"),
             ("sock", "is a socket"),
@@ -285,17 +285,19 @@ def test_files_that_are_not_regular(workdir: Path) -> None:
                     run(*run_of, "-o", "out.npy"), name, f"{reason}: expected a file with arrays"
                 )
         refused(run("gather-nd", "-", "idx.npy", "-o", "out.npy"), "standard input", "no data")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 def test_no_permission_to_read(workdir: Path) -> None:
     save(data=DATA)
-    before = state(workdir)
+    before = snapshot(workdir)
     os.chmod("data.npy", 0)
-    ran = run("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", preexec_fn=without_overrides)
+    ran = run(
+        "gather-nd", "data.npy", "idx.npy", "-o", "out.npy", preexec_fn=drop_root_capabilities
+    )
     refused(ran, "data.npy", "Permission denied")
     os.chmod("data.npy", 0o600)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 # Archives
@@ -393,12 +395,12 @@ LIES = {
 def test_bad_npz(row: str, workdir: Path) -> None:
     content, member, reason = LIES[row]
     Path("bad.npz").write_bytes(content)
-    before = state(workdir)
+    before = snapshot(workdir)
     ran = run("gather-nd", "bad.npz", "idx.npy", "-o", "out.npy")
     refused(ran, "bad.npz" + member, reason, 6 if row == "a bomb beyond the limit" else 3)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     assert run("inspect", "bad.npz").status in (0, 3)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_names_are_never_paths(workdir: Path) -> None:
@@ -426,7 +428,7 @@ def test_a_script_before_the_archive() -> None:
 
 def test_members_that_must_be_named(workdir: Path) -> None:
     np.savez("two.npz", first=DATA, second=DATA[0])
-    before = state(workdir)
+    before = snapshot(workdir)
     ran = run("gather-nd", "two.npz", "idx.npy", "-o", "out.npy")
     refused(ran, "two.npz", "2 members: name one of them", 2)
     assert "first: float32[2,3,4]" in ran.err
@@ -434,12 +436,12 @@ def test_members_that_must_be_named(workdir: Path) -> None:
     ran = run("gather-nd", "two.npz:third", "idx.npy", "-o", "out.npy")
     refused(ran, "two.npz", "third is not a member")
     assert "second: float32[3,4]" in ran.err
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     assert np.array_equal(gathered("two.npz:first"), DATA[::-1])
 
 
 @pytest.mark.slow("a directory of many members is read in bounded memory")
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_a_hundred_thousand_members(workdir: Path) -> None:
     with zipfile.ZipFile("many.npz", "w") as archive:
         one = npy(np.int8(1))
@@ -451,7 +453,7 @@ def test_a_hundred_thousand_members(workdir: Path) -> None:
     zipfile.ZipFile("many.npz").close()
     plain = time.process_time() - before
     before = os.times()  # including children, which forks of another process are not
-    limit = limited(AS=ADDRESSES)
+    limit = limit_resources(AS=ADDRESS_SPACE)
     ran = run("gather-nd", "many.npz", "idx.npy", "-o", "out.npy", preexec_fn=limit)
     after = os.times()
     refused(ran, "many.npz", "100001 members", 2)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, save, state
-from npyfile import npy, sparse
+from command import NDTOOL, environment, execute, ndtool, save, snapshot
+from npyfile import npy, write_sparse
 
 from ndtool.analysis.oracle import reference
 
@@ -245,21 +245,21 @@ def expected(call):
 @pytest.mark.parametrize("call", [c for c in CALLS if not c.status], ids=name_of)
 def test_accepts(call, workdir):
     inputs = call.save()
-    before = state(workdir)
+    before = snapshot(workdir)
     ran = ndtool(call.command, *inputs, *call.flags.split(), "-o", "out.npy")
     assert (ran.status, ran.out, ran.err) == (0, b"", "")
     result, wanted = np.load("out.npy"), expected(call)
     assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
     assert result.tobytes() == wanted.tobytes()
     os.unlink("out.npy")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.parametrize("call", [c for c in CALLS if c.status], ids=name_of)
 def test_refuses(call, workdir):
     inputs = call.save()
     (workdir / "out.npy").write_bytes(b"the old one")
-    before = state(workdir)
+    before = snapshot(workdir)
     run = [call.command, *inputs, *call.flags.split(), "-o", "out.npy"]
     ran = ndtool(*run)
     assert (ran.status, ran.out) == (call.status, b"")
@@ -267,12 +267,12 @@ def test_refuses(call, workdir):
     assert "Traceback" not in ran.err
     for words in call.words:
         assert words in ran.err
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     report = ndtool(*run, "--json", "--dry-run")
     assert (report.status, report.err) == (call.status, "")
     assert report.json["status"] == call.status
     assert report.json["message"] == ran.err.splitlines()[0].removeprefix("error: ")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_swapped_arguments_are_recognised():
@@ -337,7 +337,7 @@ def test_million_bad_indices_give_a_short_message():
 
 def test_offsets_beyond_31_bits():
     rows = 2**31 + 10
-    start = sparse("data.npy", "|u1", (rows,))
+    start = write_sparse("data.npy", "|u1", (rows,))
     with open("data.npy", "r+b") as file:
         file.seek(start + rows - 1)
         file.write(b"\x2a")
@@ -347,8 +347,8 @@ def test_offsets_beyond_31_bits():
 
 
 def test_output_of_too_many_elements():
-    sparse("data.npy", "<f4", (1, 2**40, 0))
-    sparse("idx.npy", "<i8", (2**24, 1))
+    write_sparse("data.npy", "<f4", (1, 2**40, 0))
+    write_sparse("idx.npy", "<i8", (2**24, 1))
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert ran.status == 4
     assert f"{2**64} elements" in ran.err
@@ -356,8 +356,8 @@ def test_output_of_too_many_elements():
 
 
 def test_output_larger_than_the_disk():
-    sparse("data.npy", "<f4", (1, 2**28))
-    sparse("idx.npy", "|i1", (2**22, 1))
+    write_sparse("data.npy", "<f4", (1, 2**28))
+    write_sparse("idx.npy", "|i1", (2**22, 1))
     ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert ran.status == 6
     assert "out.npy" in ran.err
@@ -419,7 +419,7 @@ def test_names_that_look_like_options():
 
 def test_no_clobber_and_dry_run(workdir):
     save(data=COUNTING, idx=i8([1]), out=i8(0))
-    before = state(workdir)
+    before = snapshot(workdir)
     run = ("gather-nd", "data.npy", "idx.npy", "-o")
     for more in ((), ("--dry-run",)):
         ran = ndtool(*run, "out.npy", "--no-clobber", *more)
@@ -434,7 +434,7 @@ def test_no_clobber_and_dry_run(workdir):
     assert ndtool(*run, ".", "--dry-run").status == 7
     piped = ndtool("gather-nd", "data.npy", "idx.npy", "--dry-run")
     assert (piped.status, piped.out) == (0, b"")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     assert ndtool(*run, "new.npy", "--no-clobber", "--sync").status == 0
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, python, save, state
-from limits import limited, without_overrides
+from command import NDTOOL, environment, execute, ndtool, python, save, snapshot
+from limits import drop_root_capabilities, limit_resources
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -171,11 +171,11 @@ def test_outputs_that_are_no_files():
 
 
 def test_output_directory_that_is_missing_or_closed(workdir):
-    before = state(workdir)
+    before = snapshot(workdir)
     for name in ("nowhere/out.npy", "data.npy/out.npy", ""):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (7, b""), name
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 def test_a_missing_folder_is_reported(workdir):
@@ -236,7 +236,7 @@ def test_a_variable_sets_the_chunks_of_stores(workdir):
 
 
 def test_every_ending_of_another_format_is_refused(workdir):
-    before = state(workdir)
+    before = snapshot(workdir)
     for name in (
         "out.xls", "out[b].xls", "OUT.CSV", "out.npy.gz", "x.nc", "x.bin", "x.v2", "x.7z", "out.Npy",
     ):  # fmt: skip
@@ -252,10 +252,10 @@ def test_every_ending_of_another_format_is_refused(workdir):
         ran = ndtool(*RUN, "-o", name)
         assert (ran.status, ran.out) == (2, b"")
         assert f"{name}: ndtool does not write {ending}: expected .npy" in ran.err
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     assert "ndtool does not write .NPZ: " in ndtool(*RUN, "-o", "out.NPZ").err
     assert "in lower case" in ndtool(*RUN, "-o", "out.NPZ").err
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
         assert np.load(name).tolist() == DATA[[3, 0]].tolist()
@@ -310,7 +310,7 @@ def test_a_folder_that_exists_comes_before_a_member(workdir):
 def test_output_directory_that_is_read_only(workdir):
     os.mkdir("closed", 0o500)
     for more in ((), ("--dry-run",)):
-        ran = ndtool(*RUN, "-o", "closed/out.npy", *more, preexec_fn=without_overrides)
+        ran = ndtool(*RUN, "-o", "closed/out.npy", *more, preexec_fn=drop_root_capabilities)
         assert ran.status == 7
         assert "Permission denied" in ran.err
 
@@ -494,14 +494,14 @@ def test_deleted_folder(workdir):
 
 def test_limits(workdir):
     np.lib.format.open_memmap("data.npy", "w+", float, (4, 10**7))  # sparse
-    before = state(workdir)
+    before = snapshot(workdir)
     for limit in ({"FSIZE": 10**6}, {"AS": 250 << 20}):
-        ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(**limit))
+        ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(**limit))
         assert (ran.status, ran.out) == (6, b""), ran.err
         assert ran.err.startswith("error: ")
         assert "Traceback" not in ran.err
-        assert state(workdir) == before
-    ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(NOFILE=10))
+        assert snapshot(workdir) == before
+    ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(NOFILE=10))
     assert ran.status in (0, 6), ran.err
 
 
@@ -557,12 +557,12 @@ def asleep_in_read(pid):
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 def test_signals_end_a_run_silently(number, status, workdir):
-    before = state(workdir)
+    before = snapshot(workdir)
     process, _ = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy")
     process.send_signal(number)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, b"", b"")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")

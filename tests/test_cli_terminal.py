@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
-from npyfile import with_header
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from npyfile import npy_with_header
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 IDX = np.array([[3], [0]])
@@ -29,7 +29,7 @@ def uncoloured(screen):
 
 
 def test_trace_and_what_was_written():
-    ran = at_terminal(*RUN, "-o", "out.npy", "--trace")
+    ran = run_in_terminal(*RUN, "-o", "out.npy", "--trace")
     assert ran.status == 0
     lines = uncoloured(ran.screen).splitlines()
     assert lines[0] == "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0"
@@ -37,10 +37,10 @@ def test_trace_and_what_was_written():
     assert re.fullmatch(WROTE, lines[-1] + "\n")
     assert max(map(len, lines)) <= 80
     assert "\x1b[32mok" in ran.screen
-    assert uncoloured(at_terminal(*RUN, "-o", "out.npy", "-q").screen) == ""
-    short = at_terminal(*RUN, "-o", "out.npy", "--no-trace")
+    assert uncoloured(run_in_terminal(*RUN, "-o", "out.npy", "-q").screen) == ""
+    short = run_in_terminal(*RUN, "-o", "out.npy", "--no-trace")
     assert re.fullmatch(WROTE, short.screen)
-    dry = at_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
+    dry = run_in_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
     message, *plan = dry.screen.splitlines()
     assert message == "dry run: float32[2,3], 24 bytes; nothing was written"
     assert plan[0].startswith("plan: direct; 40 bytes read, 24 bytes written")
@@ -52,13 +52,13 @@ def test_the_trace_is_a_summary_of_few_lines(columns, most):
     save(upd=np.ones((2, 3), "f4"))
     scatter = (*NDTOOL, "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
     for run in (RUN, scatter, (*NDTOOL, "gather", "data.npy", "idx.npy")):
-        summary = uncoloured(at_terminal(*run, columns=columns, stdout=False).screen)
+        summary = uncoloured(run_in_terminal(*run, columns=columns, stdout=False).screen)
         assert 0 < summary.count("\n") <= most
         assert max(map(len, summary.splitlines())) <= columns
         assert summary.startswith(run[len(NDTOOL)].replace("-", "_") + ":")
         assert "output" in summary
-        assert at_terminal(*run, "--no-trace", columns=columns, stdout=False).screen == ""
-    lines = uncoloured(at_terminal(*RUN, stdout=False).screen).splitlines()
+        assert run_in_terminal(*run, "--no-trace", columns=columns, stdout=False).screen == ""
+    lines = uncoloured(run_in_terminal(*RUN, stdout=False).screen).splitlines()
     assert lines == [
         "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0",
         "output.shape = indices.shape[:-1] + data.shape[b+k:] = [2] + [3]",
@@ -99,11 +99,11 @@ def test_verbose_says_what_is_done_and_why():
 
 
 def test_preview(workdir):
-    before = state(workdir)
-    ran = at_terminal(*RUN, "-q")
+    before = snapshot(workdir)
+    ran = run_in_terminal(*RUN, "-q")
     assert ran.status == 0
     assert ran.screen == "float32[2,3]\n[[ 9. 10. 11.]\n [ 0.  1.  2.]]\n"
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_preview(workdir):
 )
 def test_previews_of_all_kinds(array, words):
     save(data=array[np.newaxis], idx=np.array([[0], [0]]))
-    ran = at_terminal(*RUN, "-q")
+    ran = run_in_terminal(*RUN, "-q")
     assert ran.status == 0
     assert words in ran.screen
     assert len(ran.screen) < 10_000
@@ -135,69 +135,69 @@ def test_previews_of_all_kinds(array, words):
 
 def test_preview_of_a_large_result_is_kept_out_of_the_way(tmp_path):
     save(data=np.zeros((1, 10**6)), idx=np.zeros((50, 1), "i1"))
-    ran = at_terminal(*RUN, "-q")
+    ran = run_in_terminal(*RUN, "-q")
     assert ran.screen.startswith("float64[50,1000000]\n[[0. 0. 0. ... 0. 0. 0.]\n")
 
 
 def test_preview_of_bfloat16():
     pytest.importorskip("ml_dtypes")
     save(data=np.array([[0x3F80, 0x4000]], "u2").view("V2"), idx=np.array([[0]]))
-    ran = at_terminal(*RUN, "-q", "--dtype", "bfloat16")
+    ran = run_in_terminal(*RUN, "-q", "--dtype", "bfloat16")
     assert ran.screen == "bfloat16[1,2]\n[[1 2]]\n"
 
 
 def test_a_type_that_only_other_machines_have():
     header = "{'descr': '<f12', 'fortran_order': False, 'shape': (2,)}".ljust(117) + "\n"
-    Path("data.npy").write_bytes(with_header(header, b"a" * 12 + b"b" * 12))
+    Path("data.npy").write_bytes(npy_with_header(header, b"a" * 12 + b"b" * 12))
     save(idx=np.array([[1]]))
-    ran = at_terminal(*RUN, "-q")
+    ran = run_in_terminal(*RUN, "-q")
     assert ran.status == 2
     assert "float96 is not one of NumPy's types on this machine" in ran.screen
     assert "Traceback" not in ran.screen
-    assert at_terminal(*RUN, "-q", "-o", "out.npy").status == 0
+    assert run_in_terminal(*RUN, "-q", "-o", "out.npy").status == 0
     with open("out.npy", "rb") as file:
         assert file.read().endswith(b"\n" + b"b" * 12)
-    checked = at_terminal(*NDTOOL, "verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
+    checked = run_in_terminal(*NDTOOL, "verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
     assert checked.status == 2
     assert "float96 is not" in checked.screen
 
 
 def test_data_go_to_a_pipe_and_messages_to_the_terminal():
-    ran = at_terminal(*RUN, stdout=False)
+    ran = run_in_terminal(*RUN, stdout=False)
     assert ran.out.startswith(b"\x93NUMPY")
     assert "output.shape = indices.shape[:-1]" in ran.screen
     assert "wrote" not in ran.screen
-    quiet = at_terminal(*RUN, stderr=False)
+    quiet = run_in_terminal(*RUN, stderr=False)
     assert quiet.err == ""
     assert quiet.screen.startswith("float32[2,3]\n")
 
 
 def test_an_array_is_not_printed_raw():
-    ran = at_terminal(*RUN, "-o", "-")
+    ran = run_in_terminal(*RUN, "-o", "-")
     assert ran.status == 2
     assert "standard output is a terminal" in ran.screen
-    ran = at_terminal(*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "out.npy")
+    ran = run_in_terminal(*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "out.npy")
     assert ran.status == 2
     assert "standard input: it is a terminal" in ran.screen
 
 
 def test_json_only():
-    ran = at_terminal(*RUN, "-o", "out.npy", "--json")
+    ran = run_in_terminal(*RUN, "-o", "out.npy", "--json")
     assert ran.screen.startswith('{"version": ')
     assert ran.screen.count("\n") == 1
-    assert at_terminal(*RUN, "--json").screen.count("\n") == 1
-    ran = at_terminal(*RUN, "--json", "--batch-dims", "7")
+    assert run_in_terminal(*RUN, "--json").screen.count("\n") == 1
+    ran = run_in_terminal(*RUN, "--json", "--batch-dims", "7")
     assert ran.screen.startswith('{"error": "RuleError"')
 
 
 def test_a_broken_rule_is_shown_in_its_trace():
-    ran = at_terminal(*RUN, "--batch-dims", "2")
+    ran = run_in_terminal(*RUN, "--batch-dims", "2")
     assert ran.status == 4
     assert "\x1b[1;31mbroken" in ran.screen
     assert "\x1b[1;31merror: " in ran.screen
     screen = uncoloured(ran.screen)
     assert screen.index("0 <= 2 < min(2, 2)") < screen.index("error: batch_dims is 2")
-    assert "broken" not in at_terminal(*RUN, "--batch-dims", "2", "-q").screen
+    assert "broken" not in run_in_terminal(*RUN, "--batch-dims", "2", "-q").screen
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,19 @@ def test_a_broken_rule_is_shown_in_its_trace():
 )
 def test_no_colours(env):
     for more in (("-o", "out.npy"), ("--batch-dims", "2")):
-        ran = at_terminal(*RUN, *more, env=env)
+        ran = run_in_terminal(*RUN, *more, env=env)
         assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", ran.screen)
-    assert "\x1b" not in at_terminal(*RUN, "--batch-dims", "2", env=PLAIN).screen
+    assert "\x1b" not in run_in_terminal(*RUN, "--batch-dims", "2", env=PLAIN).screen
 
 
 @pytest.mark.parametrize("columns", [1, 20, 300])
 def test_unusual_widths(columns):
     for env in ({}, {"COLUMNS": str(columns)}):
-        ran = at_terminal(*RUN, columns=columns, env=env)
+        ran = run_in_terminal(*RUN, columns=columns, env=env)
         assert ran.status == 0
         for more in (("spec",), ("inspect", "data.npy"), ("infer", "gather-nd", "i4[3]", "i4[1]")):
-            assert at_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
-        assert "error:" in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
+            assert run_in_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
+        assert "error:" in uncoloured(run_in_terminal(*RUN, "--batch-dims", "2", env=env).screen)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
@@ -225,8 +225,8 @@ def test_tables_break_no_name(columns):
     os.rename("data.npy", "a-rather-long-name-of-an-array.npy")
     infer = ("infer", "gather-nd", "float32[8,128,64,1000000]", "int64[8,5,3]", "--batch-dims", "1")
     for arguments in (("spec",), ("inspect", "a-rather-long-name-of-an-array.npy"), infer):
-        screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
-        plain = at_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
+        screen = uncoloured(run_in_terminal(*NDTOOL, *arguments, columns=columns).screen)
+        plain = run_in_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
         assert sorted(re.sub("─+", "", screen).split()) == sorted(plain.split())
         longest = max(map(len, plain.split()))
         if columns >= 80 and longest < 30:
@@ -253,12 +253,12 @@ SAID = {
 @pytest.mark.parametrize("arguments", SAID.values(), ids=SAID)
 def test_lines_are_folded_at_spaces(arguments, columns):
     save(far=FAR)
-    screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
+    screen = uncoloured(run_in_terminal(*NDTOOL, *arguments, columns=columns).screen)
     lines = screen.splitlines()
     assert max(map(len, lines)) <= columns
-    narrow = uncoloured(at_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
+    narrow = uncoloured(run_in_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
     assert max(map(len, narrow.splitlines())) <= 60
-    wide = at_terminal(*NDTOOL, *arguments, columns=1000).screen
+    wide = run_in_terminal(*NDTOOL, *arguments, columns=1000).screen
     without = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, duration
     assert sorted(re.sub(without, "", screen).split()) == sorted(
         re.sub(without, "", uncoloured(wide)).split()
@@ -267,7 +267,7 @@ def test_lines_are_folded_at_spaces(arguments, columns):
 
 def test_names_are_no_markup():
     save(**{"[red]x": DATA, "idx": IDX + 9})
-    ran = at_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
+    ran = run_in_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
     assert "data axis 0 of [red]x.npy has size 4" in uncoloured(ran.screen)
 
 
@@ -289,19 +289,19 @@ console.write_stderr("end")
 
 
 def test_progress_bar_comes_late_and_goes():
-    ran = at_terminal(sys.executable, "-c", SLOW)
+    ran = run_in_terminal(sys.executable, "-c", SLOW)
     assert ran.status == 0, ran.screen
     assert " 25% sweep, 1 GB of 4 GB, 1.67 GB/s, 2 s left" in uncoloured(ran.screen)
     assert ran.screen.endswith("\r\x1b[Kend")
-    dumb = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), env=PLAIN)
+    dumb = run_in_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), env=PLAIN)
     assert (dumb.status, dumb.screen) == (0, "end")
-    away = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), stderr=False)
+    away = run_in_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), stderr=False)
     assert (away.status, away.err) == (0, "end")
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_a_progress_bar_is_one_line(columns):
-    screen = uncoloured(at_terminal(sys.executable, "-c", SLOW, columns=columns).screen)
+    screen = uncoloured(run_in_terminal(sys.executable, "-c", SLOW, columns=columns).screen)
     lines = screen.removesuffix("\r\x1b[Kend").split("\r")
     assert len(lines) > 2
     assert all(len(line.removesuffix("\x1b[K").rstrip()) <= columns for line in lines)
@@ -311,7 +311,7 @@ def test_a_progress_bar_is_one_line(columns):
 def test_spec_and_inspect_fit_the_screen():
     np.savez("archive.npz", data=DATA, indices=IDX)
     for arguments in (("spec",), ("inspect", "archive.npz", "data.npy")):
-        ran = at_terminal(*NDTOOL, *arguments)
+        ran = run_in_terminal(*NDTOOL, *arguments)
         assert ran.status == 0
         assert max(map(len, uncoloured(ran.screen).splitlines())) <= 80
         assert "…" not in ran.screen

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import FIXTURES, at_terminal, ndtool, save, state
+from command import FIXTURES, ndtool, run_in_terminal, save, snapshot
 
 from ndtool.analysis import verify
 from ndtool.analysis.oracle import blocks
@@ -100,14 +100,14 @@ def scattered(count: int, size: int) -> Request:
 
 def test_memory_depends_on_no_size(workdir: Path) -> None:
     request = scattered(100_000, 4_000_000)
-    before = state(workdir)
+    before = snapshot(workdir)
     tracemalloc.start()
     try:
         assert verify.verify(request).described == "float64[4000000]"
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_the_share_that_is_done_grows_to_the_whole() -> None:
@@ -130,11 +130,11 @@ sys.exit(main())
 def test_a_terminal_shows_a_bar_that_goes_away() -> None:
     scattered(10, 10)
     run = ("verify", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "out.npy")
-    ran = at_terminal(sys.executable, "-c", IMPATIENT, *run, "--reduction", "add")
+    ran = run_in_terminal(sys.executable, "-c", IMPATIENT, *run, "--reduction", "add")
     assert ran.status == 0
     assert "%" in ran.screen
     assert ran.screen.endswith("\r\x1b[Kverified out.npy: float64[10], bit for bit\n")
-    quiet = at_terminal(sys.executable, "-c", IMPATIENT, *run, "--reduction", "add", "-q")
+    quiet = run_in_terminal(sys.executable, "-c", IMPATIENT, *run, "--reduction", "add", "-q")
     assert (quiet.status, quiet.screen) == (0, "")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
-from strategies import same
+from command import NDTOOL, environment, ndtool, save, snapshot
+from strategies import bits_equal
 from twoworkers import PATIENT, two_workers
 
 from ndtool import files
@@ -188,11 +188,11 @@ STORED: dict[str, dict[str, Any]] = {
 def test_a_cluster_gives_the_bits_of_the_reference(
     stores: Path, workers: Workers, operator: str, suffix: str, out: str
 ) -> None:
-    before = state(stores)
+    before = snapshot(stores)
     stored = STORED[operator] if out == "out.zarr" else {}
     done(operator, suffix, out, scheduler=workers.client, **stored)
-    assert same(load(out), wanted(operator))
-    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+    assert bits_equal(load(out), wanted(operator))
+    assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
 @pytest.mark.parametrize(("operator", "rule"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
@@ -207,7 +207,7 @@ def test_a_cluster_counts_indices_out_of_bounds(
     roles, arguments = CALLS[operator]
     arrays = [np.load(f"{role}.npy") for role in roles]
     call = getattr(reference, operator)
-    assert same(load("out.npy"), call(*arrays, **arguments, out_of_bounds=rule))
+    assert bits_equal(load("out.npy"), call(*arrays, **arguments, out_of_bounds=rule))
     assert result.outside == 2
     assert "the first: idx.zarr[31, 7, 1] = 512" in result.warnings[0]
 
@@ -244,25 +244,25 @@ ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output")
 def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, operator: str, phase: str, out: str
 ) -> None:
-    before = state(stores)
+    before = snapshot(stores)
     stored = STORED[operator] if out == "out.zarr" else {}
     workers.order("die", phase)
     done(operator, ".zarr", out, scheduler=workers.client, **stored)
     assert workers.done()
-    assert same(load(out), wanted(operator))
-    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+    assert bits_equal(load(out), wanted(operator))
+    assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
 @pytest.mark.slow("tasks of each phase of two levels run again")
 @pytest.mark.parametrize("phase", ["split", "split2", "sweep", "replay2", "replay"])
 def test_tasks_of_a_killed_worker_run_again_in_levels(
-    stores: Path, workers: Workers, phase: str, leveled: Callable[[int], None]
+    stores: Path, workers: Workers, phase: str, force_levels: Callable[[int], None]
 ) -> None:
-    leveled(2)
+    force_levels(2)
     for operator, out in (("gather_nd", "out.npy"), ("scatter_nd", "out.zarr")):
         if operator == "scatter_nd" and phase.startswith("replay"):
             continue
-        before = state(stores)
+        before = snapshot(stores)
         workers.order("die", phase)
         done(
             operator,
@@ -272,18 +272,18 @@ def test_tasks_of_a_killed_worker_run_again_in_levels(
             **STORED[operator] if out == "out.zarr" else {},
         )
         assert workers.done()
-        assert same(load(out), wanted(operator))
-        assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+        assert bits_equal(load(out), wanted(operator))
+        assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
 def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 512, 5000
-    before = state(stores)
+    before = snapshot(stores)
     with pytest.raises(BoundsError) as caught:
         done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
     assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 512\n" in str(caught.value)
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 def test_duplicates_are_refused_before_workers_write(stores: Path, workers: Workers) -> None:
@@ -304,7 +304,7 @@ def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Worke
         done("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
     expected = wanted("scatter_elements")
     done("scatter_elements", ".zarr", "data.zarr", scheduler=workers.client)
-    assert same(load("data.zarr"), expected)
+    assert bits_equal(load("data.zarr"), expected)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_unsupported_runs_on_a_cluster_are_refused(
     stores: Path, workers: Workers, change: dict[str, Any], message: str
 ) -> None:
     save(turned=np.asfortranarray(np.load("data.npy")), one=np.zeros((1, 1), np.int64))
-    before = state(stores)
+    before = snapshot(stores)
     arguments = {
         "data": "data.npy",
         "indices": "one.npy",
@@ -331,7 +331,7 @@ def test_unsupported_runs_on_a_cluster_are_refused(
     }
     with pytest.raises(UsageError, match=message):
         files.gather_nd(**arguments | change)
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"address": 5}', "xx", "\x93NUMPY"])
@@ -345,7 +345,7 @@ def test_a_malformed_scheduler_file(stores: Path, text: str) -> None:
 def test_a_worker_that_does_not_see_the_output(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = state(stores), location._LocalStore.shared
+    before, shared = snapshot(stores), location._LocalStore.shared
 
     def elsewhere(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
@@ -353,7 +353,7 @@ def test_a_worker_that_does_not_see_the_output(
     monkeypatch.setattr(location._LocalStore, "shared", elsewhere)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
         done("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 def test_a_scheduler_file_without_an_end(stores: Path) -> None:
@@ -419,7 +419,7 @@ def test_tasks_are_small(stores: Path) -> None:
 def test_an_ended_client_leaves_nothing_for_long(
     stores: Path, workers: Workers, signal_name: str, out: str
 ) -> None:
-    before = state(stores)
+    before = snapshot(stores)
     workers.order("wait", "sweep")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out)
     ran = subprocess.Popen(
@@ -439,7 +439,7 @@ def test_an_ended_client_leaves_nothing_for_long(
         assert left
         assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left
         assert ndtool("clean", ".").out == b"nothing to remove\n"
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:

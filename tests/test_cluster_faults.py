@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, save, state
-from strategies import same
+from command import NDTOOL, environment, execute, save, snapshot
+from strategies import bits_equal
 
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError
@@ -181,7 +181,7 @@ def ended(run: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 
 def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     scheduler, _ = site.scheduler(), site.worker("--no-nanny")
     site.order("wait", "sweep")
     run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
@@ -189,7 +189,7 @@ def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
     scheduler.kill()
     end = ended(run)
     print(end[1])
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.slow("a run ends without the worker that it began with")
@@ -200,15 +200,15 @@ def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
 def test_a_worker_without_a_nanny_is_replaced_by_others(
     site: Site, call: tuple[str, ...], phase: str
 ) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     site.scheduler()
     lost = [site.worker("--no-nanny") for _ in range(2)]
     site.order("once", phase)
     run = site.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", site.file, "-q")
     assert ended(run) == (0, "")
     assert -signal.SIGKILL in [one.poll() for one in lost]
-    assert same(np.load("out.npy"), wanted(call))
-    assert state(Path()).keys() - before.keys() == {"out.npy"}
+    assert bits_equal(np.load("out.npy"), wanted(call))
+    assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_worker_without_a_nanny_is_replaced_by_others(
 def test_a_task_that_does_not_end_is_started_elsewhere(
     site: Site, call: tuple[str, ...], phase: str
 ) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     site.scheduler()
     for _ in range(2):
         site.worker("--no-nanny")
@@ -233,8 +233,8 @@ def test_a_task_that_does_not_end_is_started_elsewhere(
     assert status == 0, report
     late = rf"warning: [1-9] {phase} tasks? took 5 times as long as others, and"
     assert re.search(late, report), report
-    assert same(np.load("out.npy"), wanted(call))
-    assert state(Path()).keys() - before.keys() == {"out.npy"}
+    assert bits_equal(np.load("out.npy"), wanted(call))
+    assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
 @pytest.mark.slow("a run goes on with workers that join after all were lost")
@@ -246,29 +246,29 @@ def test_all_workers_may_be_gone_for_a_while(site: Site) -> None:
     assert lost.wait() == -signal.SIGKILL
     site.worker("--no-nanny")
     assert ended(run) == (0, "")
-    assert same(np.load("out.npy"), wanted(SCATTER))
+    assert bits_equal(np.load("out.npy"), wanted(SCATTER))
 
 
 def test_workers_that_do_not_come_back_end_the_run(site: Site) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     site.scheduler()
     site.worker("--no-nanny")
     site.order("once", "sweep")
     run = site.start(*IMPATIENT, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
     message = "error: no worker is left, and none has joined in 0.1 seconds\n"
     assert ended(run) == (6, message)
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 def test_workers_that_cannot_be_started_end_the_run(site: Site) -> None:
-    before, hint = state(Path()), "  hint: each worker is a Python process in the current"
+    before, hint = snapshot(Path()), "  hint: each worker is a Python process in the current"
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
     call = ("gather-nd", os.path.abspath("data.npy"), os.path.abspath("idx.npy"))
     out = os.path.abspath("out.npy")
     ran = execute("bash", "-c", script, "bash", *NDTOOL, *call, "-o", out, "--workers", 2)
     assert ran.status == 6
     assert ran.err == f"error: the workers could not be started\n{hint} directory\n"
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 def test_workers_that_do_not_start_in_time_end_the_run() -> None:
@@ -283,12 +283,12 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
 
 @pytest.mark.slow("attempts are limited, which takes a worker a start each")
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     site.order("die", "sweep")
     run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
     message = "error: workers were lost repeatedly in a sweep task\n"
     assert ended(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None
     [pytest.param("split", marks=pytest.mark.slow("nor for those of the first phase")), "sweep"],
 )
 def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
-    before = state(Path())
+    before = snapshot(Path())
     site.order("work", phase)
     run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
     site.until("begin", phase)
@@ -305,7 +305,7 @@ def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
     assert ["end", phase] not in [note[:2] for note in site.notes()]
     for pid in {int(note[2]) for note in site.notes()}:
         wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.slow("the next run removes the spilled data of a killed one")

@@ -18,8 +18,8 @@ from bucket import Bucket
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import opened
-from strategies import same
+from inputs import open_input
+from strategies import bits_equal
 from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
 from twoworkers import PATIENT, two_workers
 
@@ -59,7 +59,7 @@ def started(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """Start two workers whose environment has the server's address."""
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in bucket.settings(s3_server.endpoint).items():
+        for name, value in bucket.client_environment(s3_server.endpoint).items():
             patch.setenv(name, value) if value is not None else patch.delenv(name)
         with two_workers(folder, PRELOAD, **PATIENT) as client:
             yield Workers(client, folder)
@@ -117,7 +117,7 @@ def test_arrays_and_spilled_data_in_all_storages(
     assert (ran.status, ran.err, ran.json["plan"]["way"]) == (0, "", "cluster")
     assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
     assert set(os.listdir()) - workdir == (set() if out.startswith(ROOT) else {out})
-    with opened(out) as one:
+    with open_input(out) as one:
         got = bytes(source.whole(one).buffer)
     assert got == wanted("scatter_nd").tobytes()
 
@@ -135,7 +135,7 @@ def test_tasks_of_a_killed_worker_run_again(
     done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
     assert workers.done()
     done(operator, ".zarr", "out.zarr", **CHUNKS[operator])
-    assert same(load("out.zarr"), wanted(operator))
+    assert bits_equal(load("out.zarr"), wanted(operator))
     assert objects(s3, "out.zarr") == {
         str(path.relative_to("out.zarr")): path.read_bytes()
         for path in Path("out.zarr").rglob("*")
@@ -151,7 +151,7 @@ def test_a_store_that_throttles_slows_a_run_down(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
     options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
-    with bucket.throttled(rate=10, burst=10) as counts:
+    with bucket.throttle_requests(rate=10, burst=10) as counts:
         result = done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
     assert len(result.warnings) <= 1  # not one for each object
     done(operator, ".zarr", f"{ROOT}/one.zarr", **CHUNKS[operator])
@@ -289,7 +289,7 @@ def test_segments_of_a_killed_run_are_resumed(
     report = ndtool(*command, *arguments).json
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
     assert not [line for line in workers.notes() if "idx.zarr" in line]
-    with opened(out) as one:
+    with open_input(out) as one:
         assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
     assert tops(s3) == ({"out.zarr"} if out.startswith(ROOT) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
@@ -322,7 +322,7 @@ def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
             s3.put(str(path), path.read_bytes())
 
     def report() -> Any:
-        with opened(f"{ROOT}/idx.zarr") as one:
+        with open_input(f"{ROOT}/idx.zarr") as one:
             return one.fingerprint()
 
     before = report()
@@ -331,7 +331,7 @@ def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
     assert report() != before
     save(few=np.arange(3))
     s3.put("few.npy", Path("few.npy").read_bytes())
-    with opened(f"{ROOT}/few.npy") as one:
+    with open_input(f"{ROOT}/few.npy") as one:
         assert one.fingerprint()[1] == os.path.getsize("few.npy")
 
 

@@ -17,7 +17,7 @@ import pytest
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAMPLES, same
+from strategies import EXAMPLES, bits_equal
 from test_cluster_faults import IMPATIENT, PRELOAD, Site, wait_for
 from twoworkers import two_workers
 
@@ -149,7 +149,7 @@ def test_complete_segments_are_not_recomputed(
     assert {phase: done[phase] + taken.get(phase, 0) for phase in done | taken} == report["plan"][
         "tasks"
     ]
-    assert same(np.load("out.npy"), wanted(command))
+    assert bits_equal(np.load("out.npy"), wanted(command))
     assert set(os.listdir()) - before == {"out.npy"}
 
 
@@ -159,7 +159,7 @@ def test_in_place(inputs: Path, started: Workers) -> None:
     started.kill(call, "sweep", "-o", "data.npy")
     ran = ndtool(*call, "-o", "data.npy", "--scheduler", started.address, "--resume", "--json")
     assert (ran.status, ran.json["resumed"]) == (0, {"split": 7})
-    assert same(np.load("data.npy"), reference.scatter_nd(*arrays, reduction="max"))
+    assert bits_equal(np.load("data.npy"), reference.scatter_nd(*arrays, reduction="max"))
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
@@ -169,7 +169,7 @@ def test_a_run_may_be_killed_again_and_again(inputs: Path, started: Workers) -> 
     started.kill(GATHER, "replay", "-o", "out.npy", "--resume")
     assert again(GATHER, started)["resumed"] == {"split": 7, "sweep": 7}
     assert started.begun() == {"replay": 7}
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def test_indices_out_of_bounds_raise_the_usual_error(inputs: Path, started: Workers) -> None:
@@ -180,7 +180,7 @@ def test_indices_out_of_bounds_raise_the_usual_error(inputs: Path, started: Work
         2,
         -513,
     )
-    assert same(np.load("out.npy"), wanted(DROPPED))
+    assert bits_equal(np.load("out.npy"), wanted(DROPPED))
     started.kill(BAD, "split", "-o", "out.npy")
     with pytest.raises(BoundsError, match=r"2 of 30000 index tuples\n  --> bad.npy\[3, 0\] = -513"):
         files.gather_nd("data.npy", "bad.npy", out="x.npy", scheduler=started.client, resume=True)
@@ -256,7 +256,7 @@ def test_any_existing_part_suffices(killed: Killed, data: st.DataObject) -> None
     assert killed.resume().resumed == 7 - torn["split"] + 2 - torn["sweep"]
     done = killed.workers.begun()
     assert (done["split"], done["sweep"]) == (torn["split"], 5 + torn["sweep"])
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
 
@@ -286,7 +286,7 @@ def test_a_malformed_trailer(left: Killed) -> None:
         whole = path.read_bytes()
         path.write_bytes(whole[: -resume.NOTE] + end.ljust(resume.NOTE))
     assert left.resume().resumed == 4 + 2
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def touched(name: str) -> Callable[[], None]:
@@ -305,7 +305,7 @@ def test_inputs_that_changed(left: Killed, name: str) -> None:
         back()
     reason = f"nothing is resumed: {os.getcwd()}/{name} has changed"
     assert (result.resumed, result.warnings) == (0, (reason,))
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
 
@@ -333,7 +333,7 @@ def test_another_call(left: Killed, options: dict[str, Any], reason: str) -> Non
     left.copy()
     result = left.resume(**options)
     assert result.warnings == (f"nothing is resumed: {reason}",)
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
 
@@ -344,7 +344,7 @@ def test_less_memory(left: Killed) -> None:
     manifest.write_text(json.dumps(report))
     result = left.resume(memory=1 << 20)
     assert result.warnings[0].endswith("'s tasks need more memory, or other chunks of the output")
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
 
@@ -353,7 +353,7 @@ def test_other_chunks_of_the_output(left: Killed) -> None:
     left.copy()
     result = left.resume(out="out.zarr", chunks=(1000,))
     assert (result.resumed, len(result.warnings)) == (0, 1)
-    assert same(zarr.open_array("out.zarr")[...], wanted(GATHER))
+    assert bits_equal(zarr.open_array("out.zarr")[...], wanted(GATHER))
     shutil.rmtree("out.zarr")
 
 
@@ -374,7 +374,7 @@ def test_workers_without_a_usable_directory(left: Killed, monkeypatch: pytest.Mo
     left.copy()
     monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
     assert left.resume(scheduler=None, workers=1).resumed == 9
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
     assert os.listdir("spill") == []
 
 
@@ -412,7 +412,7 @@ def test_a_folder_removed_before_it_is_locked(
 
     monkeypatch.setattr(spillfiles, "reopen", late)
     assert left.resume().resumed == 0
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def test_a_dry_run_allocates_nothing(left: Killed) -> None:
@@ -424,7 +424,7 @@ def test_a_dry_run_allocates_nothing(left: Killed) -> None:
     assert sorted(pieces.iterdir()) == before
     ran = ndtool(*GATHER, *arguments, "--resume")
     assert (ran.status, ran.err) == (0, "resumed: 7 of 7 split tasks, 2 of 7 sweep tasks\n")
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def test_data_of_too_many_files_to_fingerprint(
@@ -437,7 +437,7 @@ def test_data_of_too_many_files_to_fingerprint(
     monkeypatch.setattr(resume, "LISTED", 0)
     assert left.resume().resumed == 7
     assert left.workers.begun() == {"sweep": 7, "replay": 7}
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def test_an_input_without_a_fingerprint(left: Killed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +446,7 @@ def test_an_input_without_a_fingerprint(left: Killed, monkeypatch: pytest.Monkey
     result = left.resume()
     assert result.resumed == 0
     assert result.warnings[0].endswith("/idx.npy cannot be detected")
-    assert same(np.load("out.npy"), wanted(GATHER))
+    assert bits_equal(np.load("out.npy"), wanted(GATHER))
 
 
 def test_data_that_cannot_be_resumed_are_removed(
@@ -466,7 +466,7 @@ def test_indices_that_are_written_out(inputs: Path, started: Workers) -> None:
     call = ("gather", "data.npy", "[5, 7, -1]")
     started.kill(call, "replay", "-o", "out.npy", tasks=1)
     assert again(call, started)["resumed"]["split"] == 1
-    assert same(np.load("out.npy"), np.load("data.npy")[[5, 7, -1]])
+    assert bits_equal(np.load("out.npy"), np.load("data.npy")[[5, 7, -1]])
 
 
 def test_an_input_that_changes_during_the_run(
@@ -514,7 +514,7 @@ def test_a_run_that_loses_its_workers_can_be_resumed(
         site.worker("--no-nanny")
         ran = ndtool(*SCATTER, *arguments[:-1], "--json")
         assert (ran.status, ran.json["resumed"]) == (0, {"split": 4})
-        assert same(np.load("out.npy"), wanted(SCATTER))
+        assert bits_equal(np.load("out.npy"), wanted(SCATTER))
         assert not [name for name in os.listdir() if name.startswith(".")]
     finally:
         site.end()

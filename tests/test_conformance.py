@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import environment
-from limits import failing
+from limits import fail_with
 from messages import message, model, tensor
-from npyfile import ARRAY, npy, with_header
-from outputs import PROGRAM, checked, fill, metadata_of, opened, written
+from npyfile import ARRAY, npy, npy_with_header
+from outputs import PROGRAM, fill, metadata_of, open_sink, preserved_in_dry_run, temporary_sink
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import source
@@ -60,7 +60,7 @@ LITTLE = 4 << 20  # bytes of memory, whatever a header declares
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(workdir: Path, check_files_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, TOY))
     return workdir
 
@@ -220,10 +220,10 @@ class Maker(NamedTuple):
 
 
 MAKERS = {
-    "npy": Maker(npy, with_header(CLAIM), True),
-    "npy of Fortran": Maker(lambda a: npy(np.array(a, order="F")), with_header(CLAIM), True),
-    "npz": Maker(lambda a: zipped(npy(a), 0), zipped(with_header(CLAIM), 0)),
-    "npz deflated": Maker(lambda a: zipped(npy(a), 8), zipped(with_header(CLAIM), 8)),
+    "npy": Maker(npy, npy_with_header(CLAIM), True),
+    "npy of Fortran": Maker(lambda a: npy(np.array(a, order="F")), npy_with_header(CLAIM), True),
+    "npz": Maker(lambda a: zipped(npy(a), 0), zipped(npy_with_header(CLAIM), 0)),
+    "npz deflated": Maker(lambda a: zipped(npy(a), 8), zipped(npy_with_header(CLAIM), 8)),
     "safetensors": Maker(
         tensors,
         with_tensors(
@@ -555,7 +555,7 @@ def old_file(target: str) -> Any:
 @pytest.mark.parametrize("settings", ["reversed", "whole"])
 def test_round_trip_of_outputs(target: str, settings: str) -> None:
     for array in fitting(target):
-        with written(target, array) as out:
+        with temporary_sink(target, array) as out:
             assert (out.metadata.dtype, out.metadata.shape) == metadata_of(array)[:2]
             assert not out.streamed
             if settings == "whole":
@@ -570,7 +570,7 @@ def test_round_trip_of_outputs(target: str, settings: str) -> None:
 @targets_and_stores
 def test_an_output_is_zero_before_it_is_written(target: str) -> None:
     """Required for chunks of a store; a mapped file is complete without."""
-    with written(target) as out:
+    with temporary_sink(target) as out:
         if ".zarr" in target:
             with pytest.raises(ValueError, match="only 0 of 1 chunks were written"):
                 sinks.commit(out)
@@ -583,7 +583,7 @@ def test_an_output_is_zero_before_it_is_written(target: str) -> None:
 def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
     old, path = old_file(target), target.partition(":")[0]
     for ends in ("aborted", "committed"):
-        out = opened(target, ARRAY + 1)
+        out = open_sink(target, ARRAY + 1)
         write_reversed(out, ARRAY + 1)
         assert found(path) == old
         if ends == "committed":
@@ -601,11 +601,11 @@ def test_a_disk_that_is_full_or_fails(
     way: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, path = old_file(target), target.partition(":")[0]
-    out = opened(target) if call == "pwrite later" else None
+    out = open_sink(target) if call == "pwrite later" else None
     with monkeypatch.context() as patch:
-        patch.setattr(os, call.removesuffix(" later"), failing(code))
+        patch.setattr(os, call.removesuffix(" later"), fail_with(code))
         kind = ResourceError if code == errno.ENOSPC else OutputError
-        act = partial(opened, target) if out is None else partial(write_reversed, out, ARRAY)
+        act = partial(open_sink, target) if out is None else partial(write_reversed, out, ARRAY)
         with pytest.raises(kind, match=f"^{path}: "):
             act()
     if out is not None:
@@ -617,12 +617,12 @@ def test_a_disk_that_is_full_or_fails(
 @targets_and_stores
 def test_no_clobber(way: str, target: str) -> None:
     old, path = old_file(target), target.partition(":")[0]
-    for refuse in (opened, checked):
+    for refuse in (open_sink, preserved_in_dry_run):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
             refuse(target, clobber=False)
     assert found(path) == old
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-    with written(target, clobber=False) as out:
+    with temporary_sink(target, clobber=False) as out:
         old = old_file(target)  # another process was faster
         fill(out, ARRAY, "map")
         with pytest.raises(OutputError, match=r"exists and|was created by another"):

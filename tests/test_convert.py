@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory import peak
-from npyfile import npy, sparse
-from outputs import checked
+from memory import peak_megabytes
+from npyfile import npy, write_sparse
+from outputs import preserved_in_dry_run
 
 from ndtool.errors import OutputError
 from ndtool.runs import convert
@@ -24,7 +24,7 @@ TARGETS = ("b.npy", "b.npz", "b.npz:x", "b.safetensors", "b.safetensors:x")
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     return workdir
 
 
@@ -109,12 +109,12 @@ def test_a_file_onto_itself() -> None:
 @pytest.mark.parametrize("target", ["h.npy", "h.npz", "h.npz:x", "-"])
 def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
     safetensors.numpy.save_file({"h": HALF}, "h.safetensors")
-    before = state(Path())
+    before = snapshot(Path())
     ran = ndtool("convert", "h.safetensors", target)
     assert (ran.status, ran.out) == (4, b"")
     assert "its format does not know bfloat16, which would be stored as V2" in ran.err
     assert "--as-void stores it as V2, and --dtype bfloat16 reads that" in ran.err
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
     ran = ndtool("convert", "h.safetensors", target, "--as-void")
     assert (ran.status, ran.err) == (0, "")
     if target == "-":
@@ -170,10 +170,10 @@ def test_messages_of_the_reporter() -> None:
 
 def test_at_a_terminal() -> None:
     save(a=DATA)
-    ran = at_terminal(*NDTOOL, "convert", "a.npy", "b.npy")
+    ran = run_in_terminal(*NDTOOL, "convert", "a.npy", "b.npy")
     assert ran.status == 0
     assert ran.screen.startswith("wrote b.npy: float32[4,6], 96 bytes in ")
-    ran = at_terminal(*NDTOOL, "convert", "a.npy", "-")
+    ran = run_in_terminal(*NDTOOL, "convert", "a.npy", "-")
     assert ran.status == 2
     assert "standard output is a terminal" in ran.screen
 
@@ -192,11 +192,11 @@ def test_at_a_terminal() -> None:
 )
 def test_refused_arguments(arguments: tuple[str, ...], status: int, why: str) -> None:
     save(a=DATA)
-    before = state(Path())
+    before = snapshot(Path())
     ran = ndtool("convert", *arguments)
     assert ran.status == status
     assert why in ran.err
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 def test_standard_output_that_is_the_input() -> None:
@@ -211,12 +211,12 @@ def test_standard_output_that_is_the_input() -> None:
 def ndtool_onto(fd: int) -> Any:
     import subprocess
 
-    from command import Ran, environment
+    from command import Completed, environment
 
     ran = subprocess.run(
         [*NDTOOL, "convert", "a.npy", "-"], stdout=fd, stderr=subprocess.PIPE, env=environment()
     )
-    return Ran(ran.returncode, b"", ran.stderr.decode())
+    return Completed(ran.returncode, b"", ran.stderr.decode())
 
 
 def test_a_source_that_changes_meanwhile() -> None:
@@ -226,15 +226,15 @@ def test_a_source_that_changes_meanwhile() -> None:
         with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
             conversion.run()
     assert not Path("b.npy").exists()
-    assert checked("b.npy") is None
+    assert preserved_in_dry_run("b.npy") is None
 
 
 @pytest.mark.slow("a conversion takes memory by its chunks, not by its array")
 @pytest.mark.parametrize("target", ["b.npy", "b.safetensors"])
 @pytest.mark.parametrize("fortran", [False, True])
 def test_memory(target: str, fortran: bool) -> None:
-    sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
-    assert peak("convert", "a.npy", target) < 64
+    write_sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
+    assert peak_megabytes("convert", "a.npy", target) < 64
     assert os.path.getsize(target) > 1 << 28
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from strategies import ARITHMETIC, reductions_of, same
+from strategies import ARITHMETIC, bits_equal, reductions_of
 from test_determinism import TEAMS, spy
 
 import ndtool
@@ -64,7 +64,7 @@ def test_an_identity_changes_nothing_on_either_side(dtype: np.dtype, reduction: 
     identities = neutral.repeat(len(values))
     everywhere = np.arange(len(values))[:, None]
     for data, updates in ((values, identities), (identities, values)):
-        assert same(ndtool.scatter_nd(data, everywhere, updates, reduction), values)
+        assert bits_equal(ndtool.scatter_nd(data, everywhere, updates, reduction), values)
 
 
 @EACH
@@ -83,7 +83,7 @@ def test_the_bits_of_one_thread(
                 work = data.copy()
                 out = work if in_place else None
                 got = ndtool.scatter_nd(work, indices, updates, reduction, out=out, threads=threads)
-                assert same(got, one), (slots, run, threads)
+                assert bits_equal(got, one), (slots, run, threads)
                 assert taken
                 taken.clear()
 
@@ -95,7 +95,7 @@ def test_elements_of_the_only_line(taken: list[str]) -> None:
     expected = data[:99].copy()
     np.add.at(expected, indices, updates)
     result = ndtool.scatter_elements(data[:99], indices, updates, 0, "add", threads=3)
-    assert same(result, expected)
+    assert bits_equal(result, expected)
     assert taken
 
 
@@ -109,7 +109,7 @@ def test_a_bad_index_changes_nothing(
     for threads in (2, 3):
         with pytest.raises(BoundsError, match="= 7"):
             ndtool.scatter_nd(data, indices, updates, "add", out=data, threads=threads)
-        assert same(data, np.arange(7))
+        assert bits_equal(data, np.arange(7))
     assert taken
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import bucket
 import numpy as np
 import pytest
-from bucket import Bucket, Counted
+from bucket import Bucket, RequestCounts
 from command import ndtool, save
 from toy_executor import Toy
 
@@ -37,9 +37,9 @@ class Once(Toy):
 
 
 @pytest.fixture
-def stores(s3: Bucket, workdir: Path) -> Iterator[Counted]:
+def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
     """Put arrays in chunks into the bucket, of which blocks of tuples divide some."""
-    with bucket.counted() as found:
+    with bucket.count_requests() as found:
         put(s3)
         found.requests.clear()
         found.nbytes.clear()
@@ -101,7 +101,7 @@ def test_the_store_counts_the_planned_requests(
     options: dict[str, Any],
     levels: int,
     object_bytes: int,
-    stores: Counted,
+    stores: RequestCounts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(spillfiles, "OBJECT_BYTES", object_bytes)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bits import agree
-from strategies import ARITHMETIC, Array, combinations_of, random_values, same
+from bits import results_match
+from strategies import ARITHMETIC, Array, all_reduction_options, bits_equal, random_values
 from test_large import expected_scatter
 from thresholds import lowered
 
@@ -17,7 +17,7 @@ SLOTS = 60
 
 def counted(dtype: np.dtype) -> list[dict[str, Any]]:
     """Return the combinations that need to know which elements have updates, or how many."""
-    every = combinations_of(dtype)
+    every = all_reduction_options(dtype)
     return [c for c in every if c["reduction"] == "mean" or len(c) > 1]
 
 
@@ -37,7 +37,7 @@ def test_many_updates_of_few_elements(dtype: np.dtype, slots: int) -> None:
         expected = expected_scatter(data, places, updates, **combination)
         for code in ("i8", "<i4"):
             actual = ndtool.scatter(data, places.astype(code), updates, **combination)
-            assert agree(actual, expected, combination["reduction"]), (combination, code)
+            assert results_match(actual, expected, combination["reduction"]), (combination, code)
 
 
 @pytest.mark.parametrize("repeated", [0, 1 << 30], ids=["counted", "marked"])
@@ -55,7 +55,7 @@ def test_elements_are_marked_or_counted_first(
                 updates = rng.integers(-9, 9, updates.shape).astype(item)
             expected = expected_scatter(data, places, updates, **combination)
             actual = ndtool.scatter(data, places, updates, **combination)
-            assert agree(actual, expected, combination["reduction"]), combination
+            assert results_match(actual, expected, combination["reduction"]), combination
 
 
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
@@ -70,7 +70,7 @@ def test_slices_are_divided_after_their_last_update(width: int) -> None:
         for tables in ((), ({(tuning, "SMALL_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
             with lowered(*tables):
                 actual = ndtool.scatter(data, rows, updates, **combination, threads=3)
-            assert agree(actual, expected, combination["reduction"]), combination
+            assert results_match(actual, expected, combination["reduction"]), combination
 
 
 @pytest.mark.parametrize("special", [False, True], ids=["numbers", "NaNs"])
@@ -86,9 +86,9 @@ def test_dropped_updates_of_elements_that_all_have_some(dtype: str, special: boo
     for combination in counted(item):
         expected = ndtool.scatter(data, places[valid], updates[valid], **combination)
         actual = ndtool.scatter(data, places, updates, **combination, out_of_bounds="drop")
-        assert same(actual, expected), combination
+        assert bits_equal(actual, expected), combination
         padded = ndtool.scatter(data, places, updates, **combination, pad=SLOTS)
-        assert same(padded, expected), combination
+        assert bits_equal(padded, expected), combination
 
 
 def test_means_of_a_small_call_in_which_all_elements_have_updates() -> None:
@@ -122,4 +122,4 @@ def test_dropped_updates_of_long_slices_in_batches(
             expected = ndtool.scatter_nd(
                 data[one], indices[one][valid], updates[one][valid], **combination
             )
-            assert same(actual[one], expected), (name, one)
+            assert bits_equal(actual[one], expected), (name, one)

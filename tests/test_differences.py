@@ -8,10 +8,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save
+from command import NDTOOL, ndtool, run_in_terminal, save
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import EVERY, Array, Case, indices_for, random_values, seeds
+from strategies import ALL_DTYPES, Array, Case, indices_for, random_values, seeds
 from test_properties import call, many
 
 import ndtool as ndtool_package
@@ -115,7 +115,7 @@ def scatters(draw: st.DrawFn) -> Case:
     rows = draw(st.lists(lengths, max_size=2))
     reduction = draw(st.sampled_from(("none", "add", "sub", "mul", "max", "min")))
     # NumPy's copies of records drop the padding between fields.
-    plain = [dtype for dtype in EVERY if dtype.names is None]
+    plain = [dtype for dtype in ALL_DTYPES if dtype.names is None]
     dtype = draw(st.sampled_from(plain if reduction == "none" else EXACT))
     rng = np.random.default_rng(draw(seeds))
     data = random_values(rng, dtype, tuple(shape))
@@ -324,7 +324,7 @@ def test_within_some_ulps(workdir: Path) -> None:
     one = ndtool(*run, "--within", "3", "--json").json
     assert (one["verified"], one["different"], one["within"]) == (True, 2, 3)
     assert (one["largest"]["ulps"], one["first"]["position"]) == (3, [3])
-    screen = at_terminal(*NDTOOL, *run, "--within", "4").screen
+    screen = run_in_terminal(*NDTOOL, *run, "--within", "4").screen
     assert screen.startswith(
         "verified out.npy: float32[8], within 4 ulp, 2 elements with other bits\nulps apart"
     )
@@ -346,7 +346,7 @@ def test_lost_and_doubled_updates_within_some_ulps_are_counted(workdir: Path) ->
     one = ndtool(*RUN, "--within", "2", "--json").json
     assert (one["verified"], one["different"], one["within"]) == (True, 2, 2)
     assert (one["examined"], one["lost_updates"], one["doubled_updates"]) == (2, 1, 1)
-    screen = at_terminal(*NDTOOL, *RUN, "--within", "2").screen
+    screen = run_in_terminal(*NDTOOL, *RUN, "--within", "2").screen
     assert "2 of 2 are off by exactly one update: 1 lost one, 1 applied one twice" in screen
     beyond = ndtool(*RUN, "--within", "1")
     assert beyond.status == 8
@@ -437,7 +437,7 @@ def test_a_bool_in_other_bits_is_a_difference(workdir: Path) -> None:
 @pytest.mark.parametrize("columns", [60, 200])
 def test_a_terminal_is_as_wide_as_it_is(columns: int, workdir: Path) -> None:
     without_updates(workdir)
-    ran = at_terminal(*NDTOOL, *RUN, columns=columns, env={"TERM": "dumb"})
+    ran = run_in_terminal(*NDTOOL, *RUN, columns=columns, env={"TERM": "dumb"})
     lines = ran.screen.splitlines()
     assert max(map(len, lines)) <= max(columns, 61)
     assert "exactly" in ran.screen

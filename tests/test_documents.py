@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bucket
 import pytest
-from command import FIXTURES, at_terminal, environment, execute
+from command import FIXTURES, environment, execute, run_in_terminal
 
 import ndtool
 from ndtool.cli.program import program
@@ -58,7 +58,7 @@ def play(block, folder):
     # preserves $? of the last command
     lines = [f"(s=$?; printf '@@@\\n'; exit $s)\n{command}\n" for command, _ in commands(block)]
     env = {"PATH": programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
-    ran = at_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
+    ran = run_in_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
     return ran.screen.split(MARK)[1:]
 
 
@@ -246,9 +246,9 @@ if __name__ == "__main__":  # write the actual output into the documents; review
         same = timeless(new) == timeless(block)
         return match[0] if same else f"```console\n{new}```"
 
-    with bucket.serving() as server:
+    with bucket.run_server() as server:
         stock(server)
-        for name, value in bucket.settings(server.endpoint).items():
+        for name, value in bucket.client_environment(server.endpoint).items():
             os.environ.update({name: value} if value else {})
         for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
             path.write_text(SESSION.sub(replaced, path.read_text("utf-8")), "utf-8")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
-from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
+from command import ndtool, save, snapshot
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, small_disk
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 STORES = ["out.zarr", "old.zarr:new"]
@@ -43,7 +43,7 @@ def inputs(workdir: Path) -> Path:
 @pytest.fixture
 def disk(inputs: Path) -> Iterator[Path]:
     """Yield a folder on a disk of a megabyte."""
-    with disk_of_a_megabyte(inputs / "disk") as folder:
+    with small_disk(inputs / "disk") as folder:
         yield folder
 
 
@@ -72,12 +72,12 @@ def refused(
     call: tuple[object, ...], status: int, message: str, folder: Path, **options: Any
 ) -> None:
     """Check that a dry run and a run of the same call raise equal errors, and change nothing."""
-    before = state(folder), sorted(os.listdir(folder))
+    before = snapshot(folder), sorted(os.listdir(folder))
     dry, run = (ndtool(*call, *more, **options) for more in (("--dry-run",), ()))
     assert message in run.err
     assert (dry.status, dry.out, dry.err) == (run.status, run.out, run.err)
     assert (dry.status, dry.out) == (status, b"")
-    assert (state(folder), sorted(os.listdir(folder))) == before
+    assert (snapshot(folder), sorted(os.listdir(folder))) == before
 
 
 @pytest.mark.parametrize("operator", RUNS)
@@ -126,7 +126,7 @@ def test_limits_on_the_size_of_files(output: str, inputs: Path) -> None:
     needs(output)
     put_old(".")
     more = ("--codec", "none", "--chunks", "4,65536") if ".zarr" in output else ()
-    message, apply = "more than the limit on file sizes", limited(FSIZE=100_000)
+    message, apply = "more than the limit on file sizes", limit_resources(FSIZE=100_000)
     refused(command("gather-nd", output, *more), 6, message, inputs, preexec_fn=apply)
 
 
@@ -134,14 +134,14 @@ def test_limits_on_the_size_of_files(output: str, inputs: Path) -> None:
 def test_few_descriptors(output: str, inputs: Path) -> None:
     put_old(".")
     call, message = command("gather-nd", output), "Too many open files"
-    refused(call, 6, message, inputs, preexec_fn=limited(NOFILE=7))
+    refused(call, 6, message, inputs, preexec_fn=limit_resources(NOFILE=7))
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.npz"])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_little_memory(output: str, inputs: Path) -> None:
     save(data=np.zeros((2, 1 << 23)), along=np.zeros((2, 1 << 23), "i1"))
-    call, apply = command("gather-elements", output), limited(AS=256 << 20)
+    call, apply = command("gather-elements", output), limit_resources(AS=256 << 20)
     refused(call, 6, "Cannot allocate memory", inputs, preexec_fn=apply)
 
 
@@ -153,7 +153,7 @@ def test_folders_that_take_no_file(output: str, inputs: Path) -> None:
     for folder in ("closed", *map(str, Path("closed").glob("*.zarr"))):
         os.chmod(folder, 0o555)
     call = command("gather-nd", f"closed/{output}")
-    refused(call, 7, "Permission denied", inputs, preexec_fn=without_overrides)
+    refused(call, 7, "Permission denied", inputs, preexec_fn=drop_root_capabilities)
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.npz", "out.zarr"])
@@ -167,7 +167,7 @@ def test_folders_that_were_removed_or_cannot_be_synced(
     if more and output != "out.zarr":
         call = command("gather-nd", f"blind/{output}", *more)
         dry, run = (
-            ndtool(*call, *dry, preexec_fn=without_overrides) for dry in (("--dry-run",), ())
+            ndtool(*call, *dry, preexec_fn=drop_root_capabilities) for dry in (("--dry-run",), ())
         )
         assert (dry.status, dry.err) == (run.status, run.err) == (7, run.err)
 
@@ -185,7 +185,7 @@ def test_streams(inputs: Path) -> None:
     os.mkfifo("open")
     refused(
         command("gather-nd", "closed"), 7, "Permission denied", inputs,
-        preexec_fn=without_overrides,
+        preexec_fn=drop_root_capabilities,
     )  # fmt: skip
     assert ndtool(*command("gather-nd", "open", "--dry-run"), timeout=60).status == 0  # no reader
     refused(command("gather-nd", "-"), 7, "closed", inputs, preexec_fn=lambda: os.close(1))
@@ -289,14 +289,14 @@ def test_nothing_is_left(inputs: Path) -> None:
     from ndtool.runs.request import Request
 
     put_old(".")
-    before = state(inputs), sorted(os.listdir())
+    before = snapshot(inputs), sorted(os.listdir())
     for output in (*FORMATS, *(STORES if has_zarr() else ()), "-"):
         for operator, roles in RUNS.items():
             data, indices, updates = (*(f"{name}.npy" for name in roles), None)[:3]
             call = operator.replace("-", "_")
             with OpenCall(Request(call, str(data), str(indices), updates, output)) as job:
                 rehearsed(job)
-        assert (state(inputs), sorted(os.listdir())) == before
+        assert (snapshot(inputs), sorted(os.listdir())) == before
 
 
 def named(words: str) -> str:
@@ -313,7 +313,7 @@ def test_workers_that_do_not_see_a_folder(
     pytest.importorskip("distributed", exc_type=ImportError)
     needs(output)
     unshare = shutil.which("unshare")
-    if not ROOT or unshare is None:
+    if not IS_ROOT or unshare is None:
         pytest.skip("a file system of its own needs the right to mount one")
     from test_cluster_faults import Site
 

@@ -12,16 +12,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, environment, ndtool, save, state
+from command import NDTOOL, environment, ndtool, run_in_terminal, save, snapshot
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import (
     Array,
     Case,
+    bits_equal,
     gather_cases,
     gather_elements_cases,
     gather_nd_cases,
-    same,
     scatter_elements_cases,
     scatter_nd_cases,
 )
@@ -248,7 +248,7 @@ def test_our_calls_of_numpy_are_the_operators(case: Case) -> None:
         first = case.arguments.get("duplicates") == "first"
         assert empty or first or reduction == "mean" or not include_self
         return
-    assert same(np.asarray(answer), expected)
+    assert bits_equal(np.asarray(answer), expected)
 
 
 @pytest.mark.skipif("onnx" not in INSTALLED, reason="onnx is one of the two engines")
@@ -257,7 +257,7 @@ def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
     np.save("data.npy", np.asfortranarray(data.astype(">f4")))
     np.savez("idx.npz", idx=RNG.integers(-7, 7, (1, 9, 1)))
     np.savez_compressed("upd.npz", upd=RNG.random((1, 9, 5)).astype(">f4"))
-    before = state(workdir)
+    before = snapshot(workdir)
     names = ("scatter_nd", "data.npy", "idx.npz", "upd.npz", None, Attributes(reduction="mul"))
     reports = engines.verify(Request(*names), ("numpy", "onnx"), EngineSettings(), quiet).reports
     assert [(one.engine, one.threads, one.result) for one in reports] == [
@@ -268,7 +268,7 @@ def test_inputs_of_any_kind_reach_an_engine(workdir: Path) -> None:
     literal = Request("gather_nd", "data.npy", "[[3, -1], [-9, 0]]")
     (report,) = engines.verify(literal, ("numpy",), EngineSettings(), quiet).reports
     assert report.result == "same"
-    assert state(workdir).keys() == before.keys()
+    assert snapshot(workdir).keys() == before.keys()
 
 
 def test_a_scalar_is_an_update() -> None:
@@ -557,7 +557,7 @@ def test_no_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_fits_the_terminal(fake: Any, columns: int) -> None:
     save(idx=np.array([4, 3, 3]))
     fake("raise ValueError('a word ' * 20)")
-    ran = at_terminal(
+    ran = run_in_terminal(
         *NDTOOL, "verify", "gather-elements", "data.npy", "idx.npy", "--against", "torch,numpy",
         columns=columns, stderr=False,
     )  # fmt: skip

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from command import save, state
+from command import save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Case, cases, opaque, same
+from strategies import Case, bits_equal, cases, void_view
 from toy_executor import Toy
 
 from ndtool import files
@@ -47,7 +47,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
     case: Case, budget: int, seed: int, levels: int, reach: int
 ) -> None:
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
     with OpenCall(Request(case.operator, *roles, attributes=attributes), sources) as call:
         rows = rows_of(call.inference)
@@ -60,7 +60,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
         with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):
             assert list(execution.run(call, cut, sink, silent, refuse))
         got = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
-    assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+    assert bits_equal(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
 @pytest.fixture
@@ -77,14 +77,14 @@ def folder(workdir: Path) -> Path:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_another_cluster_gives_the_bits_of_the_reference(folder: Path, seed: int) -> None:
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, toy = state(folder), Toy(seed)
+    before, toy = snapshot(folder), Toy(seed)
     files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
     options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
     files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
-    assert same(np.load("gathered.npy"), reference.gather_nd(data, idx))
+    assert bits_equal(np.load("gathered.npy"), reference.gather_nd(data, idx))
     scattered = reference.scatter_nd(data, idx, upd, reduction="add")
-    assert same(np.load("scattered.npy"), scattered)
-    assert state(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert bits_equal(np.load("scattered.npy"), scattered)
+    assert snapshot(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
     assert toy.now() == sum(toy.attempt_results.values())
     assert len(toy.attempt_results) == 6
 
@@ -93,7 +93,7 @@ def test_a_cluster_takes_no_index_tuples(folder: Path) -> None:
     data, none = np.load("data.npy"), np.zeros((0, 1), np.int64)
     save(none=none, rows=data[:0])
     files.scatter_nd("data.npy", "none.npy", "rows.npy", out="out.npy", scheduler=Toy(1))
-    assert same(np.load("out.npy"), data)
+    assert bits_equal(np.load("out.npy"), data)
     assert files.gather_nd("data.npy", "none.npy", out="out.npy", scheduler=Toy(1)).nbytes == 0
 
 
@@ -102,10 +102,10 @@ def test_a_bad_index_leaves_nothing_on_another_cluster(folder: Path, seed: int) 
     idx = np.load("idx.npy")
     idx[9999, 1], idx[19_999, 0] = 256, -9000
     save(idx=idx)
-    before = state(folder)
+    before = snapshot(folder)
     with pytest.raises(BoundsError, match=r"2 of 20000 index tuples\n  --> idx.npy\[9999, 1\]"):
         files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=Toy(seed))
-    assert state(folder) == before
+    assert snapshot(folder) == before
 
 
 def numbered(phase: str, number: int) -> int:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
+from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw_bytes
 from test_properties import call, described, many
 
 from ndtool.analysis import explain, records, tuples, typed
@@ -46,7 +46,7 @@ def flat(name: str, array: Array) -> Flat:
     plain = array.dtype.names is None
     dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return Flat(name, metadata, ByteRange(memoryview(raw(array))))
+    return Flat(name, metadata, ByteRange(memoryview(raw_bytes(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:
@@ -86,7 +86,7 @@ def updates_of(
 def bits(one: Array | None) -> bytes:
     assert one is not None
     assert one.shape == ()
-    return raw(one)
+    return raw_bytes(one)
 
 
 def results(old: Array, updates: Iterable[Array], arguments: dict[str, Any]) -> Iterator[Array]:
@@ -134,8 +134,8 @@ def test_an_explanation_equals_brute_force(
         ]
         (element,), (gone,) = explain.explain(job, [tuple(back)], [came], every)
     assert (element.at, gone.position) == (at, came)
-    assert bits(element.value) == raw(expected[(*at, ...)])
-    assert bits(gone.value) == raw(data[(*came, ...)])
+    assert bits(element.value) == raw_bytes(expected[(*at, ...)])
+    assert bits(gone.value) == raw_bytes(data[(*came, ...)])
     if len(case.arrays) == 2:
         check_gather(case, element, gone, every)
     else:
@@ -174,12 +174,12 @@ def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, ev
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
     old, found = data[(*element.at, ...)], list(updates_of(case, element.at))
-    steps = [(element.at, None, (), raw(old), raw(old))]
+    steps = [(element.at, None, (), raw_bytes(old), raw_bytes(old))]
     taken = [updates[(*at, ...)] for _, at in found]
     after = results(old, taken, case.arguments)
     for (where, at), update, result in zip(found, taken, after, strict=True):
         named = tuple(np.atleast_1d(indices[where]).tolist())
-        steps.append((at, where, named, raw(update), raw(result)))
+        steps.append((at, where, named, raw_bytes(update), raw_bytes(result)))
     assert [
         (s.position, s.indices, s.stored, bits(s.value), bits(s.result)) for s in element.steps
     ] == [steps[0], *few(steps[1:], every)]
@@ -195,7 +195,7 @@ def test_running_values_have_the_padding_of_records() -> None:
     updates = random_values(np.random.default_rng(3), records, (50,))
     running = RunningValues(np.zeros(5, records), Combining.of(Attributes(reduction="none")))
     running.apply(np.arange(50) % 5, updates)
-    assert raw(running.values()) == raw(updates[45:])
+    assert raw_bytes(running.values()) == raw_bytes(updates[45:])
 
 
 def test_a_scatter_as_text() -> None:
@@ -467,7 +467,7 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     save(**{"rows-that-change": np.array([[800], [1], [-100]])})
     names = ("a-table-with-a-name.npy", "rows-that-change.npy", "updates-of-it.npy")
     run = (*NDTOOL, "explain", "scatter-nd", *names, "--reduction", "add", "--at", "800,1")
-    ran = at_terminal(*run, columns=columns)
+    ran = run_in_terminal(*run, columns=columns)
     assert ran.status == 0
     lines = ran.screen.splitlines()
     assert max(map(len, lines)) <= columns
@@ -478,7 +478,7 @@ def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
 def test_memory_depends_on_no_size(workdir: Path) -> None:
     count = 3_000_000
     save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
-    before = state(workdir)
+    before = snapshot(workdir)
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
     )
@@ -494,7 +494,7 @@ def test_memory_depends_on_no_size(workdir: Path) -> None:
         tracemalloc.stop()
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.slow("an explanation takes memory by its answer")
@@ -507,7 +507,7 @@ def test_memory_of_an_answer_depends_on_no_length(
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
-    before = state(workdir)
+    before = snapshot(workdir)
     files = ("data.npy", "idx.npy", "upd.npy")[: len(OPERATORS[operator].inputs)]
     scatters = operator == "scatter_nd"
     attributes = Attributes(reduction="add" if scatters else "none")
@@ -528,7 +528,7 @@ def test_memory_of_an_answer_depends_on_no_length(
     finally:
         tracemalloc.stop()
     assert size > 5 * count
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import save
-from strategies import same
+from strategies import bits_equal
 
 from ndtool import files
 from ndtool.analysis import stats
@@ -75,14 +75,14 @@ def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode
     reach = 300 if mode == "error" else 900
     indices = rng.integers(-reach, reach, (40, 50))
     expected = slowly(data, indices, updates, reduction, out_of_bounds=mode)
-    assert same(scatter_rows(data, indices, updates, reduction, mode), expected)
+    assert bits_equal(scatter_rows(data, indices, updates, reduction, mode), expected)
     save(data=data, idx=indices, upd=updates)
     named = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
     attributes = {"reduction": reduction}
     for memory in (None, 1 << 20):
         options: Any = {"out_of_bounds": mode, "memory": memory}
         files._run(ROWS.name, dict(named), attributes, "out.npy", options)
-        assert same(np.load("out.npy"), expected)
+        assert bits_equal(np.load("out.npy"), expected)
     given = {"reduction": reduction, "out_of_bounds": mode}
     assert files.verify(ROWS.name, *named.values(), "out.npy", **given).different == 0
 
@@ -126,7 +126,7 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
     for call in examples:
-        assert same(call(), reference.gather_nd(data, indices))
+        assert bits_equal(call(), reference.gather_nd(data, indices))
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
 

@@ -20,10 +20,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, state
-from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
-from npyfile import sparse
-from outputs import checked
+from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, small_disk
+from npyfile import write_sparse
+from outputs import preserved_in_dry_run
 
 from ndtool import __main__ as program
 from ndtool.arrays.source import Source
@@ -99,7 +99,7 @@ def faulty(calls: str, wrongs: str, unnamed: bool, run: tuple[str, ...]) -> Iter
 def put_back(before: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Restore the old output and return the new state; nothing else has changed."""
     Path("out.npy").write_bytes(OLD)
-    now = state(workdir)
+    now = snapshot(workdir)
     assert {**now, "out.npy": None} == {**before, "out.npy": None}
     return now
 
@@ -141,7 +141,7 @@ runs = pytest.mark.parametrize(
 def test_every_call_that_fails(
     run: tuple[str, ...], unnamed: bool, step: int, workdir: Path
 ) -> None:
-    before, reached = state(workdir), set()
+    before, reached = snapshot(workdir), set()
     run_to_disk = (*run, "--sync")
     often = ",".join(f"{call}/{step}" for call in ("open", "fstat", "pread", "close"))
     for call, wrong, number, status, expected_text in chain(
@@ -154,7 +154,7 @@ def test_every_call_that_fails(
             before = put_back(before, workdir)
             continue
         reached.add(call)
-        assert state(workdir) == before, where
+        assert snapshot(workdir) == before, where
         assert status in ((3, 6, 7) if wrong == "EIO" else (6, 7)), where
         assert expected_text.startswith("error: "), where
         assert expected_text.count("\n") == 1 + ("hint: --only replaces it" in expected_text), where
@@ -194,7 +194,7 @@ def test_failures_after_publication(unnamed: bool, workdir: Path) -> None:
 @methods
 @runs
 def test_a_signal_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, ended = state(workdir), 0
+    before, ended = snapshot(workdir), 0
     for call, _, number, status, expected_text in chain(
         faulty(f"{READING},{WRITING}", "SIGTERM", unnamed, run),
         faulty(WRITING, "SIGTERM+", unnamed, run),
@@ -203,7 +203,7 @@ def test_a_signal_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Pa
         assert expected_text == "", where
         if status in (143, -signal.SIGTERM):  # the latter before ndtool installs handlers
             ended += 1
-            assert state(workdir) == before, where
+            assert snapshot(workdir) == before, where
         else:  # too late: the file is published, or about to be
             assert status in (0, UNREACHED), where
             assert is_result(run), where
@@ -221,14 +221,14 @@ EACH = pytest.mark.slow("each signal that ends a run is handled in imports")
     ["SIGTERM", *(pytest.param(name, marks=EACH) for name in TERMFIRST if name != "SIGTERM")],
 )
 def test_a_signal_at_every_import(name: str, calls: str, workdir: Path) -> None:
-    before, ended = state(workdir), 0
+    before, ended = snapshot(workdir), 0
     for _, _, number, status, expected_text in faulty(calls, name, True, GATHER):
         where = (number, status, expected_text)
         assert expected_text == "", where
         assert status in (TERMFIRST[name], UNREACHED), where
         ended += status != UNREACHED
         before = before if status != UNREACHED else put_back(before, workdir)
-        assert state(workdir) == before, where
+        assert snapshot(workdir) == before, where
     assert ended > 10
 
 
@@ -252,11 +252,11 @@ def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, workdir: Pa
 
 @linux
 def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for name, status in TERMFIRST.items():
         ran = python(DROPPING.format(name=name, arguments=GATHER))
         assert (ran.status, ran.out, ran.err) == (status, b"", "")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 @pytest.mark.slow("a kill at any call leaves the old output or the new")
@@ -264,7 +264,7 @@ def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
 @methods
 @runs
 def test_death_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, killed = state(workdir), 0
+    before, killed = snapshot(workdir), 0
     for call, _, number, status, _ in chain(
         faulty(f"{READING},{WRITING}", "SIGKILL", unnamed, run),
         faulty(WRITING, "SIGKILL+", unnamed, run),
@@ -281,7 +281,7 @@ def test_death_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path)
         if Path("out.npy").read_bytes() != OLD:
             assert is_result(run), where
             before = put_back(before, workdir)
-        assert state(workdir) == before, where
+        assert snapshot(workdir) == before, where
     assert killed > 10
 
 
@@ -347,10 +347,10 @@ def test_an_input_that_changes(
     run = (*PIPED, "--threads", threads)
     process, rest = waiting_for([*(NDTOOL if unnamed else HIDDEN), *run])
     change()
-    before = state(workdir)
+    before = snapshot(workdir)
     out, err = process.communicate(rest)
     assert (process.returncode, out, err.decode()) == (7, b"", expected_text)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @linux
@@ -430,7 +430,7 @@ sys.exit(main())
 @pytest.fixture
 def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    with disk_of_a_megabyte(workdir / "small") as folder:
+    with small_disk(workdir / "small") as folder:
         yield folder
 
 
@@ -481,13 +481,13 @@ def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> 
 @linux
 @pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
 def test_few_descriptors(count: int, workdir: Path) -> None:
-    before = state(workdir)
-    ran = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
+    before = snapshot(workdir)
+    ran = ndtool(*SCATTER, "--threads", "4", preexec_fn=limit_resources(NOFILE=count))
     assert "Traceback" not in ran.err
     if ran.status:
         assert ran.status == 6
         assert "Too many open files" in ran.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
     else:
         assert is_result(SCATTER)
     assert ran.status == 6 or count > 7
@@ -500,18 +500,18 @@ def test_few_descriptors(count: int, workdir: Path) -> None:
     [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")],
     ids=["gather", "scatter", "to a pipe"],
 )
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_little_memory(run: tuple[str, ...], megabytes: int, workdir: Path) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     data[1] = 7
     save(data=data, upd=np.ones_like(data))
-    before = state(workdir)
-    ran = ndtool(*run, preexec_fn=limited(AS=megabytes << 20))
+    before = snapshot(workdir)
+    ran = ndtool(*run, preexec_fn=limit_resources(AS=megabytes << 20))
     if ran.status:
         assert ran.status == 6
         assert ran.err.startswith("error: ")
         assert "Traceback" not in ran.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
         assert megabytes < 4096  # each thread may reserve 72 MiB of address space
     else:
         result = np.load("out.npy" if "out.npy" in run else io.BytesIO(ran.out))
@@ -532,12 +532,12 @@ def test_an_import_that_ends_without_a_reason_lacks_memory(
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for run in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
-        ran = ndtool(*run, preexec_fn=limited(FSIZE=100_000))
+        ran = ndtool(*run, preexec_fn=limit_resources(FSIZE=100_000))
         assert (ran.status, ran.out) == (6, b"")
         assert "more than the limit on file sizes" in ran.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 @linux
@@ -550,7 +550,7 @@ def test_stacks_that_openmp_cannot_have(size: str) -> None:
 
 @linux
 def test_stacks_that_no_thread_can_have() -> None:
-    ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
+    ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limit_resources(STACK=1 << 50))
     assert (ran.status, ran.err) == (0, "")
     assert right()
 
@@ -571,9 +571,9 @@ sys.exit(__main__._run([*run, started]))
 """
 
 
-@pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
+@pytest.mark.skipif(not IS_ROOT, reason="root is needed to become someone without processes")
 @pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path) -> None:
     folder = workdir / "open"
     folder.mkdir()
@@ -651,7 +651,7 @@ def test_the_output_is_the_data(operator: str, number: int, workdir: Path) -> No
 def test_the_output_is_the_data_under_a_bind_mount(workdir: Path) -> None:
     os.mkdir("other")
     command = ["mount", "--bind", str(workdir), "other"]
-    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+    if not IS_ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
     try:
         assert ndtool(*GATHER[:-1], "other/data.npy").status == 0
@@ -662,14 +662,14 @@ def test_the_output_is_the_data_under_a_bind_mount(workdir: Path) -> None:
 
 @linux
 def test_standard_output_is_an_input(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for redirected in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
         name = "-" if "<d" in redirected else "data.npy"
         script = f'exec "$@" gather-nd {name} idx.npy {redirected}'
         ran = execute("bash", "-c", script, "bash", *NDTOOL)
         assert ran.status == 7
         assert "which is an input" in ran.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 def test_folders_that_take_no_file(workdir: Path) -> None:
@@ -678,7 +678,7 @@ def test_folders_that_take_no_file(workdir: Path) -> None:
     Path("kept/out.npy").write_bytes(OLD)
     os.chmod("kept/out.npy", 0o444)
     os.chmod("kept", 0o500)
-    before = state(workdir)
+    before = snapshot(workdir)
     for target, expected_text in (
         ("closed/out.npy", "Permission denied"),
         ("kept/out.npy", "read-only"),
@@ -686,14 +686,14 @@ def test_folders_that_take_no_file(workdir: Path) -> None:
         ("data.npy/out.npy", "there is no folder data.npy"),
     ):
         for more in ((), ("--dry-run",)):
-            ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=without_overrides)
+            ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=drop_root_capabilities)
             assert (ran.status, ran.out) == (7, b"")
             assert expected_text in ran.err
             assert target in ran.err
-            assert state(workdir) == before
-    ran = ndtool(*GATHER[:-1], "kept/new.npy", preexec_fn=without_overrides)
+            assert snapshot(workdir) == before
+    ran = ndtool(*GATHER[:-1], "kept/new.npy", preexec_fn=drop_root_capabilities)
     assert ran.status == 7
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @methods
@@ -741,7 +741,7 @@ def test_only_one_may_make_a_file(unnamed: bool, workdir: Path) -> None:
 @pytest.fixture
 def long_run(workdir: Path) -> tuple[str, ...]:
     """Return a run that copies a gigabyte, mostly from a hole in a sparse file."""
-    sparse("large.npy", "<f4", (1 << 14, 1 << 14))
+    write_sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
     run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
     return (*run, "--reduction", "add")
@@ -799,7 +799,7 @@ def test_death_of_any_other_signal_leaves_nothing(
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=limited(CORE=0),
+        preexec_fn=limit_resources(CORE=0),
     )
     while not at_work(process.pid, workdir):
         assert process.poll() is None
@@ -852,13 +852,13 @@ def test_folders_where_no_name_can_be_removed(
     os.mkdir("grows")
     Path("grows/old.npy").write_bytes(OLD)
     append_only("grows")
-    before = state(workdir)
+    before = snapshot(workdir)
     command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1]]
     for more in ((), ("--dry-run", "--no-trace")):
         ran = execute(*command, "grows/old.npy", *more)
         assert (ran.status, ran.out) == (7, b"")
         assert ran.err.startswith("error: grows/old.npy: it cannot be replaced: Operation")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
     ran = execute(*command, "grows/new.npy")
     assert sorted(os.listdir("grows")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
     if unnamed:
@@ -874,15 +874,15 @@ def test_files_that_may_only_grow_are_refused_before_any_work(
     unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
     append_only("out.npy")
-    before = state(workdir)
+    before = snapshot(workdir)
     for more in ((), ("--dry-run", "--no-trace")):
         ran = execute(*(NDTOOL if unnamed else HIDDEN), *GATHER, *more)
         assert (ran.status, ran.out) == (7, b"")
         assert ran.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
-@pytest.mark.skipif(not ROOT, reason="root is needed to give files away")
+@pytest.mark.skipif(not IS_ROOT, reason="root is needed to give files away")
 @pytest.mark.parametrize("user", [0, 54321, 12345])
 def test_a_file_of_another_in_a_sticky_folder(
     user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
@@ -894,10 +894,10 @@ def test_a_file_of_another_in_a_sticky_folder(
         os.chown(name, 54321, 54321)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     if user in (0, 54321):
-        checked("shared/old.npy")
+        preserved_in_dry_run("shared/old.npy")
     else:
         with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            checked("shared/old.npy")
+            preserved_in_dry_run("shared/old.npy")
 
 
 def tortured(script: str, *arguments: object) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import guard_pages
 import numpy as np
 import pytest
-from guard_pages import guarded, memory_block, scratch
+from guard_pages import guarded_buffer, guarded_copy, memory_block
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
 from ndtool.engine import bind, destinations, gathers, scatters, tuning
@@ -112,7 +112,7 @@ def call(
     """Call an operator with arrays and an output between guard pages, in all alignments."""
     for guard_pages.position, threads in CALLS:
         out = memory_block(expected.nbytes).view(expected.dtype).reshape(expected.shape)
-        operator(*(guarded(a) for a in arrays), *rest, out=out, threads=threads)
+        operator(*(guarded_copy(a) for a in arrays), *rest, out=out, threads=threads)
         assert out.tobytes() == expected.tobytes(), (guard_pages.position, threads, arrays)
 
 
@@ -121,7 +121,7 @@ def in_place(
 ) -> None:
     """As call, with data as the output."""
     for guard_pages.position in ("end", "start"):
-        data, indices, updates = (guarded(a) for a in arrays)
+        data, indices, updates = (guarded_copy(a) for a in arrays)
         operator(data, indices, updates, *rest, out=data, threads=2)
         assert data.tobytes() == expected.tobytes(), (guard_pages.position, arrays)
 
@@ -179,8 +179,8 @@ def lines() -> None:
     limit(WORTH=1, NON_TEMPORAL=1)
     for width in range(1, 601):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
-        data = guarded(values(rng, "u1", (5, width)))
-        index = guarded(ends(rng, (5,), (97 if width % 50 else 1100,)))
+        data = guarded_copy(values(rng, "u1", (5, width)))
+        index = guarded_copy(ends(rng, (5,), (97 if width % 50 else 1100,)))
         expected = data[index[:, 0]].tobytes()
         whole = np.empty(len(expected) + 256, np.uint8)
         whole = whole[-whole.ctypes.data % 64 :]
@@ -280,7 +280,7 @@ def refused(data: Array, index: Array, component: int, value: int) -> None:
     bad[component % len(bad), component] = value
     for threads in (1, 2):
         try:
-            gather_nd(guarded(data), guarded(bad), threads=threads)
+            gather_nd(guarded_copy(data), guarded_copy(bad), threads=threads)
         except IndexError:
             continue
         raise AssertionError((bad.dtype, bad.shape, component, value))
@@ -324,7 +324,7 @@ def last_axis() -> None:
 @algorithm
 def other_axis() -> None:
     rng = np.random.default_rng(7)
-    gathers.bytearray = scratch
+    gathers.bytearray = guarded_buffer
     limit(WORTH=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         limit(CACHE_SIZE=1 << 19 if packed else 0, WORK_ITEM=1 << 26 if packed else 1 << 14)
@@ -348,9 +348,9 @@ def with_and_without_old_values(
 
 def scatter_algorithms() -> Iterator[str]:
     """Alternate the algorithms for scatters of few tuples."""
-    scatters.bytearray = destinations.bytearray = gathers.bytearray = scratch
+    scatters.bytearray = destinations.bytearray = gathers.bytearray = guarded_buffer
     assert callable(memory.take)  # or the guard pages would be at another address
-    memory.take, memory._spare = scratch, deque(maxlen=0)
+    memory.take, memory._spare = guarded_buffer, deque(maxlen=0)
     limit(WORTH=1)
     yield "as it is"
     limit(CACHE_SIZE=256, MIN_SORTED=1, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1)
@@ -429,7 +429,7 @@ def reduced_elements() -> None:
 @algorithm
 def copies() -> None:
     rng = np.random.default_rng(12)
-    gathers.bytearray = scratch
+    gathers.bytearray = guarded_buffer
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
         limit(WORTH=1, WORK_ITEM=128, NON_TEMPORAL=streamed)
@@ -440,11 +440,11 @@ def copies() -> None:
             call(scatter_nd, expected, (data, index, updates))
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
-        turned = guarded(data)
+        turned = guarded_copy(data)
         turning.swap(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
-        data = guarded(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
+        data = guarded_copy(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             turned = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
@@ -462,8 +462,8 @@ def changing_indices() -> None:
     out of bounds."""
     rng = np.random.default_rng(13)
     limit(WORTH=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
-    data, updates = guarded(values(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
-    index, right = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
+    data, updates = guarded_copy(values(rng, "f4", (1000,))), guarded_copy(np.ones(30_000, "f4"))
+    index, right = guarded_copy(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)
     tuples, over, outcomes = index[:, None], False, set()
 
@@ -504,12 +504,12 @@ def bfloat16() -> np.dtype:
 @algorithm
 def reads_before() -> None:
     guard_pages.position = "start"
-    ctypes.string_at(guarded(np.ones(3)).ctypes.data - 1, 1)
+    ctypes.string_at(guarded_copy(np.ones(3)).ctypes.data - 1, 1)
 
 
 @algorithm
 def reads_after() -> None:
-    ctypes.string_at(guarded(np.ones(3)).ctypes.data + 24, 1)
+    ctypes.string_at(guarded_copy(np.ones(3)).ctypes.data + 24, 1)
 
 
 if __name__ == "__main__":

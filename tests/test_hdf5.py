@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import load, opened, refused
+from inputs import assert_refused, load, open_input
 from npyfile import ARRAY
-from outputs import checked, save, written
-from outputs import opened as opened_output
-from strategies import same
+from outputs import open_sink as opened_output
+from outputs import preserved_in_dry_run, save, temporary_sink
+from strategies import bits_equal
 
 from ndtool.errors import (
     DtypeError,
@@ -55,7 +55,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     return workdir
 
 
@@ -81,8 +81,8 @@ def test_types_and_shapes(code: Any) -> None:
         if array.dtype.kind in "mM":
             preserved = array.astype(h5py.opaque_dtype(array.dtype))
         put(preserved)
-        assert same(load("x.h5:/a"), array)
-        assert same(load("x.h5"), array)
+        assert bits_equal(load("x.h5:/a"), array)
+        assert bits_equal(load("x.h5"), array)
 
 
 @pytest.mark.parametrize("version", ["earliest", "latest"])
@@ -95,8 +95,8 @@ def test_layouts(way: str, version: str, user_block: int) -> None:
         except ValueError as exc:
             pytest.skip(str(exc))
         wanted = file["g/a"][...]
-    assert same(load("x.h5:/g/a"), wanted)
-    with opened("x.h5:g/a") as one:
+    assert bits_equal(load("x.h5:/g/a"), wanted)
+    with open_input("x.h5:g/a") as one:
         assert ("chunks" in LAYOUTS[way]) == one.metadata.in_chunks
 
 
@@ -104,7 +104,7 @@ def test_contiguous_values_are_mapped_where_they_are() -> None:
     put(np.arange(100_000))
     with h5py.File("x.h5") as file:
         offset = file["a"].id.get_offset()
-    with opened("x.h5:/a") as one:
+    with open_input("x.h5:/a") as one:
         byte_range = one.whole()
         assert byte_range is not None
         assert (byte_range.mapped, byte_range.position) == (True, offset)
@@ -119,7 +119,7 @@ def test_small_values_in_the_header_of_a_dataset() -> None:
         space = h5py.h5s.create_simple((5,))
         made = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32BE, space, creation)
         made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5, dtype=">i4"))
-    assert same(load("x.h5:/a"), np.arange(5, dtype=">i4"))
+    assert bits_equal(load("x.h5:/a"), np.arange(5, dtype=">i4"))
     assert locators.describe("x.h5")[0].problem == "in the dataset's header"
 
 
@@ -149,7 +149,7 @@ def test_a_chunk_that_is_stored_without_its_filters() -> None:
         file["a"].id.write_direct_chunk((16, 0), raw, filter_mask=3)
     wanted = TABLE.copy()
     wanted[16:32] += 1
-    assert same(load("x.h5"), wanted)
+    assert bits_equal(load("x.h5"), wanted)
 
 
 @pytest.mark.parametrize("way", ["chunks", "shuffle, gzip", "lzf"])
@@ -173,7 +173,7 @@ def test_each_chunk_is_read_at_most_once(way: str, monkeypatch: pytest.MonkeyPat
         reads.clear()
         done = ndtool("gather", "x.h5:/a", "i.npy", "-o", "o.npy", *memory)
         assert done.status == 0, done
-        assert same(np.load("o.npy"), TABLE[rows])
+        assert bits_equal(np.load("o.npy"), TABLE[rows])
     load("x.h5")
     assert {reads[one] for one in spans} <= {0, 1, 2}
 
@@ -202,15 +202,15 @@ def test_names_groups_and_links() -> None:
 def test_a_dataset_has_to_be_named() -> None:
     with h5py.File("x.h5", "w") as file:
         file["g/one"], file["two"] = [1], np.zeros((2, 3), "f4")
-    refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
-    refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
-    error = refused("x.h5:three", "^x.h5: three is not a dataset of the file")
+    assert_refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
+    assert_refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
+    error = assert_refused("x.h5:three", "^x.h5: three is not a dataset of the file")
     assert sorted(error.places) == ["/g/one: int64[1]", "/two: float32[2,3]"]
     put([1], path="y.h5", name="g/only")
     assert load("y.h5").tolist() == [1]
     with h5py.File("z.h5", "w"):
         pass
-    refused("z.h5", "^z.h5: the file has no datasets$")
+    assert_refused("z.h5", "^z.h5: the file has no datasets$")
 
 
 @pytest.mark.parametrize("suffix", ["h5", "hdf5", "nc", "bin"])
@@ -241,9 +241,9 @@ def test_links_out_of_the_file_are_not_followed() -> None:
         file["dangling"] = h5py.SoftLink("/nowhere")
         file["a"] = [1]
     for member in ("out", "out/b", "past"):
-        refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
-    refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
-    refused("x.h5:dangling", "dangling is not a dataset of the file")
+        assert_refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
+    assert_refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
+    assert_refused("x.h5:dangling", "dangling is not a dataset of the file")
     assert [entry.member for entry in locators.describe("x.h5")] == ["/a"]
 
 
@@ -255,8 +255,8 @@ def test_values_in_other_files_are_not_read() -> None:
         virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file.create_virtual_dataset("virtual", virtual)
         file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
-    refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
-    refused("x.h5:external", "its values are in external files, which are not read")
+    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
+    assert_refused("x.h5:external", "its values are in external files, which are not read")
     assert len(locators.describe("x.h5")) == 2
 
 
@@ -276,7 +276,7 @@ def test_types_without_a_fixed_size_or_a_counterpart() -> None:
         ("null", "a null dataset, without values"),
         ("narrow", "elements of a type that NumPy lacks"),
     ):
-        refused(f"x.h5:{member}", f"^x.h5:/{member}: {words}$")
+        assert_refused(f"x.h5:{member}", f"^x.h5:/{member}: {words}$")
 
 
 def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,21 +287,25 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
         creation.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
         space = h5py.h5s.create_simple((5,))
         h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
-    error = refused("x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError)
+    error = assert_refused(
+        "x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError
+    )
     assert error.hint == "pip install hdf5plugin"
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     put([1])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    error = refused("x.h5", "needs the h5py package", UsageError)
+    error = assert_refused("x.h5", "needs the h5py package", UsageError)
     assert error.hint == "pip install 'ndtool[hdf5]'"
 
 
 def test_chunks_larger_than_memory_are_refused() -> None:
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("a", (1 << 40,), "i1", chunks=((1 << 32) - 1,))
-    refused("x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError)
+    assert_refused(
+        "x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError
+    )
 
 
 def test_chunks_whose_size_or_content_lies() -> None:
@@ -313,7 +317,7 @@ def test_chunks_whose_size_or_content_lies() -> None:
         for at, raw in ((0, bomb), (1024, zlib.compress(bytes(1000))), (2048, b"no zlib at all")):
             file["a"].id.write_direct_chunk((at,), raw)
         file["a"].id.write_direct_chunk((3072,), bytes(40_000))
-    with opened("x.h5") as one:
+    with open_input("x.h5") as one:
         for number in range(3):
             with pytest.raises(InputError, match=r"^x\.h5: "):
                 one.block(number)
@@ -334,7 +338,7 @@ def test_other_writers() -> None:
         file.swmr_mode = True
         assert load("x.h5").tolist() == [1]
     put([1])
-    with opened("x.h5") as one:
+    with open_input("x.h5") as one:
         put([1, 2, 3])
         with pytest.raises(NdtoolError, match="changed during the run"):
             one.recheck()
@@ -350,16 +354,16 @@ def test_netcdf_attributes_are_not_applied_and_the_run_says_so() -> None:
     assert done.status == 0
     assert "x.nc:/t: values as stored: scale_factor, _FillValue not applied" in done.err
     assert np.load("o.npy").tolist() == [2]
-    with opened("x.nc:p") as one:
+    with open_input("x.nc:p") as one:
         assert one.warning is None
 
 
 def test_older_netcdf_files_are_named() -> None:
     Path("x.nc").write_bytes(b"CDF\x01" + bytes(100))
-    error = refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
+    error = assert_refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
     assert error.hint == "nccopy -k nc4 x.nc NEW.nc"
     Path("x.h5").write_bytes(b"text")
-    refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
+    assert_refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
 
 
 # Outputs
@@ -395,7 +399,7 @@ def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(settings: s
         before = {one: read(one).tobytes() for one in names() if one != name}
         preserved = save(f"x.h5:/{name}", new, settings)
         assert sorted(preserved) == sorted(f"/{one}" for one in before)
-        assert same(read(name), new)
+        assert bits_equal(read(name), new)
         assert {one: read(one).tobytes() for one in before} == before
     with h5py.File("x.h5") as file:
         assert file["g/a"].attrs["units"] == "m"
@@ -407,7 +411,7 @@ def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
     size = os.path.getsize("x.h5")
     for name, array in (("g/a", np.arange(100_000, dtype="<f4")), ("c", TABLE), ("f", TABLE)):
         save(f"x.h5:{name}", array + 1, "map")
-        assert same(read(name), array + 1)
+        assert bits_equal(read(name), array + 1)
     with h5py.File("x.h5") as file:
         assert (file["g/a"].attrs["units"], file["c"].attrs["units"]) == ("m", "s")
         assert (file["c"].compression, file["c"].shuffle, file["f"].fletcher32) == (
@@ -417,15 +421,15 @@ def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
     with h5py.File("x.h5", "r+") as file:
         file["alias"] = file["b"]
     save("x.h5:b", TABLE + 5)
-    assert same(read("b"), TABLE + 5)
-    assert same(read("alias"), TABLE)
+    assert bits_equal(read("b"), TABLE + 5)
+    assert bits_equal(read("alias"), TABLE)
 
 
 def test_replacement_reuses_the_space() -> None:
     put(np.zeros((1000, 100)))
     size = os.path.getsize("x.h5")
     for count in (999, 998, 997):
-        with written("x.h5:a", np.ones((count, 100))) as out:
+        with temporary_sink("x.h5:a", np.ones((count, 100))) as out:
             sinks.commit(out)  # never written: zeros, not the old values
         assert not read("a").any()
     assert os.path.getsize("x.h5") < size + 20_000
@@ -455,8 +459,8 @@ def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -
     assert done.status == 0, done
     with h5py.File("y.h5") as file:
         assert (file["g/a"].chunks, file["g/a"].compression_opts) == (chunks, codec)
-    assert same(read("g/a", "y.h5"), TABLE)
-    assert same(load("y.h5"), TABLE)
+    assert bits_equal(read("g/a", "y.h5"), TABLE)
+    assert bits_equal(load("y.h5"), TABLE)
 
 
 def test_variables_set_what_hdf5_has() -> None:
@@ -475,7 +479,7 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
     for memory in ((), ("--memory", "64M")):
         done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", *memory)
         assert done.status == 0, done
-        assert same(read("b", "y.h5"), TABLE[np.load("i.npy")])
+        assert bits_equal(read("b", "y.h5"), TABLE[np.load("i.npy")])
         with h5py.File("y.h5") as file:
             assert (file["b"].chunks, file["b"].shuffle, file["b"].compression_opts) == (
                 (16, 4), True, 4,
@@ -492,7 +496,7 @@ def test_large_chunked_outputs_of_external_runs() -> None:
     np.save("i.npy", rows)
     done = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
     assert done.status == 0, done
-    assert same(read("b", "y.h5"), read("a")[rows])
+    assert bits_equal(read("b", "y.h5"), read("a")[rows])
     assert done.json["plan"]["way"] == "sweep"
 
 
@@ -502,11 +506,11 @@ def test_in_place_and_no_clobber_and_only() -> None:
     np.save("u.npy", np.ones((2, 11), "<f4"))
     call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
     assert ndtool(*call, "--no-clobber").status == 7
-    assert same(read("b"), TABLE)
+    assert bits_equal(read("b"), TABLE)
     assert ndtool(*call, "--dry-run").status == 0
-    assert same(read("b"), TABLE)
+    assert bits_equal(read("b"), TABLE)
     assert ndtool(*call).status == 0
-    assert same(read("b")[3], TABLE[3] + 2)
+    assert bits_equal(read("b")[3], TABLE[3] + 2)
     done = ndtool("convert", "u.npy", "x.h5")
     assert (done.status, "x.h5 has 4 arrays" in done.err) == (7, True)
     assert ndtool("convert", "u.npy", "x.h5:z", "--only").status == 0
@@ -527,7 +531,7 @@ def test_in_place_and_no_clobber_and_only() -> None:
 def test_names_that_are_not_written(target: str, words: str) -> None:
     archive()
     before = Path("x.h5").read_bytes()
-    for refuse in (opened_output, checked):
+    for refuse in (opened_output, preserved_in_dry_run):
         with pytest.raises(NdtoolError, match=re.escape(words)):
             refuse(target)
     assert Path("x.h5").read_bytes() == before
@@ -586,7 +590,7 @@ def test_a_disk_that_fails_at_any_write(
                 assert exc.message.startswith("x.h5: ")  # noqa: PT017 # how many writes varies
         assert (os.listdir(), Path("x.h5").read_bytes()) == (["x.h5"], old)
     assert writes > 3
-    assert same(read("new"), ARRAY)
+    assert bits_equal(read("new"), ARRAY)
 
 
 # Damage

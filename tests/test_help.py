@@ -13,7 +13,7 @@ import time
 import click
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
+from command import FIXTURES, NDTOOL, environment, ndtool, run_in_terminal
 
 from ndtool.cli import program as command_line
 
@@ -87,7 +87,7 @@ def test_no_width_breaks_a_word_of_the_help():
     ],
 )
 def test_help_is_as_wide_as_the_terminal(columns, env, least, most):
-    ran = at_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
+    ran = run_in_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
     assert ran.status == 0
     lines = [line for line in ran.screen.splitlines() if not line.startswith(EXAMPLE)]
     assert least <= max(map(len, lines)) <= most
@@ -193,7 +193,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_help_loads_little():
     modules = loaded("--help")
     assert "ndtool.cli.commands" in modules
@@ -202,7 +202,7 @@ def test_help_loads_little():
     )
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_run_between_files_loads_little(tmp_path):
     for name, folder in FOLDERS.items():
         files = [FIXTURES / folder / f"{role}.npy" for role in ("data", "indices", "updates")]

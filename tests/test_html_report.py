@@ -10,10 +10,10 @@ from unittest.mock import patch
 import click
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, execute, ndtool, save
+from command import NDTOOL, execute, ndtool, run_in_terminal, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import Array, Case, cases, plain_axes, raw
+from strategies import Array, Case, cases, plain_axes, raw_bytes
 from test_explain import bits, numbered, opened, results, updates_of
 from test_properties import call, described, many
 
@@ -111,7 +111,7 @@ def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
     expected, found = call(reference, case), drawn(case)
     output = found.grids["output"]
     assert output.elements is not None
-    assert [bits(one) for one in output.elements] == [raw(one) for one in flat(expected)]
+    assert [bits(one) for one in output.elements] == [raw_bytes(one) for one in flat(expected)]
     links = list(found.links)
     for at in np.ndindex(expected.shape):
         check = check_gathered if len(case.arrays) == 2 else check_scattered
@@ -127,7 +127,7 @@ def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[
     link = links[0]
     assert (link.output, link.updates) == (at, None)
     assert np.ravel_multi_index(link.data, case.arrays[0].shape) == numbered(case)[at]
-    assert bits(link.result) == raw(case.arrays[0][(*link.data, ...)])
+    assert bits(link.result) == raw_bytes(case.arrays[0][(*link.data, ...)])
     check_tuple(case, found, link.number)
     return links[1:]
 
@@ -141,7 +141,7 @@ def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list
     assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
     for (where, origin), link, value in zip(applied, others, after, strict=True):
         assert (link.output, link.data, link.updates) == (at, None, origin)
-        assert (found.tuples[link.number].at, bits(link.result)) == (where, raw(value))
+        assert (found.tuples[link.number].at, bits(link.result)) == (where, raw_bytes(value))
         check_tuple(case, found, link.number)
     return links[1 + len(applied) :]
 
@@ -337,7 +337,7 @@ def test_a_report_is_reproducible() -> None:
     command = "scatter-nd", *saved(), "-o", "o.npy", "--html", "p.html"
     pages = []
     for columns in (60, 200):
-        assert at_terminal(*NDTOOL, *command, columns=columns).status == 0
+        assert run_in_terminal(*NDTOOL, *command, columns=columns).status == 0
         pages.append(Path("p.html").read_bytes())
     assert ndtool(*command).status == 0
     assert [Path("p.html").read_bytes()] * 2 == pages
@@ -732,7 +732,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataOb
     links = list(found.links)
     for position, element in zip(output.positions, output.elements, strict=True):
         if expected.dtype.names is None:  # else padding may differ
-            assert bits(element) == raw(expected[(*position, ...)])
+            assert bits(element) == raw_bytes(expected[(*position, ...)])
         if len(case.arrays) == 2:
             links = check_gathered(case, found, position, links)
         else:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from command import environment
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, opened
+from outputs import PROGRAM, fill, open_sink
 
 from ndtool.errors import OutputError
 from ndtool.publish import newfile
@@ -25,7 +25,7 @@ NAMES = [f"{number}.npy" for number in range(5)]
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def group(names: list[str] = NAMES, **options: Any) -> list[Any]:
     """Return sinks of different arrays, complete but unpublished."""
-    sinks = [opened(name, **options) for name in names]
+    sinks = [open_sink(name, **options) for name in names]
     for number, out in enumerate(sinks):
         fill(out, ARRAY + number)
     return sinks
@@ -98,7 +98,7 @@ def test_a_refused_output_ends_the_publication(way: str, at: int) -> None:
 
 
 def test_one_that_is_not_complete_lets_none_take_its_name(way: str) -> None:
-    sinks = [*group(), opened("/dev/null")]
+    sinks = [*group(), open_sink("/dev/null")]
     with pytest.raises(ValueError, match="only 0 of 96 bytes"):
         publishing.commit(*sinks)
     for out in sinks:
@@ -113,14 +113,14 @@ def test_the_number_of_temporary_names_is_limited(monkeypatch: pytest.MonkeyPatc
         sinks = group(names)
         assert len(os.listdir()) >= MOST
         with pytest.raises(OutputError, match=r"more files are written at once .*: at most 64"):
-            opened("more.npy")
+            open_sink("more.npy")
         for out in sinks:
             out.abort()
         assert os.listdir() == []
     sinks = group(names)
     publishing.commit(*sinks)
     assert exist(names)
-    opened("more.npy").abort()
+    open_sink("more.npy").abort()
 
 
 def test_any_number_of_files_without_a_name_replace_others() -> None:

@@ -11,22 +11,22 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from bits import agree
+from bits import results_match
 from strategies import (
     ARITHMETIC,
     BFLOAT16,
     COMPLEX,
     INTEGERS,
     Array,
-    a_third,
-    laid_out,
+    bits_equal,
     mean_of,
-    opaque,
     random_values,
-    raw,
+    raw_bytes,
     reductions_of,
-    same,
+    sample_third,
+    to_layout,
     ufunc_of,
+    void_view,
 )
 
 import ndtool
@@ -107,22 +107,22 @@ def expected_scatter(
     duplicates: str = "last",
 ) -> Array:
     """Return data with updates applied in sequence; flat: linear indices of elements of data."""
-    output = opaque(data).copy().view(data.dtype)
+    output = void_view(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
     if duplicates == "first":
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         return output
     if reduction == "none":
         last = np.full(data.size, -1)
         np.maximum.at(last, flat, np.arange(flat.size))
         hit = last >= 0
-        opaque(target)[hit] = opaque(source)[last[hit]]
+        void_view(target)[hit] = void_view(source)[last[hit]]
         return output
     counts = np.bincount(flat, minlength=data.size)
     if not include_self:
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         flat, source = np.delete(flat, first), np.delete(source, first)
     with np.errstate(all="ignore"):
         ufunc_of(data.dtype, reduction).at(target, flat, source)
@@ -142,7 +142,7 @@ def name(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.parametrize(("case", "number"), a_third(SCATTERS, NUMBERS), ids=name)
+@pytest.mark.parametrize(("case", "number"), sample_third(SCATTERS, NUMBERS), ids=name)
 def test_scatter_nd(case: NdShape, number: tuple[np.dtype, str]) -> None:
     dtype, reduction = number
     rng = np.random.default_rng(crc32(f"{case.name} {dtype} {reduction}".encode()))
@@ -154,14 +154,14 @@ def test_scatter_nd(case: NdShape, number: tuple[np.dtype, str]) -> None:
     fill = random_values if random else numbers
     data, updates = fill(rng, dtype, case.data), fill(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, reduction)
-    before = raw(data), raw(indices), raw(updates)
+    before = raw_bytes(data), raw_bytes(indices), raw_bytes(updates)
     for threads in THREADS:
         actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-        assert agree(actual, expected, reduction), threads
-    assert (raw(data), raw(indices), raw(updates)) == before
+        assert results_match(actual, expected, reduction), threads
+    assert (raw_bytes(data), raw_bytes(indices), raw_bytes(updates)) == before
 
 
-@pytest.mark.parametrize(("axis", "number"), a_third((0, 1, 2), NUMBERS), ids=name)
+@pytest.mark.parametrize(("axis", "number"), sample_third((0, 1, 2), NUMBERS), ids=name)
 def test_scatter_elements(axis: int, number: tuple[np.dtype, str]) -> None:
     dtype, reduction = number
     rng = np.random.default_rng(21)
@@ -185,7 +185,7 @@ def test_scatter_elements(axis: int, number: tuple[np.dtype, str]) -> None:
             actual = ndtool.scatter_elements(
                 data, indices, updates, axis, reduction, threads=threads
             )
-            assert agree(actual, expected, reduction), (shape, threads)
+            assert results_match(actual, expected, reduction), (shape, threads)
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
@@ -200,7 +200,7 @@ def test_blocks_of_updates_into_one_slot(dtype: np.dtype, reduction: str) -> Non
         data, updates = fill(rng, dtype, (3,)), fill(rng, dtype, (len(indices),))
         expected = expected_scatter(data, indices[:, 0], updates, reduction)
         actual = ndtool.scatter_nd(data, indices, updates, reduction)
-        assert agree(actual, expected, reduction), (fill, other)
+        assert results_match(actual, expected, reduction), (fill, other)
 
 
 @pytest.mark.parametrize("code", ["u1", "f2", "V3", "f4", "f8", "c16", "V70"])
@@ -212,14 +212,14 @@ def test_data_in_fortran_order(code: str) -> None:
         whole = np.asfortranarray(bits.view(dtype).reshape(shape))
         for data in (whole, whole[::-1], whole[..., ::2], whole[::3]):
             index = rng.permutation(len(data))[:, None] - len(data)
-            update = opaque(np.ascontiguousarray(data[:1]))
-            expected = opaque(np.ascontiguousarray(data)).copy()
+            update = void_view(np.ascontiguousarray(data[:1]))
+            expected = void_view(np.ascontiguousarray(data)).copy()
             expected[0] = update[0]
             for threads in (1, 2, 5):
                 rows = ndtool.gather_nd(data, index, threads=threads)
-                assert raw(rows) == raw(np.ascontiguousarray(data)[index[:, 0]])
+                assert raw_bytes(rows) == raw_bytes(np.ascontiguousarray(data)[index[:, 0]])
                 changed = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
-                assert raw(changed) == raw(expected)
+                assert raw_bytes(changed) == raw_bytes(expected)
 
 
 @pytest.mark.parametrize("width", [1, 3, 20])
@@ -235,7 +235,7 @@ def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) 
         expected = expected_scatter(data, flat, updates, reduction)
         for threads in THREADS:
             actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-            assert same(actual, expected), (reduction, threads)
+            assert bits_equal(actual, expected), (reduction, threads)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])
@@ -258,7 +258,7 @@ def test_gather_nd(itemsize: int) -> None:
         batches = np.indices(location[:-1], sparse=True)[:b]
         expected = data[(*batches, *np.moveaxis(indices, -1, 0))]
         for threads in THREADS:
-            assert same(ndtool.gather_nd(data, indices, b, threads=threads), expected)
+            assert bits_equal(ndtool.gather_nd(data, indices, b, threads=threads), expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -272,7 +272,9 @@ def test_gather_elements(itemsize: int, axis: int) -> None:
         indices = rng.integers(-shape[axis], shape[axis], location)
         expected = np.take_along_axis(data, indices, axis)
         for threads in THREADS:
-            assert same(ndtool.gather_elements(data, indices, axis, threads=threads), expected)
+            assert bits_equal(
+                ndtool.gather_elements(data, indices, axis, threads=threads), expected
+            )
 
 
 @pytest.mark.parametrize("layout", ["Fortran", "reversed", "strided", "unaligned", "broadcast"])
@@ -283,18 +285,18 @@ def test_index_types_and_layouts(code: str, layout: str) -> None:
     sizes = np.array([100, 120])
     lowest = -sizes if dtype.kind == "i" else 0 * sizes
     data = random_values(rng, np.dtype("f4"), tuple(sizes))
-    indices = laid_out(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
+    indices = to_layout(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
     rows, columns = np.moveaxis(indices.astype(np.int64), -1, 0)
     updates = numbers(rng, np.dtype("f4"), rows.shape)
     flat = rows % 100 * 120 + columns % 120
     summed = expected_scatter(data, flat, updates, "add")
     for threads in THREADS:
-        assert same(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
-        assert same(ndtool.scatter_nd(data, indices, updates, "add", threads=threads), summed)
+        assert bits_equal(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
+        assert bits_equal(ndtool.scatter_nd(data, indices, updates, "add", threads=threads), summed)
     axis_indices = indices[:, :1]
     tall = random_values(rng, np.dtype("f4"), (100, 1))
     picked = ndtool.gather_elements(tall, axis_indices, 0, threads=2)
-    assert same(picked, tall[rows % 100])
+    assert bits_equal(picked, tall[rows % 100])
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -345,15 +347,15 @@ def test_big_endian_and_odd_layouts_of_large_data(dtype: np.dtype) -> None:
     for reduction in reductions_of(dtype):
         expected = expected_scatter(data, flat, updates, reduction)
         for layout in ("Fortran", "reversed", "unaligned"):
-            arrays: list[Any] = [laid_out(a, layout) for a in (data, indices, updates)]
-            assert same(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
+            arrays: list[Any] = [to_layout(a, layout) for a in (data, indices, updates)]
+            assert bits_equal(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
         swapped = ndtool.scatter_nd(
             data.astype(other), indices.astype(">i8"), updates.astype(other), reduction
         )
-        assert same(swapped, expected.astype(other))
-        target = laid_out(data, "strided")
+        assert bits_equal(swapped, expected.astype(other))
+        target = to_layout(data, "strided")
         assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
-        assert same(target, expected)
+        assert bits_equal(target, expected)
 
 
 @pytest.mark.parametrize("width", [1, 600, 20_000])
@@ -383,5 +385,5 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     monkeypatch.setattr(gathers._kernels, "will_need", asking)
     with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
         steps.run(job)
-    assert same(np.load("out.npy"), data[index[:, 0]])
+    assert bits_equal(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1

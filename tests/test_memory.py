@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 import pytest
 from command import ndtool
-from memory import Measured, measured, peak
+from memory import MemoryUse, measure_memory, peak_megabytes
 
 from ndtool.runs import steps
 from ndtool.runs.request import Request
@@ -108,14 +108,14 @@ def piped(path: str) -> Iterator[IO[bytes]]:
         yield process.stdout
 
 
-def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
+def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> MemoryUse:
     """Run an operator on inputs in a format, only data through a pipe, and measure its memory."""
     inputs = made(folder, operator, kind)
     output = str(folder / (f"out.{kind}" if kind in CODECS else "out.npy"))
     if kind == "pipe":
         with piped(inputs[0]) as stdin:
-            return measured(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
-    return measured(operator, *inputs, *options, "-o", output)
+            return measure_memory(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
+    return measure_memory(operator, *inputs, *options, "-o", output)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def baseline(folder: Path) -> float:
     np.save(folder / "small.npy", np.ones(9))
     small = str(folder / "small.zarr")
     assert ndtool("convert", str(folder / "small.npy"), small).status == 0
-    return peak("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
+    return peak_megabytes("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
 
 
 @pytest.mark.parametrize(("operator", "kind", "options"), list(runs()))
@@ -177,7 +177,7 @@ def test_chunks_that_take_much_of_the_memory_are_counted(
     if not os.path.exists(store):
         more = ("--chunks", "16384,128", "--codec", codec)
         assert ndtool("convert", str(folder / "table.npy"), store, *more).status == 0
-    most, plan = measured(
+    most, plan = measure_memory(
         "gather-nd", store, idx, "--memory", f"{budget}MiB", "-o", str(folder / output)
     )
     assert plan["way"] == "sweep"

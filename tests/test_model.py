@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, state
+from command import NDTOOL, ndtool, run_in_terminal, snapshot
 from test_html_report import MARKUP, Page
 from test_onnx_backend import CASES, OPERATORS
 
@@ -405,7 +405,7 @@ def test_the_command_line(workdir: Path) -> None:
         ["out", "ScatterND-13", "-", "table float32[4,3], rows int64[N,1], doubled ?[...]", "out float32[...]"],
     ]  # fmt: skip
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    before = state(workdir)
+    before = snapshot(workdir)
     ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy")
     assert (ran.status, ran.err) == (0, "")
     lines = ran.out.decode().splitlines()
@@ -425,7 +425,7 @@ def test_the_command_line(workdir: Path) -> None:
     }  # fmt: skip
     assert put["engines"][0]["result"] == "same"
     assert put["engines"][0]["equal"] == 12
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_an_index_out_of_bounds_names_node_and_input() -> None:
@@ -728,12 +728,12 @@ def test_the_report_of_a_model(workdir: Path) -> None:
 def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
     embedding()
     os.rename("m.onnx", "m.html")
-    before = state(workdir)
+    before = snapshot(workdir)
     for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
         assert ndtool("model", "m.html", "--html", page).status == status
     os.mkdir("inputs")
     assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_names_in_a_models_page_are_text() -> None:
@@ -750,7 +750,7 @@ def test_names_in_a_models_page_are_text() -> None:
 @pytest.mark.parametrize("columns", [60, 200])
 def test_tables_fit_the_terminal(columns: int) -> None:
     embedding()
-    ran = at_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
+    ran = run_in_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
     assert ran.status == 0
     assert "rows int64[N,1]" in " ".join(ran.screen.split())
 

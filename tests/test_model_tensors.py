@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, state
+from command import ndtool, snapshot
 
 import ndtool as python
 from ndtool.analysis import modeltensors
@@ -92,10 +92,10 @@ def test_names_of_files_do_not_follow_the_model(name: str, workdir: Path) -> Non
     inputs = [named("d", FLOAT, [3]), named("i", INT64, [2])]
     save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, None)]))
     np.savez("in.npz", d=np.arange(3, dtype="f4"), i=np.array([2, 0]))
-    before = set(state(workdir))
+    before = set(snapshot(workdir))
     ran = run()
     assert ran.status == 0, ran.err
-    new = {Path(path).parts[-1] for path in set(state(workdir)) - before}
+    new = {Path(path).parts[-1] for path in set(snapshot(workdir)) - before}
     files = set(os.listdir("tensors"))
     assert len(files) == 3
     assert new <= {*files, "tensors"}
@@ -120,7 +120,7 @@ def test_existing_files_stay_until_new_ones_are_complete(monkeypatch: pytest.Mon
     np.savez("in.npz", rows=np.array([[3], [1]]))
     assert run().status == 0
     Path("tensors/mine.txt").write_text("mine")
-    before = state(Path("tensors"))
+    before = snapshot(Path("tensors"))
 
     def fail(*_: Any) -> None:
         raise DifferenceError("stopped")
@@ -129,7 +129,7 @@ def test_existing_files_stay_until_new_ones_are_complete(monkeypatch: pytest.Mon
     np.savez("in.npz", rows=np.array([[0], [1]]))
     with pytest.raises(DifferenceError, match="stopped"):
         python.model("m.onnx", "in.npz", save="tensors")
-    assert state(Path("tensors")) == before
+    assert snapshot(Path("tensors")) == before
 
 
 def test_refusals() -> None:

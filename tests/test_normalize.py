@@ -10,7 +10,7 @@ import pytest
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Array, raw
+from strategies import Array, raw_bytes
 
 import ndtool
 from ndtool.engine import copies, gathers, layouts, tuning
@@ -136,7 +136,7 @@ def test_gathers_of_rows_from_fortran_files(
     dtype = np.dtype(code)
     data = of_bytes(shape, dtype.itemsize)
     indices = indices_of(shape, tuples, b)
-    want = raw(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
+    want = raw_bytes(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
     methods = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
     for order, packed, box, threads in methods:
         save(data=data.view(dtype), indices=np.array(indices, order=order))
@@ -145,7 +145,7 @@ def test_gathers_of_rows_from_fortran_files(
         temporary.setattr(tuning, "WRITE_SIZE", box + 13)
         got = run("gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy")
         assert got.dtype == dtype
-        assert raw(got) == want, (order, packed, box, threads)
+        assert raw_bytes(got) == want, (order, packed, box, threads)
 
 
 @pytest.mark.parametrize("code", ["<f4", ">f8"])
@@ -161,7 +161,7 @@ def test_scatters_into_fortran_files(temporary: pytest.MonkeyPatch, code: str) -
         temporary.setattr(tuning, "NORMALIZED_BOX", box)
         names = "data.npy", "indices.npy", "updates.npy"
         got = run("scatter_nd", Attributes(reduction="add"), threads, *names)
-        assert raw(got) == raw(want), (turned, box, threads)
+        assert raw_bytes(got) == raw_bytes(want), (turned, box, threads)
 
 
 def test_rows_that_are_many_are_not_gathered_an_element_at_a_time(

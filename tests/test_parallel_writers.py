@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from bucket import Bucket
 from command import environment, ndtool
-from limits import failing, without_overrides
+from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY
-from outputs import PROGRAM, fill, save, written
+from outputs import PROGRAM, fill, save, temporary_sink
 
 from ndtool.errors import OutputError
 from ndtool.formats import locators
@@ -55,7 +55,7 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> Non
     if exists:
         save(f"{target}:old")
     independent = exists and target == "s.zarr"
-    with written(f"{target}:one") as one, written(f"{target}:two", ARRAY + 1) as two:
+    with temporary_sink(f"{target}:one") as one, temporary_sink(f"{target}:two", ARRAY + 1) as two:
         fill(one, ARRAY)
         fill(two, ARRAY + 1)
         first, second = one.finish(), two.finish()
@@ -72,7 +72,7 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> Non
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
 def test_a_file_that_got_several_arrays_meanwhile_is_not_replaced(target: str) -> None:
     save(target)
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         save(f"{target}:more")
@@ -87,7 +87,7 @@ def test_an_archive_by_another_name_that_got_more_arrays_meanwhile_stays(target:
     save("other.npz:first")
     Path(path).write_bytes(Path("other.npz").read_bytes())
     save("other.npz:more")
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         os.replace("other.npz", path)
@@ -99,7 +99,7 @@ def test_an_archive_by_another_name_that_got_more_arrays_meanwhile_stays(target:
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
 def test_a_removed_file_is_not_restored(target: str) -> None:
     save(f"{target}:a")
-    with written(f"{target}:b") as out:
+    with temporary_sink(f"{target}:b") as out:
         fill(out, ARRAY)
         os.unlink(target)
         with pytest.raises(OutputError, match=f"^{target} was removed during the run"):
@@ -149,17 +149,17 @@ def test_a_lock_that_is_not_released_ends_the_run(
     assert content(target) == before
 
 
-def test_files_of_one_folder_take_one_lock(all_closed: None) -> None:
-    with written("a.npz:x") as one, written("./b.npz:y") as two:
+def test_files_of_one_folder_take_one_lock(check_files_closed: None) -> None:
+    with temporary_sink("a.npz:x") as one, temporary_sink("./b.npz:y") as two:
         fill(one, ARRAY)
         fill(two, ARRAY)
         publishing.publish([one.finish(), two.finish()])
     assert arrays("a.npz") | arrays("b.npz") == {"x", "y"}
 
 
-def test_no_file_takes_its_name_where_another_one_may_not(all_closed: None) -> None:
+def test_no_file_takes_its_name_where_another_one_may_not(check_files_closed: None) -> None:
     save("b.npz:old")
-    with written("a.npz:x") as one, written("b.npz:y") as two:
+    with temporary_sink("a.npz:x") as one, temporary_sink("b.npz:y") as two:
         fill(one, ARRAY)
         fill(two, ARRAY)
         files = [one.finish(), two.finish()]
@@ -170,15 +170,17 @@ def test_no_file_takes_its_name_where_another_one_may_not(all_closed: None) -> N
 
 
 @pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_closed: None) -> None:
+def test_a_late_failure_leaves_nothing_of_the_other_outputs(
+    call: str, check_files_closed: None
+) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("a.npy") as one, written("s.zarr") as two:
+    with temporary_sink("a.npy") as one, temporary_sink("s.zarr") as two:
         fill(one, ARRAY)
         fill(two, ARRAY)
         files = [one.finish(), two.finish()]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files[0], call, failing(5))
+            patch.setattr(files[0], call, fail_with(5))
             with pytest.raises(OSError, match="Input/output error"):
                 publishing.publish(files)
         assert sorted(os.listdir()) == ["a.npy", "s.zarr"]
@@ -187,12 +189,12 @@ def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_close
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
 def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    monkeypatch.setattr(fcntl, "flock", failing(37))
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
     save(f"{target}:a")
     save(f"{target}:b")
     assert arrays(target) == {"a", "b"}
     if target != "s.zarr":
-        with written(f"{target}:c") as out:
+        with temporary_sink(f"{target}:c") as out:
             fill(out, ARRAY)
             save(f"{target}:d")
             with pytest.raises(OutputError, match=LOST):
@@ -203,8 +205,8 @@ def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatc
 def test_one_of_two_runs_that_create_a_file_is_refused_without_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fcntl, "flock", failing(37))
-    with written("a.npz:x") as one, written("a.npz:y") as two:
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
+    with temporary_sink("a.npz:x") as one, temporary_sink("a.npz:y") as two:
         fill(one, ARRAY)
         fill(two, ARRAY)
         first, second = one.finish(), two.finish()
@@ -222,7 +224,7 @@ def test_a_folder_that_may_not_be_read_is_written_to(workdir: Path) -> None:
     save("d/a.npz:a")
     os.chmod("d", 0o300)
     try:
-        ran = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=without_overrides)
+        ran = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=drop_root_capabilities)
         assert (ran.status, ran.err) == (0, "preserved a\n")
     finally:
         os.chmod("d", 0o700)
@@ -233,14 +235,14 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
     """Later writes of chunks do not recreate the temporary folder."""
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr:g/old")
-    with written("s.zarr:g/a") as out:
+    with temporary_sink("s.zarr:g/a") as out:
         save("s.zarr:g/new", only=True)
         before = content("s.zarr")
         with pytest.raises(OutputError, match=r"s.zarr/g was replaced during the run"):
             fill(out, ARRAY)
     assert content("s.zarr") == before
     assert arrays("s.zarr") == {"g/new"}
-    with written("s.zarr:g/a") as out:
+    with temporary_sink("s.zarr:g/a") as out:
         fill(out, ARRAY)
         save("s.zarr", only=True)
         with pytest.raises(OutputError, match=LOST + "|is not a group"):
@@ -251,7 +253,7 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
 def test_an_array_that_became_a_group_meanwhile_is_not_replaced() -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("s.zarr", ARRAY + 1) as out:
+    with temporary_sink("s.zarr", ARRAY + 1) as out:
         fill(out, ARRAY + 1)
         save("s.zarr:a", only=True)
         save("s.zarr:b")
