@@ -29,7 +29,7 @@ def limit_resources(**limits: int) -> Callable[[], None]:
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def mount_small_disk(folder: Path) -> Iterator[Path]:
     """Mount a disk of a megabyte at a new folder; skip the test without the permission."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]

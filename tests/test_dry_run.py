@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save, snapshot
-from limits import IS_ROOT, drop_root_capabilities, limit_resources, small_disk
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 STORES = ["out.zarr", "old.zarr:new"]
@@ -43,7 +43,7 @@ def inputs(workdir: Path) -> Path:
 @pytest.fixture
 def disk(inputs: Path) -> Iterator[Path]:
     """Yield a folder on a disk of a megabyte."""
-    with small_disk(inputs / "disk") as folder:
+    with mount_small_disk(inputs / "disk") as folder:
         yield folder
 
 

@@ -21,7 +21,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
-from limits import IS_ROOT, drop_root_capabilities, limit_resources, small_disk
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 from npyfile import write_sparse
 from outputs import preserved_in_dry_run
 
@@ -430,7 +430,7 @@ sys.exit(main())
 @pytest.fixture
 def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    with small_disk(workdir / "small") as folder:
+    with mount_small_disk(workdir / "small") as folder:
         yield folder
 
 

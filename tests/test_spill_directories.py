@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save, snapshot
-from limits import small_disk
+from limits import mount_small_disk
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -105,7 +105,7 @@ def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
 
 
 def test_a_full_disk_is_named(inputs: Path) -> None:
-    with small_disk(inputs / "disk"):
+    with mount_small_disk(inputs / "disk"):
         before = snapshot(inputs)
         for more in ((), ("--dry-run",)):
             ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
