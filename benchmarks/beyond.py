@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from whole_runs import GATHER, Bench, Record, opened
+from whole_runs import GATHER, Bench, Record, temporary_bench
 
 BLOCK = 1 << 22  # elements to generate, or compare, at a time
 HEADER = 128  # bytes before the data
@@ -302,7 +302,7 @@ def _group(memory: int) -> Path:
 def prepared(
     environment: dict[str, str], nbytes: int, memory: int, patience: float
 ) -> Iterator[Beyond]:
-    with opened(environment) as bench:
+    with temporary_bench(environment) as bench:
         beyond = Beyond(bench, nbytes, memory, patience)
         try:
             yield beyond

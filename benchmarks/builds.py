@@ -28,27 +28,27 @@ def small_calls() -> dict[str, Callable[[], Any]]:
     import ndtool
 
     data = np.arange(12, dtype=np.float32).reshape(3, 4)
-    rows, picks = np.array([[2], [0]]), np.array([[0, -1, 2, 1]])
+    rows, indices = np.array([[2], [0]]), np.array([[0, -1, 2, 1]])
     updates, out = np.full((2, 4), 7, np.float32), np.empty((2, 4), np.float32)
-    line, big = np.arange(1000.0), np.arange(64).reshape(64, 1)
-    past, update = np.zeros((1, 8, 4), np.float32), np.ones((1, 2, 4), np.float32)
+    vector, tuples = np.arange(1000.0), np.arange(64).reshape(64, 1)
+    cache, update = np.zeros((1, 8, 4), np.float32), np.ones((1, 2, 4), np.float32)
     calls: dict[str, Callable[[], Any]] = {
         "gather_nd": lambda: ndtool.gather_nd(data, rows),
         "gather_nd out": lambda: ndtool.gather_nd(data, rows, out=out),
-        "gather_nd 64": lambda: ndtool.gather_nd(line, big),
+        "gather_nd 64": lambda: ndtool.gather_nd(vector, tuples),
         "gather_nd pad": lambda: ndtool.gather_nd(data, rows, pad=-1, fill=1),
         "gather_nd general": lambda: ndtool.gather_nd(data[::-1], rows),
         "gather": lambda: ndtool.gather(data, rows[:, 0]),
-        "gather_elements": lambda: ndtool.gather_elements(data, picks, 0),
+        "gather_elements": lambda: ndtool.gather_elements(data, indices, 0),
         "scatter": lambda: ndtool.scatter(data, rows[:, 0], updates, 0),
-        "tensor_scatter": lambda: ndtool.tensor_scatter(past, update, axis=-2),
+        "tensor_scatter": lambda: ndtool.tensor_scatter(cache, update, axis=-2),
     }
     for reduction in ("none", "add", "sub", "mul", "div", "max", "min", "mean"):
-        calls[f"scatter_nd {reduction}"] = lambda how=reduction: ndtool.scatter_nd(
-            data, rows, updates, how
+        calls[f"scatter_nd {reduction}"] = lambda op=reduction: ndtool.scatter_nd(
+            data, rows, updates, op
         )
-        calls[f"scatter_elements {reduction}"] = lambda how=reduction: ndtool.scatter_elements(
-            data, picks, updates[:1], 0, how
+        calls[f"scatter_elements {reduction}"] = lambda op=reduction: ndtool.scatter_elements(
+            data, indices, updates[:1], 0, op
         )
     return {f"small {name}": call for name, call in calls.items()}
 
@@ -56,39 +56,39 @@ def small_calls() -> dict[str, Callable[[], Any]]:
 def serve() -> None:
     """Execute commands from standard input: a name prepares a call, "batch N" times N calls."""
     import problems
-    from cases import CASES, LADDER
+    from cases import CASES, OTHER_CASES
     from numpy import empty
 
     import ndtool
 
-    cases = {case.name: case for case in (*CASES, *LADDER)}
-    small = small_calls()
+    cases = {case.name: case for case in (*CASES, *OTHER_CASES)}
+    calls = small_calls()
     call: Callable[[], Any] = dict
 
     def prepare(name: str) -> Callable[[], Any]:
-        if name in small:
-            return small[name]
-        problem = problems.make(cases[name])
+        if name in calls:
+            return calls[name]
+        problem = problems.generate(cases[name])
         case, arguments = problem.case, problem.arguments
         out = empty(case.output, problem.data.dtype)
         operator = getattr(ndtool, case.operator)
         return lambda: operator(*arguments, out=out, threads=1)
 
-    for line in sys.stdin:
-        command = line.strip()
+    for vector in sys.stdin:
+        command = vector.strip()
         if command == NAMES:
-            answer = ",".join([*small, *cases])
+            reply = ",".join([*calls, *cases])
         elif command.startswith(BATCH):
-            times = int(command.removeprefix(BATCH))
-            started = time.process_time()
-            for _ in range(times):
+            count = int(command.removeprefix(BATCH))
+            start = time.process_time()
+            for _ in range(count):
                 call()
-            answer = str((time.process_time() - started) / times)
+            reply = str((time.process_time() - start) / count)
         else:
             call = dict  # frees the arrays of the case before
             call = prepare(command)
-            answer = str(call() is None)
-        print(answer, flush=True)
+            reply = str(call() is None)
+        print(reply, flush=True)
 
 
 class Build:
@@ -103,44 +103,51 @@ class Build:
             text=True,
         )
 
-    def ask(self, command: str) -> str:
+    def send(self, command: str) -> str:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
+        reply = self._process.stdout.readline()
+        if not reply:
             sys.exit(f"a build failed: {command}")
-        return answer.strip()
+        return reply.strip()
 
-    def seconds(self, times: int) -> float:
-        return float(self.ask(f"{BATCH}{times}"))
+    def seconds(self, count: int) -> float:
+        return float(self.send(f"{BATCH}{count}"))
 
 
 def compare(first: Build, second: Build, name: str) -> tuple[float, float, float]:
     """Return the first build's best time of a call, and the ratios of best times and medians."""
     for build in (first, second):
         build.ask(name)
-    one = max(build.seconds(1) for build in (first, second))
-    times = max(1, round(SECONDS / one))
-    taken = [(first.seconds(times), second.seconds(times)) for _ in range(ROUNDS)]
-    ours, theirs = zip(*taken, strict=True)
-    return min(ours), min(theirs) / min(ours), median(theirs) / median(ours)
+    duration = max(build.seconds(1) for build in (first, second))
+    count = max(1, round(SECONDS / duration))
+    pairs = [(first.seconds(count), second.seconds(count)) for _ in range(ROUNDS)]
+    first_times, second_times = zip(*pairs, strict=True)
+    return (
+        min(first_times),
+        min(second_times) / min(first_times),
+        median(second_times) / median(first_times),
+    )
 
 
-def measured(folders: list[str], only: list[str]) -> Iterator[float]:
+def compare_all(folders: list[str], only: list[str]) -> Iterator[float]:
     first, second = map(Build, folders)
     for name in first.ask(NAMES).split(","):
         if only and not any(fnmatchcase(name, pattern) for pattern in only):
             continue
-        took, best, middle = compare(first, second, name)
-        print(f"{name:40} {took * 1e6:12.2f} us  {best:6.3f} {middle:6.3f}", flush=True)
-        yield best
+        duration, best_ratio, median_ratio = compare(first, second, name)
+        print(
+            f"{name:40} {duration * 1e6:12.2f} us  {best_ratio:6.3f} {median_ratio:6.3f}",
+            flush=True,
+        )
+        yield best_ratio
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--serve"]:
         serve()
     else:
-        ratios = list(measured(sys.argv[1:3], sys.argv[3:]))
+        ratios = list(compare_all(sys.argv[1:3], sys.argv[3:]))
         print(f"geometric mean {geometric_mean(ratios):.3f}, worst {max(ratios):.3f}")

@@ -28,11 +28,11 @@ class Case:
     layout: Layout = "C"
 
     @property
-    def nd(self) -> bool:
+    def has_tuples(self) -> bool:
         return self.operator.endswith("_nd")
 
     @property
-    def scatters(self) -> bool:
+    def is_scatter(self) -> bool:
         return self.operator.startswith("scatter")
 
     @property
@@ -45,36 +45,38 @@ class Case:
         return self.attribute if self.operator == "gather_nd" else 0
 
     @property
-    def selected(self) -> Shape:
+    def selected_shape(self) -> Shape:
         """The shape of all selected slices together: gather's output, scatter's updates."""
-        if self.nd:
+        if self.has_tuples:
             return self.indices[:-1] + self.data[self.batch_dims + self.k :]
         return self.indices
 
     @property
     def output(self) -> Shape:
-        return self.data if self.scatters else self.selected
+        return self.data if self.is_scatter else self.selected_shape
 
-    def shrunk(self, most: int) -> "Case":
+    def limit_dimensions(self, max_size: int) -> "Case":
         """Return the same case with no dimension above `most`."""
-        data, indices = (tuple(min(n, most) for n in s) for s in (self.data, self.indices))
+        data, indices = (tuple(min(n, max_size) for n in s) for s in (self.data, self.indices))
         return replace(self, data=data, indices=indices)
 
 
-def gather_nd(name: str, data: Shape, indices: Shape, batch_dims: int = 0, **more: Any) -> Case:
-    return Case(name, "gather_nd", data, indices, attribute=batch_dims, **more)
+def gather_nd(name: str, data: Shape, indices: Shape, batch_dims: int = 0, **options: Any) -> Case:
+    return Case(name, "gather_nd", data, indices, attribute=batch_dims, **options)
 
 
-def scatter_nd(name: str, data: Shape, indices: Shape, reduction: str, **more: Any) -> Case:
-    return Case(name, "scatter_nd", data, indices, reduction=reduction, **more)
+def scatter_nd(name: str, data: Shape, indices: Shape, reduction: str, **options: Any) -> Case:
+    return Case(name, "scatter_nd", data, indices, reduction=reduction, **options)
 
 
-def gather_elements(name: str, data: Shape, axis: int, **more: Any) -> Case:
-    return Case(name, "gather_elements", data, data, attribute=axis, **more)
+def gather_elements(name: str, data: Shape, axis: int, **options: Any) -> Case:
+    return Case(name, "gather_elements", data, data, attribute=axis, **options)
 
 
-def scatter_elements(name: str, data: Shape, axis: int, reduction: str, **more: Any) -> Case:
-    return Case(name, "scatter_elements", data, data, attribute=axis, reduction=reduction, **more)
+def scatter_elements(name: str, data: Shape, axis: int, reduction: str, **options: Any) -> Case:
+    return Case(
+        name, "scatter_elements", data, data, attribute=axis, reduction=reduction, **options
+    )
 
 
 SQUARE = (4096, 4096)
@@ -147,13 +149,13 @@ def _indices() -> list[Case]:
         gather_nd("batches-of-one-tuple", (2**20, 16), (2**20, 1), 1),
     ]
     for pattern in ("sorted", "clustered"):
-        like: Any = {"pattern": pattern}
+        options: Any = {"pattern": pattern}
         cases += [
-            gather_nd(f"rows256-{pattern}", (2**20, 64), (2**19, 1), **like),
-            gather_nd(f"scalars-{pattern}", (2**24,), (2**22, 1), **like),
-            gather_elements(f"gather-elements-axis0-{pattern}", grid, 0, **like),
-            scatter_nd(f"scatter-add-scalars-{pattern}", (2**24,), (2**22, 1), "add", **like),
-            scatter_nd(f"scatter-add-rows-{pattern}", (2**18, 64), (2**17, 1), "add", **like),
+            gather_nd(f"rows256-{pattern}", (2**20, 64), (2**19, 1), **options),
+            gather_nd(f"scalars-{pattern}", (2**24,), (2**22, 1), **options),
+            gather_elements(f"gather-elements-axis0-{pattern}", grid, 0, **options),
+            scatter_nd(f"scatter-add-scalars-{pattern}", (2**24,), (2**22, 1), "add", **options),
+            scatter_nd(f"scatter-add-rows-{pattern}", (2**18, 64), (2**17, 1), "add", **options),
         ]
     return cases
 
@@ -184,13 +186,17 @@ def _reductions() -> list[Case]:
     """The other element types of reductions."""
     cases = []
     for dtype in ("float64", "int64", "float16", "bfloat16", "int32", "uint8"):
-        like: Any = {"dtype": dtype}
+        options: Any = {"dtype": dtype}
         cases += [
-            scatter_nd(f"scatter-add-{dtype}", (2**22,), (2**20, 1), "add", **like),
-            scatter_nd(f"scatter-max-{dtype}", (2**22,), (2**20, 1), "max", **like),
-            scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **like),
-            scatter_elements(f"scatter-elements-add-axis0-{dtype}", (1024, 1024), 0, "add", **like),
-            scatter_elements(f"scatter-elements-max-axis1-{dtype}", (1024, 1024), 1, "max", **like),
+            scatter_nd(f"scatter-add-{dtype}", (2**22,), (2**20, 1), "add", **options),
+            scatter_nd(f"scatter-max-{dtype}", (2**22,), (2**20, 1), "max", **options),
+            scatter_nd(f"scatter-add-rows-{dtype}", (2**16, 64), (2**15, 1), "add", **options),
+            scatter_elements(
+                f"scatter-elements-add-axis0-{dtype}", (1024, 1024), 0, "add", **options
+            ),
+            scatter_elements(
+                f"scatter-elements-max-axis1-{dtype}", (1024, 1024), 1, "max", **options
+            ),
         ]
     return cases
 
@@ -199,19 +205,19 @@ def _layouts() -> list[Case]:
     """Data not in row-major order."""
     cases = []
     for layout in ("F", "reversed"):
-        like: Any = {"layout": layout}
+        options: Any = {"layout": layout}
         cases += [
-            gather_nd(f"rows256-{layout}", (2**18, 64), (2**18, 1), **like),
-            gather_nd(f"scalars-{layout}", (2048, 2048), (2**21, 2), **like),
-            gather_elements(f"gather-elements-axis0-{layout}", (2048, 2048), 0, **like),
-            gather_elements(f"gather-elements-axis1-{layout}", (2048, 2048), 1, **like),
-            scatter_nd(f"scatter-add-scalars-{layout}", (2048, 2048), (2**21, 2), "add", **like),
-            scatter_elements(f"scatter-elements-axis0-{layout}", (2048, 2048), 0, "add", **like),
+            gather_nd(f"rows256-{layout}", (2**18, 64), (2**18, 1), **options),
+            gather_nd(f"scalars-{layout}", (2048, 2048), (2**21, 2), **options),
+            gather_elements(f"gather-elements-axis0-{layout}", (2048, 2048), 0, **options),
+            gather_elements(f"gather-elements-axis1-{layout}", (2048, 2048), 1, **options),
+            scatter_nd(f"scatter-add-scalars-{layout}", (2048, 2048), (2**21, 2), "add", **options),
+            scatter_elements(f"scatter-elements-axis0-{layout}", (2048, 2048), 0, "add", **options),
         ]
     return cases
 
 
-LADDER = (*_sizes(), *_indices(), *_extremes(), *_reductions(), *_layouts())
+OTHER_CASES = (*_sizes(), *_indices(), *_extremes(), *_reductions(), *_layouts())
 
 # Small enough for a shared machine; every kernel once.
 CI = (

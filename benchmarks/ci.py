@@ -13,7 +13,7 @@ from measure import small_call
 from plainest import NoCompilerError, library
 
 BASELINE = Path(__file__).with_name("ci_baseline.json")
-KEPT = 0.8  # fraction of its baseline that a kernel must reach
+MIN_FRACTION = 0.8  # fraction of its baseline that a kernel must reach
 ROUNDS = 4  # of REPEATS calls each
 REPEATS = 5
 PASSES = 5  # rounds for slow cases, at intervals: the machine may be busy for a while
@@ -37,9 +37,9 @@ def run(record: bool) -> int:
     baseline: dict[str, Ratios] = json.loads(BASELINE.read_text())
     best: dict[str, Times] = {name: {} for name in baseline}
     slow = list(baseline)
-    for again in range(PASSES):
-        time.sleep(2 * again)
-        slow = [name for name in slow if not _holds(name, baseline[name], best[name])]
+    for attempt in range(PASSES):
+        time.sleep(2 * attempt)
+        slow = [name for name in slow if not _reaches_baseline(name, baseline[name], best[name])]
         if not slow:
             break
     print("slower than on record: " + ", ".join(slow) if slow else "nothing got slower")
@@ -47,36 +47,39 @@ def run(record: bool) -> int:
 
 
 def _record() -> int:
-    recorded: dict[str, Ratios] = {}
+    baseline: dict[str, Ratios] = {}
     for name in [case.name for case in CI] + [SMALL]:
         best: Times = {}
         for _ in range(ROUNDS):
             _measure(name, best)
-        recorded[name] = {key: round(ratio, 3) for key, ratio in _ratios(best).items()}
-        print(f"{name:28} {_written(recorded[name])}", flush=True)
-    BASELINE.write_text(json.dumps(recorded, indent=1) + "\n")
+        baseline[name] = {key: round(ratio, 3) for key, ratio in _ratios(best).items()}
+        print(f"{name:28} {_format_ratios(baseline[name])}", flush=True)
+    BASELINE.write_text(json.dumps(baseline, indent=1) + "\n")
     return 0
 
 
-def _holds(name: str, recorded: Ratios, best: Times) -> bool:
+def _reaches_baseline(name: str, baseline: Ratios, best: Times) -> bool:
     """Whether the best times so far, which this updates, reach the baseline's required fraction."""
-    held = False
+    passed = False
     for _ in range(ROUNDS):
         _measure(name, best)
         ratios = _ratios(best)
-        held = all(ratios[key] >= KEPT * recorded[key] for key in recorded)
-        if held:
+        passed = all(ratios[key] >= MIN_FRACTION * baseline[key] for key in baseline)
+        if passed:
             break
-    verdict = "ok" if held else "SLOW"
-    print(f"{verdict:4} {name:28} {_written(ratios)}; on record {_written(recorded)}", flush=True)
-    return held
+    verdict = "ok" if passed else "SLOW"
+    print(
+        f"{verdict:4} {name:28} {_format_ratios(ratios)}; on record {_format_ratios(baseline)}",
+        flush=True,
+    )
+    return passed
 
 
 def _measure(name: str, best: Times) -> None:
     """Update the best times with one more round."""
-    for key, (ours, theirs) in _round(name).items():
-        our_best, their_best = best.get(key, (ours, theirs))
-        best[key] = min(ours, our_best), min(theirs, their_best)
+    for key, (ndtool_ms, limit_ms) in _round(name).items():
+        best_ndtool, best_limit = best.get(key, (ndtool_ms, limit_ms))
+        best[key] = min(ndtool_ms, best_ndtool), min(limit_ms, best_limit)
 
 
 def _round(name: str) -> Times:
@@ -85,9 +88,9 @@ def _round(name: str) -> Times:
         return {"numpy": (small["ndtool_us"], small["numpy_us"])}
     case = next(case for case in CI if case.name == name)
     times = {}
-    measured = shares.measure(*shares.drawn(case), ["numpy", "aligned"], [1, 2], REPEATS)
-    for alignment, of_threads in measured.items():
-        for threads, r in of_threads.items():
+    records = shares.measure(*shares.generate_case(case), ["numpy", "aligned"], [1, 2], REPEATS)
+    for alignment, by_threads in records.items():
+        for threads, r in by_threads.items():
             if not r["verified"]:
                 raise SystemExit(f"{name}: an answer is wrong")
             times[f"{alignment} {threads}"] = r["ndtool_best_ms"], r["limit_best_ms"]
@@ -95,8 +98,8 @@ def _round(name: str) -> Times:
 
 
 def _ratios(best: Times) -> Ratios:
-    return {key: theirs / ours for key, (ours, theirs) in best.items()}
+    return {key: limit_ms / ndtool_ms for key, (ndtool_ms, limit_ms) in best.items()}
 
 
-def _written(ratios: Ratios) -> str:
+def _format_ratios(ratios: Ratios) -> str:
     return ", ".join(f"{ratio:.2f} ({key})" for key, ratio in ratios.items())

@@ -29,39 +29,43 @@ def run(repeats: int) -> int:
     """Print the table of ratios as Markdown."""
     print(f"| case | {' | '.join(COMBINATIONS)} | scatter |")
     print(f"|---|{'---|' * (len(COMBINATIONS) + 1)}", flush=True)
-    for case in [one for one in CASES if one.scatters] + [*DISTINCT]:
-        cells = [cell(case, *options, repeats) for options in COMBINATIONS.values()]
-        cells.append(by_plain_indices(case, repeats))
+    for case in [case for case in CASES if case.is_scatter] + [*DISTINCT]:
+        cells = [compare_combination(case, *options, repeats) for options in COMBINATIONS.values()]
+        cells.append(compare_scatter(case, repeats))
         print(f"| {case.name} | {' | '.join(cells)} |", flush=True)
     return 0
 
 
-def cell(case: Case, ours: dict[str, Any], theirs: dict[str, Any], repeats: int) -> str:
+def compare_combination(
+    case: Case, options: dict[str, Any], plain_options: dict[str, Any], repeats: int
+) -> str:
     """Return the ratio of two calls, or "-" if the indices have duplicates that are refused."""
-    if ours.get("duplicates") == "error" and case.pattern != "distinct":
+    if options.get("duplicates") == "error" and case.pattern != "distinct":
         return "-"
-    problem = problems.make(case)
+    problem = problems.generate(case)
     operator, out = getattr(ndtool, case.operator), problem.data.copy()
-    given: dict[str, Any] = {"out": out} if case.nd else {"out": out, "axis": case.attribute}
+    attributes: dict[str, Any] = (
+        {"out": out} if case.has_tuples else {"out": out, "axis": case.attribute}
+    )
     arrays = problem.data, problem.indices, problem.updates
-    pair = alternate(
-        lambda: operator(*arrays, **given, **ours),
-        lambda: operator(*arrays, **given, **theirs),
+    times = alternate(
+        lambda: operator(*arrays, **attributes, **options),
+        lambda: operator(*arrays, **attributes, **plain_options),
         repeats,
     )
-    return f"{pair.ours / pair.theirs:.2f}"
+    return f"{times.ndtool / times.peer:.2f}"
 
 
-def by_plain_indices(case: Case, repeats: int) -> str:
+def compare_scatter(case: Case, repeats: int) -> str:
     """Return the ratio of scatter to scatter_nd, for tuples of one component."""
-    if not case.nd or case.k != 1:
+    if not case.has_tuples or case.k != 1:
         return "-"
-    problem = problems.make(case)
+    problem = problems.generate(case)
     out, data, indices, updates = problem.data.copy(), *problem[1:]
     options: dict[str, Any] = {"reduction": case.reduction, "out": out}
-    pair = alternate(
+    times = alternate(
         lambda: ndtool.scatter(data, indices[:, 0], updates, **options),
         lambda: ndtool.scatter_nd(data, indices, updates, **options),
         repeats,
     )
-    return f"{pair.ours / pair.theirs:.2f}"
+    return f"{times.ndtool / times.peer:.2f}"

@@ -62,14 +62,14 @@ CORE = 4e9, 1.2e8
 SOCKET = Machine("64 cores, 8 channels", 64, *CORE, 164e9)
 
 
-def counted(call: str, threads: int, before: Counts) -> Counts:
+def count_call(call: str, threads: int, before: Counts) -> Counts:
     """Count a call with cachegrind. before: the counts of a process without it."""
-    after = _counts(SETUP + call.replace("THREADS", str(threads)))
-    found = Counts(*(a - b for a, b in zip(after, before, strict=True)))
-    return found._replace(returned=TUPLES if "scatter" in call else 0)  # a line for each tuple
+    after = count_process(SETUP + call.replace("THREADS", str(threads)))
+    counts = Counts(*(a - b for a, b in zip(after, before, strict=True)))
+    return counts._replace(returned=TUPLES if "scatter" in call else 0)  # a line for each tuple
 
 
-def _counts(program: str) -> Counts:
+def count_process(program: str) -> Counts:
     """Count a process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "counts")
@@ -105,12 +105,12 @@ def seconds(counts: Counts, machine: Machine, cores: int) -> float:
     return max(computing + waiting, moving)
 
 
-def table(found: dict[str, Counts]) -> list[str]:
+def table(counts: dict[str, Counts]) -> list[str]:
     """Return the table of modelled speedups."""
     lines = ["| call | " + " | ".join(map(str, CORES)) + " |", "|---|" + "---|" * len(CORES)]
-    for name, counts in found.items():
-        one = seconds(counts, SOCKET, 1)
-        speedups = (f"{one / seconds(counts, SOCKET, cores):.1f}" for cores in CORES)
+    for name, call_counts in counts.items():
+        one_core = seconds(call_counts, SOCKET, 1)
+        speedups = (f"{one_core / seconds(call_counts, SOCKET, cores):.1f}" for cores in CORES)
         lines.append(f"| {name} | {' | '.join(speedups)} |")
     return lines
 
@@ -121,15 +121,15 @@ if __name__ == "__main__":
     print(f"{TUPLES} tuples of {ROWS} float32: counted per tuple")
     print("| call | threads | instructions | bytes read | bytes written |")
     print("|---|---|---|---|---|")
-    counts: dict[str, Counts] = {}
-    nothing = _counts(SETUP)
+    by_call: dict[str, Counts] = {}
+    baseline = count_process(SETUP)
     for name, call in CALLS.items():
         for threads in (1, 2):
-            one = counted(call, threads, nothing)
-            counts.setdefault(name, one)
-            per = (one.instructions, LINE * one.read, LINE * one.written)
+            counts = count_call(call, threads, baseline)
+            by_call.setdefault(name, counts)
+            per_tuple = (counts.instructions, LINE * counts.read, LINE * counts.written)
             print(
-                f"| {name} | {threads} | {' | '.join(f'{n / TUPLES:.1f}' for n in per)} |",
+                f"| {name} | {threads} | {' | '.join(f'{n / TUPLES:.1f}' for n in per_tuple)} |",
                 flush=True,
             )
-    print("\n".join(table(counts)))
+    print("\n".join(table(by_call)))

@@ -1,4 +1,4 @@
-"""Data in servers and in HDF5 files: small ranges a second, the first byte of S3, rows of chunks.
+"""Data in servers and in HDF5 files: small ranges a second, the first byte from S3, rows of chunks.
 
     python benchmarks/elsewhere.py ranges    10 and 64 requests at once, over HTTP and S3
     python benchmarks/elsewhere.py first     complete runs that read one row
@@ -26,9 +26,9 @@ import numpy as np
 DELAY = 0.02  # seconds
 COUNT, RANGE = 1500, 1 << 16  # ranges of a measurement, bytes of one
 SHAPE = (1 << 25, 16)  # of a .npy array of zeros, 2 GiB
-TIMES = 5
+REPEATS = 5
 SETTINGS = {"AWS_ACCESS_KEY_ID": "one", "AWS_SECRET_ACCESS_KEY": "two"}
-CLIENT = "AWS_STS_REGIONAL_ENDPOINTS"  # a variable that ndtool leaves to s3fs
+S3FS_VARIABLE = "AWS_STS_REGIONAL_ENDPOINTS"  # a variable that ndtool leaves to s3fs
 ROWS, COLUMNS, CHUNK = 1_000_000, 64, 1000
 H5PY = """
 import h5py, numpy as np
@@ -39,7 +39,7 @@ with h5py.File("{0}") as file:
 """
 
 
-class Answer(asyncio.Protocol):
+class RangeServer(asyncio.Protocol):
     """A connection to a server of one array; it answers range requests after `delay` seconds."""
 
     def __init__(self, delay: float, header: bytes, size: int) -> None:
@@ -50,35 +50,35 @@ class Answer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         *requests, self._got = (self._got + data).split(b"\r\n\r\n")
-        for one in requests:
-            asyncio.get_running_loop().call_later(self._delay, self._answer, one)
+        for request in requests:
+            asyncio.get_running_loop().call_later(self._delay, self._answer, request)
 
     def _answer(self, request: bytes) -> None:
-        found = re.search(rb"range: *bytes=(\d+)-(\d+)", request, re.I)
-        if found is None:
+        match = re.search(rb"range: *bytes=(\d+)-(\d+)", request, re.I)
+        if match is None:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return
-        start, stop = int(found[1]), min(int(found[2]) + 1, self._size)
+        start, stop = int(match[1]), min(int(match[2]) + 1, self._size)
         body = self._header[start:stop].ljust(stop - start, b"\0")
-        head = (
+        status_and_headers = (
             f'HTTP/1.1 206 Partial Content\r\nETag: "1"\r\nContent-Length: {stop - start}\r\n'
             f"Content-Range: bytes {start}-{stop - 1}/{self._size}\r\n\r\n"
         )
-        self._transport.write(head.encode() + body)
+        self._transport.write(status_and_headers.encode() + body)
 
 
 def serve(delay: float, port: Any) -> None:
     import io
 
     file = io.BytesIO()
-    kind = {"descr": "<f4", "fortran_order": False, "shape": SHAPE}
-    np.lib.format.write_array_header_1_0(file, kind)
+    header = {"descr": "<f4", "fortran_order": False, "shape": SHAPE}
+    np.lib.format.write_array_header_1_0(file, header)
     size = len(file.getvalue()) + 4 * SHAPE[0] * SHAPE[1]
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
-            lambda: Answer(delay, file.getvalue(), size), "127.0.0.1", 0, backlog=256
+            lambda: RangeServer(delay, file.getvalue(), size), "127.0.0.1", 0, backlog=256
         )
         port.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
@@ -87,13 +87,13 @@ def serve(delay: float, port: Any) -> None:
 
 
 @contextmanager
-def serving(delay: float) -> Iterator[str]:
+def running_server(delay: float) -> Iterator[str]:
     """Run the server; yield its host and port, to which s3:// is directed."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(delay, theirs))
+    receiver, sender = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(delay, sender))
     process.start()
     try:
-        host = f"127.0.0.1:{ours.recv()}"
+        host = f"127.0.0.1:{receiver.recv()}"
         os.environ.update(SETTINGS, AWS_ENDPOINT_URL=f"http://{host}")
         yield host
     finally:
@@ -101,65 +101,72 @@ def serving(delay: float) -> Iterator[str]:
         process.join()
 
 
-def in_turn(ways: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Call each way several times, in turn; return what it returned."""
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(TIMES):
-        for name, way in ways.items():
-            found[name].append(way())
-    return found
+def alternate_calls(alternatives: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Call each alternative several times, in turn; return its results."""
+    results: dict[str, list[float]] = {name: [] for name in alternatives}
+    for _ in range(REPEATS):
+        for name, call in alternatives.items():
+            results[name].append(call())
+    return results
 
 
 def ranges() -> None:
     from ndtool.storage.ranged import RemoteFile
 
-    first = np.random.default_rng(0).choice(4 * SHAPE[0] * SHAPE[1] // (RANGE * 20), COUNT, False)
-    wanted = [(int(start) * RANGE * 20, int(start) * RANGE * 20 + RANGE) for start in sorted(first)]
+    starts = np.random.default_rng(0).choice(4 * SHAPE[0] * SHAPE[1] // (RANGE * 20), COUNT, False)
+    byte_ranges = [
+        (int(start) * RANGE * 20, int(start) * RANGE * 20 + RANGE) for start in sorted(starts)
+    ]
 
-    def rate(url: str, at_once: int, variables: dict[str, str]) -> float:
+    def measure_rate(url: str, at_once: int, variables: dict[str, str]) -> float:
         os.environ.update(variables)
         file = RemoteFile(url)
         file._requests.at_once = at_once
-        started = time.perf_counter()
-        file.download(wanted)
-        seconds = time.perf_counter() - started
+        start = time.perf_counter()
+        file.download(byte_ranges)
+        seconds = time.perf_counter() - start
         file.close()
         for name in variables:
             del os.environ[name]
         return COUNT / seconds
 
-    with serving(DELAY) as host:
-        ways = {
-            f"{name}, {at_once} at once": lambda url=url, n=at_once, more=more: rate(url, n, more)
-            for name, url, more in (
+    with running_server(DELAY) as host:
+        alternatives = {
+            f"{name}, {at_once} at once": lambda url=url, n=at_once, variables=variables: (
+                measure_rate(url, n, variables)
+            )
+            for name, url, variables in (
                 ("http", f"http://{host}/bucket/x.npy", {}),
                 ("s3", "s3://bucket/x.npy", {}),
-                ("s3, settings of s3fs", "s3://bucket/x.npy", {CLIENT: "regional"}),
+                ("s3, settings of s3fs", "s3://bucket/x.npy", {S3FS_VARIABLE: "regional"}),
             )
             for at_once in (10, 64)
         }
-        for name, found in in_turn(ways).items():
-            print(f"{name:32} {median(found):6.0f} ranges/s ({min(found):.0f} to {max(found):.0f})")
+        for name, results in alternate_calls(alternatives).items():
+            print(
+                f"{name:32} {median(results):6.0f} ranges/s"
+                f" ({min(results):.0f} to {max(results):.0f})"
+            )
 
 
 def first() -> None:
-    with tempfile.TemporaryDirectory() as folder, serving(0.0) as host:
+    with tempfile.TemporaryDirectory() as folder, running_server(0.0) as host:
         np.save(f"{folder}/x.npy", np.zeros((1000, 16), np.float32))
 
-        def run(data: str, **more: str) -> float:
-            started = time.perf_counter()
+        def run(data: str, **variables: str) -> float:
+            start = time.perf_counter()
             command = [sys.executable, "-m", "ndtool", "gather", data, "[5]", "-o", "o.npy"]
-            subprocess.run(command, cwd=folder, env={**os.environ, **more}, check=True)
-            return time.perf_counter() - started
+            subprocess.run(command, cwd=folder, env={**os.environ, **variables}, check=True)
+            return time.perf_counter() - start
 
-        ways = {
+        alternatives = {
             "file": lambda: run("x.npy"),
             "http": lambda: run(f"http://{host}/bucket/x.npy"),
             "s3": lambda: run("s3://bucket/x.npy"),
-            "s3, settings of s3fs": lambda: run("s3://bucket/x.npy", **{CLIENT: "regional"}),
+            "s3, settings of s3fs": lambda: run("s3://bucket/x.npy", **{S3FS_VARIABLE: "regional"}),
         }
-        for name, found in in_turn(ways).items():
-            print(f"{name:32} {min(found):.3f} s at least, median {median(found):.3f}")
+        for name, results in alternate_calls(alternatives).items():
+            print(f"{name:32} {min(results):.3f} s at least, median {median(results):.3f}")
 
 
 def hdf5() -> None:
@@ -168,32 +175,32 @@ def hdf5() -> None:
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         table = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
-        for name, more in (("plain", {}), ("gzip", {"compression": 4, "shuffle": True})):
+        for name, variables in (("plain", {}), ("gzip", {"compression": 4, "shuffle": True})):
             with h5py.File(f"{folder}/{name}.h5", "w") as file:
-                file.create_dataset("x", data=table, chunks=(CHUNK, COLUMNS), **more)
+                file.create_dataset("x", data=table, chunks=(CHUNK, COLUMNS), **variables)
 
         def run(*command: str) -> float:
-            started = time.perf_counter()
+            start = time.perf_counter()
             subprocess.run([sys.executable, *command], cwd=folder, check=True)
-            return time.perf_counter() - started
+            return time.perf_counter() - start
 
         for name in ("plain", "gzip"):
             for count in (20_000, 600_000):
                 rows = rng.integers(0, ROWS, count)
                 np.save(f"{folder}/i.npy", rows)
                 gather = ("-m", "ndtool", "gather", f"{name}.h5", "i.npy", "-q", "-o", "n.npy")
-                ways = {
+                alternatives = {
                     "ndtool": lambda gather=gather: run(*gather),
                     "h5py": lambda name=name: run("-c", H5PY.format(f"{name}.h5")),
                 }
-                found = in_turn(ways)
+                results = alternate_calls(alternatives)
                 assert np.array_equal(np.load(f"{folder}/n.npy"), table[rows])
                 assert np.array_equal(np.load(f"{folder}/o.npy"), table[rows])
-                ours, theirs = median(found["ndtool"]), median(found["h5py"])
-                print(f"{name:6} {count:7} rows: ndtool {ours:.2f} s, h5py {theirs:.2f} s")
+                ndtool_s, h5py_s = median(results["ndtool"]), median(results["h5py"])
+                print(f"{name:6} {count:7} rows: ndtool {ndtool_s:.2f} s, h5py {h5py_s:.2f} s")
 
 
 if __name__ == "__main__":
-    what = {"ranges": ranges, "first": first, "hdf5": hdf5}
-    for name in sys.argv[1:] or what:
-        what[name]()
+    benchmarks = {"ranges": ranges, "first": first, "hdf5": hdf5}
+    for name in sys.argv[1:] or benchmarks:
+        benchmarks[name]()

@@ -41,54 +41,59 @@ CASES = (
     Case("the same, sorted", (1 << 20, 64), (1 << 14, 64), 1 << 20, False, True),
 )
 # How each is computed: by dask, by ndtool from indices in memory or in a dask array, or scattered.
-MAKERS = ("dask", "memory", "lazy", "scatter add")
+METHODS = ("dask", "memory", "lazy", "scatter add")
 
 
-def numbers(block: Any, block_info: Any) -> Any:
+def element_indices(block: Any, block_info: Any) -> Any:
     """Return a chunk of data: the number of each element."""
     (rows, columns), width = block_info[None]["array-location"], block_info[None]["shape"][1]
     return np.arange(*rows)[:, None] * width + np.arange(*columns)
 
 
-def result(case: Case, maker: str, x: Any, i: Any) -> tuple[Any, Any]:
+def result(case: Case, method: str, data: Any, indices: Any) -> tuple[Any, Any]:
     """Return a lazy result, and the values that it must have."""
     import ndtool.dask as lazy
 
-    expected = i @ np.array([case.shape[1], 1]) if case.points else i * case.shape[1]
-    if maker == "dask":
-        return (x.vindex[i[:, 0], i[:, 1]] if case.points else da.take(x, i, axis=0)), expected
-    given = i if maker == "memory" else da.from_array(i, chunks=(1 << 16, *i.shape[1:]))
-    if maker == "scatter add":
-        updates = da.ones((len(i), *(() if case.points else case.shape[1:])), dtype=int)
+    expected = indices @ np.array([case.shape[1], 1]) if case.points else indices * case.shape[1]
+    if method == "dask":
+        return (
+            data.vindex[indices[:, 0], indices[:, 1]]
+            if case.points
+            else da.take(data, indices, axis=0)
+        ), expected
+    if method != "memory":
+        indices = da.from_array(indices, chunks=(1 << 16, *indices.shape[1:]))
+    if method == "scatter add":
+        updates = da.ones((len(indices), *(() if case.points else case.shape[1:])), dtype=int)
         return (lazy.scatter_nd if case.points else lazy.scatter)(
-            x, given, updates, reduction="add"
+            data, indices, updates, reduction="add"
         ), None
-    return (lazy.gather_nd if case.points else lazy.gather)(x, given), expected
+    return (lazy.gather_nd if case.points else lazy.gather)(data, indices), expected
 
 
-def measure(case: Case, maker: str) -> dict[str, float]:
+def measure(case: Case, method: str) -> dict[str, float]:
     """Run a case once; return its figures."""
-    i = np.random.default_rng(0).integers(0, case.shape[0], (case.n, 2)[: 1 + case.points])
+    indices = np.random.default_rng(0).integers(0, case.shape[0], (case.n, 2)[: 1 + case.points])
     if case.sort:
-        i.sort()
-    none = da.zeros(case.shape, chunks=case.chunks, dtype=bool)
-    x = da.map_blocks(numbers, none, dtype=int, meta=np.zeros((0, 0), int))
+        indices.sort()
+    zeros = da.zeros(case.shape, chunks=case.chunks, dtype=bool)
+    data = da.map_blocks(element_indices, zeros, dtype=int, meta=np.zeros((0, 0), int))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
-    made, expected = result(case, maker, x, i)
-    built = time.perf_counter() - began
+    start = time.perf_counter()
+    lazy_result, expected = result(case, method, data, indices)
+    built = time.perf_counter() - start
     if expected is None:
-        check = made.sum() - x.sum() - case.n * (1 if case.points else case.shape[1])
+        check = lazy_result.sum() - data.sum() - case.n * (1 if case.points else case.shape[1])
     else:
-        columns = made if case.points else made[:, 0]
+        columns = lazy_result if case.points else lazy_result[:, 0]
         check = (columns != da.from_array(expected, chunks=columns.chunks)).sum()
-    began = time.perf_counter()
+    start = time.perf_counter()
     wrong = check.compute(scheduler="threads", num_workers=WORKERS)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     assert not wrong, "the result is wrong"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    (optimized,) = dask.optimize(made)
-    tasks = len(optimized.__dask_graph__()) - len(dask.optimize(x)[0].__dask_graph__())
+    (optimized,) = dask.optimize(lazy_result)
+    tasks = len(optimized.__dask_graph__()) - len(dask.optimize(data)[0].__dask_graph__())
     return {"tasks": tasks, "build": built, "compute": seconds, "peak": peak / 1024}
 
 
@@ -98,17 +103,17 @@ def main() -> None:
         print(json.dumps(measure(CASES[int(sys.argv[1])], sys.argv[2])))
         return
     print("| case | by | tasks | build, s | compute, s | peak, MB |\n|---|---|---|---|---|---|")
-    for number, case in enumerate(CASES):
-        found: dict[str, list[dict[str, float]]] = {maker: [] for maker in MAKERS}
+    for case_number, case in enumerate(CASES):
+        runs_by_method: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
         for _ in range(ROUNDS):
-            for maker, runs in found.items():
-                call = [sys.executable, __file__, str(number), maker]
-                ran = subprocess.run(call, capture_output=True, text=True, check=True)
-                runs.append(json.loads(ran.stdout))
-        for maker, runs in found.items():
+            for method, runs in runs_by_method.items():
+                command = [sys.executable, __file__, str(case_number), method]
+                process = subprocess.run(command, capture_output=True, text=True, check=True)
+                runs.append(json.loads(process.stdout))
+        for method, runs in runs_by_method.items():
             best = {key: min(run[key] for run in runs) for key in runs[0]}
             print(
-                f"| {case.name} | {maker} | {best['tasks']:.0f} | {best['build']:.2f}"
+                f"| {case.name} | {method} | {best['tasks']:.0f} | {best['build']:.2f}"
                 f" | {best['compute']:.2f} | {best['peak']:.0f} |",
                 flush=True,
             )

@@ -23,9 +23,9 @@ def use_two_cores() -> None:
     """Pin the process to two cores; libraries without a setting for threads follow this."""
     if not hasattr(os, "sched_setaffinity"):
         return
-    mine = sorted(os.sched_getaffinity(0))
-    siblings = _siblings(mine[0])
-    os.sched_setaffinity(0, {mine[0], *[cpu for cpu in mine if cpu not in siblings][:1]})
+    cpus = sorted(os.sched_getaffinity(0))
+    siblings = _siblings(cpus[0])
+    os.sched_setaffinity(0, {cpus[0], *[cpu for cpu in cpus if cpu not in siblings][:1]})
 
 
 def describe(peers: list[str]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def describe(peers: list[str]) -> dict[str, Any]:
         "cpu": processor().partition(": ")[0],
         "cpus": os.cpu_count(),
         "caches": _caches(),
-        "memory_bytes": memory(),
+        "memory_bytes": memory_size(),
         "kernel": platform.release(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -47,18 +47,18 @@ def describe(peers: list[str]) -> dict[str, Any]:
 
 def processor() -> str:
     """Return a processor's name and, if the system reports them, its features."""
-    name, flags = (_from_file("/proc/cpuinfo", key) for key in ("model name", "flags"))
+    name, flags = (_read_field("/proc/cpuinfo", key) for key in ("model name", "flags"))
     return f"{name or platform.processor()}: {flags}"
 
 
-def memory() -> int:
+def memory_size() -> int:
     """Return the bytes of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def written(machine: dict[str, Any]) -> str:
+def format_description(machine: dict[str, Any]) -> str:
     """Return the description as a sentence."""
-    peers = ", ".join(f"{name} {number}" for name, number in machine["peers"].items() if number)
+    peers = ", ".join(f"{name} {release}" for name, release in machine["peers"].items() if release)
     caches = ", ".join(f"{level} {size}" for level, size in machine["caches"].items())
     return (
         f"{machine['cpu']}, {machine['cpus']} CPUs ({caches}),"
@@ -70,14 +70,14 @@ def written(machine: dict[str, Any]) -> str:
 def _siblings(cpu: int) -> set[int]:
     """Return the processors that share a core with this one."""
     path = CPU.parent / f"cpu{cpu}/topology/thread_siblings_list"
-    found = {cpu}
+    siblings = {cpu}
     try:
-        for part in path.read_text().strip().split(","):
-            first, _, last = part.partition("-")
-            found.update(range(int(first), int(last or first) + 1))
+        for cpu_range in path.read_text().strip().split(","):
+            first, _, last = cpu_range.partition("-")
+            siblings.update(range(int(first), int(last or first) + 1))
     except (OSError, ValueError):
         pass
-    return found
+    return siblings
 
 
 def _caches() -> dict[str, str]:
@@ -94,7 +94,7 @@ def _caches() -> dict[str, str]:
     return caches
 
 
-def _from_file(path: str, key: str) -> str:
+def _read_field(path: str, key: str) -> str:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
@@ -104,10 +104,10 @@ def _from_file(path: str, key: str) -> str:
 
 def _first_line(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "no compiler"
-    return done.stdout.splitlines()[0]
+    return result.stdout.splitlines()[0]
 
 
 def _version(names: list[str]) -> str | None:

@@ -14,22 +14,22 @@ from cases import Case
 from plainest import NoCompilerError
 from problems import Array
 from tensor_peers import as_array
-from timing import LARGE, Call, Memcpy, alternate, alternate_loops, seconds
+from timing import MIN_MEMCPY, Call, Memcpy, alternate, alternate_loops, seconds
 
 import ndtool
 
 Record = dict[str, Any]
 
-SLOW = 1.0  # seconds; slower calls are timed three times only
+SLOW_CALL = 1.0  # seconds; slower calls are timed three times only
 
 
-class Measured:
+class NdtoolCall:
     """ndtool's side of a case: its arrays, the correct result, and a call with a reused output."""
 
     def __init__(self, case: Case) -> None:
-        self.problem = problems.make(case)  # aligned as NumPy does
-        self.wanted = problems.expected(self.problem)
-        self.out = problems.placed(np.zeros_like(self.wanted), problems.NUMPY)
+        self.problem = problems.generate(case)  # aligned as NumPy does
+        self.expected = problems.compute_expected(self.problem)
+        self.out = problems.copy_aligned(np.zeros_like(self.expected), problems.NUMPY_OFFSET)
         self._operator = getattr(ndtool, case.operator)
         self.verified = self.verify(1)
         self.verified &= self.verify(peers.THREADS)
@@ -44,7 +44,7 @@ class Measured:
     def verify(self, threads: int) -> bool:
         self.out.view(np.uint8)[...] = 0xA5
         self._operator(*self.problem.arguments, out=self.out, threads=threads)
-        return problems.same(self.out, self.wanted)
+        return problems.is_identical(self.out, self.expected)
 
 
 def measure(
@@ -60,36 +60,38 @@ def measure(
     about memcpy are None for small outputs. limit: shares by alignment of the arrays and number of
     threads; none without a compiler.
     """
-    mine = Measured(case)
-    record: Record = {"ndtool_ms": None, "verified": mine.verified, "peers": {}}
+    ndtool_call = NdtoolCall(case)
+    record: Record = {"ndtool_ms": None, "verified": ndtool_call.verified, "peers": {}}
     for name in names:
-        record["peers"][name] = _beside(mine, name, repeats)
+        record["peers"][name] = _compare_with(ndtool_call, name, repeats)
         gc.collect()
     timed = {name: peer for name, peer in record["peers"].items() if peer["ms"] is not None}
     fastest = min(timed, key=lambda name: timed[name]["ratio"], default=None)
     with ThreadPoolExecutor(1) as pool:
-        beside_memcpy = alternate(mine, Memcpy(mine.out.nbytes, pool), repeats)
-    large = mine.out.nbytes >= LARGE
-    record["verified"] &= problems.same(mine.out, mine.wanted)
-    limit = _limit(mine, alignments, threads, repeats)
+        beside_memcpy = alternate(ndtool_call, Memcpy(ndtool_call.out.nbytes, pool), repeats)
+    large = ndtool_call.out.nbytes >= MIN_MEMCPY
+    record["verified"] &= problems.is_identical(ndtool_call.out, ndtool_call.expected)
+    limit = _limit(ndtool_call, alignments, threads, repeats)
     answers = [r["verified"] for by_threads in limit.values() for r in by_threads.values()]
     record["verified"] &= all(answers)
     return record | {
-        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else beside_memcpy.ours,
+        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else beside_memcpy.ndtool,
         "fastest": fastest,
         "ratio": timed[fastest]["ratio"] if fastest else None,
         "best_ratio": min((peer["best_ratio"] for peer in timed.values()), default=None),
-        "memcpy_ms": beside_memcpy.theirs if large else None,
-        "memcpy_ratio": beside_memcpy.theirs / beside_memcpy.ours if large else None,
+        "memcpy_ms": beside_memcpy.peer if large else None,
+        "memcpy_ratio": beside_memcpy.peer / beside_memcpy.ndtool if large else None,
         "limit": limit,
     }
 
 
 def _limit(
-    mine: Measured, alignments: Sequence[str], threads: Sequence[int], repeats: int
+    ndtool_call: NdtoolCall, alignments: Sequence[str], threads: Sequence[int], repeats: int
 ) -> Record:
     try:
-        return shares.measure(mine.problem, mine.wanted, alignments, threads, repeats)
+        return shares.measure(
+            ndtool_call.problem, ndtool_call.expected, alignments, threads, repeats
+        )
     except NoCompilerError as error:
         print(f"no limits: {error}")
         return {}
@@ -97,20 +99,20 @@ def _limit(
 
 def scaling(case: Case, repeats: int) -> float:
     """Return the speedup of two threads over one."""
-    mine = Measured(case)
-    pair = alternate(mine, mine.on_one_thread, repeats)
-    return pair.theirs / pair.ours
+    ndtool_call = NdtoolCall(case)
+    times = alternate(ndtool_call, ndtool_call.on_one_thread, repeats)
+    return times.peer / times.ndtool
 
 
-def _beside(mine: Measured, name: str, repeats: int) -> Record:
+def _compare_with(ndtool_call: NdtoolCall, name: str, repeats: int) -> Record:
     """Time ndtool and one peer alternately; a reason instead of times if that fails."""
     record: Record = {"ms": None}
     try:
-        ways = peers.ways_of(name)(mine.problem)
-        way, call, answer = _fastest(ways, mine.wanted, min(3, repeats // 2))
-        took = seconds(call)
-        pair = alternate(mine, call, repeats if took < SLOW else min(3, repeats))
-        after = _judged(as_array(call()), mine.wanted)
+        methods = peers.methods_of(name)(ndtool_call.problem)
+        method, call, answer = _find_fastest(methods, ndtool_call.expected, min(3, repeats // 2))
+        elapsed = seconds(call)
+        times = alternate(ndtool_call, call, repeats if elapsed < SLOW_CALL else min(3, repeats))
+        after = _classify_answer(as_array(call()), ndtool_call.expected)
     except peers.NotOfferedError as reason:
         return record | {"reason": f"not offered: {reason}"}
     except ImportError as error:
@@ -119,11 +121,11 @@ def _beside(mine: Measured, name: str, repeats: int) -> Record:
         return record | {"reason": f"failed: {type(error).__name__}: {str(error)[:200]}"}
     answer = max(answer, after, key=ANSWERS.index)
     return {
-        "ms": pair.theirs,
-        "ndtool_ms": pair.ours,
-        "ratio": pair.theirs / pair.ours,
-        "best_ratio": pair.their_best / pair.our_best,
-        "way": way,
+        "ms": times.peer,
+        "ndtool_ms": times.ndtool,
+        "ratio": times.peer / times.ndtool,
+        "best_ratio": times.peer_best / times.ndtool_best,
+        "way": method,
         "answer": answer,
         "reason": None,
     }
@@ -133,27 +135,27 @@ def _beside(mine: Measured, name: str, repeats: int) -> Record:
 ANSWERS = ["exact", "rounding", "wrong"]
 
 
-def _judged(answer: Array, wanted: Array) -> str:
-    if problems.same(answer, wanted):
+def _classify_answer(answer: Array, expected: Array) -> str:
+    if problems.is_identical(answer, expected):
         return "exact"
-    return "rounding" if problems.close(answer, wanted) else "wrong"
+    return "rounding" if problems.is_close(answer, expected) else "wrong"
 
 
-def _fastest(ways: peers.Ways, wanted: Array, tries: int) -> tuple[str, Call, str]:
+def _find_fastest(methods: peers.Methods, expected: Array, tries: int) -> tuple[str, Call, str]:
     """Try every variant, compiled and warm; omit failing ones if another succeeds."""
-    best, failure = None, None
-    for name, call in ways.items():
+    fastest, failure = None, None
+    for name, call in methods.items():
         try:
-            answer = _judged(as_array(call()), wanted)
-            took = min(seconds(call) for _ in range(tries))
+            answer = _classify_answer(as_array(call()), expected)
+            elapsed = min(seconds(call) for _ in range(tries))
         except Exception as error:
             failure = error
             continue
-        if best is None or took < best[0]:
-            best = took, name, call, answer
-    if best is None:
+        if fastest is None or elapsed < fastest[0]:
+            fastest = elapsed, name, call, answer
+    if fastest is None:
         raise failure or peers.NotOfferedError("no way")
-    return best[1:]
+    return fastest[1:]
 
 
 def small_call(repeats: int) -> Record:
@@ -162,7 +164,7 @@ def small_call(repeats: int) -> Record:
     times_numpy: the worst ratio of a gather, a scatter, and each with `out`.
     """
     data, updates = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((2, 4), np.float32)
-    indices, found, changed = np.array([[2], [0]]), np.empty_like(updates), data.copy()
+    indices, gathered, updated = np.array([[2], [0]]), np.empty_like(updates), data.copy()
     first = indices[:, 0].copy()
 
     def scattered() -> Array:
@@ -175,24 +177,24 @@ def small_call(repeats: int) -> Record:
         lambda: data[first],
         lambda: ndtool.scatter_nd(data, indices, updates),
         scattered,
-        lambda: ndtool.gather_nd(data, indices, out=found),
-        lambda: found.__setitem__(..., data[first]),
-        lambda: ndtool.scatter_nd(changed, indices, updates, out=changed),
-        lambda: changed.__setitem__(first, updates),
+        lambda: ndtool.gather_nd(data, indices, out=gathered),
+        lambda: gathered.__setitem__(..., data[first]),
+        lambda: ndtool.scatter_nd(updated, indices, updates, out=updated),
+        lambda: updated.__setitem__(first, updates),
     ]
-    verified = all(problems.same(calls[at](), calls[at + 1]()) for at in (0, 2))
+    verified = all(problems.is_identical(calls[at](), calls[at + 1]()) for at in (0, 2))
     if find_spec("onnxruntime") and find_spec("onnx"):
         import onnxruntime as ort
 
         operands = {"data": data, "indices": indices}
         session = peers.onnx_session(ort.SessionOptions(), "GatherND", {}, operands)
         calls.append(lambda: session.run(None, operands))
-    took = [*alternate_loops(calls, 2000, repeats), None][:9]
+    elapsed = [*alternate_loops(calls, 2000, repeats), None][:9]
     return {
-        "ndtool_us": took[0],
-        "numpy_us": took[1],
-        "onnxruntime_us": took[8],
-        "times_numpy": max(took[at] / took[at + 1] for at in range(0, 8, 2)),
-        "of_onnxruntime": took[0] / took[8] if took[8] else None,
+        "ndtool_us": elapsed[0],
+        "numpy_us": elapsed[1],
+        "onnxruntime_us": elapsed[8],
+        "times_numpy": max(elapsed[at] / elapsed[at + 1] for at in range(0, 8, 2)),
+        "of_onnxruntime": elapsed[0] / elapsed[8] if elapsed[8] else None,
         "verified": verified,
     }

@@ -14,7 +14,7 @@ import numpy as np
 from problems import UFUNCS, Array, Problem
 from timing import Call
 
-Ways = dict[str, Call]
+Methods = dict[str, Call]
 
 THREADS = 2
 
@@ -23,42 +23,47 @@ class NotOfferedError(Exception):
     """A peer cannot compute a case; the reason is the message."""
 
 
-def numpy_ways(p: Problem) -> Ways:
-    return _numpy_scatters(p) if p.case.scatters else _numpy_gathers(p)
+def numpy_methods(p: Problem) -> Methods:
+    return _numpy_scatters(p) if p.case.is_scatter else _numpy_gathers(p)
 
 
-def _numpy_gathers(p: Problem) -> Ways:
+def _numpy_gathers(p: Problem) -> Methods:
     case, data, out = p.case, p.data, np.empty(p.case.output, p.data.dtype)
     mode = "wrap" if case.pattern == "negative" else "clip"  # clip maps them to 0
-    if not case.nd:
-        ways: Ways = {
+    if not case.has_tuples:
+        methods: Methods = {
             "take_along_axis": lambda: np.take_along_axis(data, p.indices, case.attribute)
         }
     else:
         batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
-        ways = {"fancy indexing": lambda: data[(*batches, *p.components)]}
+        methods = {"fancy indexing": lambda: data[(*batches, *p.components)]}
         if case.k == 1 and not case.batch_dims:
             first = p.indices[..., 0]
-            ways[f"take(out, {mode})"] = lambda: np.take(data, first, 0, out=out, mode=mode)
-            return ways
+            methods[f"take(out, {mode})"] = lambda: np.take(data, first, 0, out=out, mode=mode)
+            return methods
     if case.pattern == "negative" or not data.flags.c_contiguous:
-        return ways
-    number, rows = _flattened(p), data.reshape(-1, *_run_shape(p))
-    ways["flat numbers, take(out, clip)"] = lambda: np.take(rows, number(), 0, out=out, mode="clip")
-    return ways
+        return methods
+    linear, rows = _linear_indices(p), data.reshape(-1, *_slice_shape(p))
+    methods["linear indices, take(out, clip)"] = lambda: np.take(
+        rows, linear(), 0, out=out, mode="clip"
+    )
+    return methods
 
 
-def _numpy_scatters(p: Problem) -> Ways:
+def _numpy_scatters(p: Problem) -> Methods:
     case, data, updates = p.case, p.data, p.updates
     out = np.empty(case.output, data.dtype)
-    if case.nd:
+    if case.has_tuples:
         positions = p.components
     else:
         grid = list(np.ix_(*map(np.arange, case.indices)))
         grid[case.attribute] = p.indices
         positions = tuple(grid)
-    flat_out, flat_updates = out.reshape(-1, *_run_shape(p)), updates.reshape(-1, *_run_shape(p))
-    flat = None if case.pattern == "negative" else _flattened(p)
+    flat_out, flat_updates = (
+        out.reshape(-1, *_slice_shape(p)),
+        updates.reshape(-1, *_slice_shape(p)),
+    )
+    flat = None if case.pattern == "negative" else _linear_indices(p)
 
     def fresh() -> Array:
         np.copyto(out, data)
@@ -86,31 +91,31 @@ def _numpy_scatters(p: Problem) -> Ways:
         return data + np.bincount(p.indices[:, 0], updates, len(data)).astype(data.dtype)
 
     if case.reduction == "none":
-        return {"fancy assignment": assign} | ({"flat numbers": flat_assign} if flat else {})
-    ways: Ways = {"ufunc.at": at} | ({"flat numbers, ufunc.at": flat_at} if flat else {})
+        return {"fancy assignment": assign} | ({"linear indices": flat_assign} if flat else {})
+    methods: Methods = {"ufunc.at": at} | ({"linear indices, ufunc.at": flat_at} if flat else {})
     if case.reduction == "add" and data.ndim == 1 and data.dtype.kind == "f" and flat:
-        ways["bincount"] = bincount
-    return ways
+        methods["bincount"] = bincount
+    return methods
 
 
-def _run_shape(p: Problem) -> tuple[int, ...]:
+def _slice_shape(p: Problem) -> tuple[int, ...]:
     case = p.case
-    return case.data[case.batch_dims + case.k :] if case.nd else ()
+    return case.data[case.batch_dims + case.k :] if case.has_tuples else ()
 
 
-def _flattened(p: Problem) -> Call:
+def _linear_indices(p: Problem) -> Call:
     """Return a call that computes linear indices of the selected elements, into reused memory."""
     case, indices = p.case, p.indices
-    if case.nd:
+    if case.has_tuples:
         sizes = case.data[: case.batch_dims + case.k]
         if len(sizes) == 1:
             return lambda: p.components[0]
         batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
-        parts = (*batches, *p.components)
-        number = np.empty(case.indices[:-1], np.int64)
+        components = (*batches, *p.components)
+        linear = np.empty(case.indices[:-1], np.int64)
     else:
-        sizes, number = case.data, np.empty(case.indices, np.int64)
-        parts = tuple(
+        sizes, linear = case.data, np.empty(case.indices, np.int64)
+        components = tuple(
             indices if d == case.attribute else part
             for d, part in enumerate(np.ix_(*map(np.arange, case.indices)))
         )
@@ -118,12 +123,12 @@ def _flattened(p: Problem) -> Call:
 
     def compute() -> Array:
         # in 64 bits, whatever the type of the indices
-        np.multiply(parts[0], steps[0], out=number, dtype=np.int64, casting="unsafe")
-        for part, step in zip(parts[1:], steps[1:], strict=True):
+        np.multiply(components[0], steps[0], out=linear, dtype=np.int64, casting="unsafe")
+        for part, step in zip(components[1:], steps[1:], strict=True):
             if step > 1:
                 part = np.multiply(part, step, dtype=np.int64, casting="unsafe")
-            np.add(number, part, out=number, dtype=np.int64, casting="unsafe")
-        return number
+            np.add(linear, part, out=linear, dtype=np.int64, casting="unsafe")
+        return linear
 
     return compute
 
@@ -136,16 +141,16 @@ ONNX_NAMES = {
 }
 
 
-def onnxruntime_ways(p: Problem) -> Ways:
+def onnxruntime_methods(p: Problem) -> Methods:
     import onnxruntime as ort
 
     case = p.case
     attributes: dict[str, Any] = {}
     if case.operator == "gather_nd":
         attributes = {"batch_dims": case.attribute}
-    elif not case.nd:
+    elif not case.has_tuples:
         attributes = {"axis": case.attribute}
-    if case.scatters:
+    if case.is_scatter:
         attributes["reduction"] = case.reduction
     models = {ONNX_NAMES[case.operator]: (attributes, _operands(p))}
     if case.operator == "gather_nd" and case.k == 1 and not case.batch_dims:
@@ -157,8 +162,8 @@ def onnxruntime_ways(p: Problem) -> Ways:
 
 
 def _operands(p: Problem) -> dict[str, Array]:
-    named = {"data": p.data, "indices": p.indices}
-    return named if p.updates is None else {**named, "updates": p.updates}
+    operands = {"data": p.data, "indices": p.indices}
+    return operands if p.updates is None else {**operands, "updates": p.updates}
 
 
 def onnx_session(
@@ -190,8 +195,8 @@ def _onnx_call(
     shape = tuple(session.get_outputs()[0].shape)
     out = ort.OrtValue.ortvalue_from_shape_and_type(shape, operands["data"].dtype.type)
     binding = session.io_binding()
-    kept = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in operands.items()}
-    for name, value in kept.items():
+    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in operands.items()}
+    for name, value in values.items():
         binding.bind_ortvalue_input(name, value)
     binding.bind_ortvalue_output("output", out)
 
@@ -203,7 +208,7 @@ def _onnx_call(
     return run
 
 
-def openvino_ways(p: Problem) -> Ways:
+def openvino_methods(p: Problem) -> Methods:
     import openvino as ov
     from openvino import opset15 as ops
 
@@ -240,8 +245,8 @@ def _openvino_call(ov: Any, model: Any, operands: dict[str, Array], shape: tuple
     }
     request = ov.Core().compile_model(model, "CPU", settings).create_infer_request()
     out = np.zeros(shape, operands["data"].dtype)
-    for number, array in enumerate(operands.values()):
-        request.set_input_tensor(number, ov.Tensor(array, shared_memory=True))
+    for linear, array in enumerate(operands.values()):
+        request.set_input_tensor(linear, ov.Tensor(array, shared_memory=True))
     request.set_output_tensor(0, ov.Tensor(out, shared_memory=True))
 
     def run() -> Array:
@@ -252,39 +257,39 @@ def _openvino_call(ov: Any, model: Any, operands: dict[str, Array], shape: tuple
     return run
 
 
-def polars_ways(p: Problem) -> Ways:
+def polars_methods(p: Problem) -> Methods:
     import polars as pl
 
     case, data = p.case, p.data
-    if not (case.nd and case.k == 1 and not case.batch_dims and case.reduction == "none"):
+    if not (case.has_tuples and case.k == 1 and not case.batch_dims and case.reduction == "none"):
         raise NotOfferedError("gathers and sets elements of one column, by one index each")
-    if case.scatters and data.ndim > 1:
+    if case.is_scatter and data.ndim > 1:
         raise NotOfferedError("sets scalars only")
-    kind = pl.Array(pl.Float32, data.shape[1]) if data.ndim == 2 else pl.Float32
-    column = pl.Series(data, dtype=kind)
-    numbers = pl.Series(p.indices[..., 0], dtype=pl.UInt32)  # its own index type
+    dtype = pl.Array(pl.Float32, data.shape[1]) if data.ndim == 2 else pl.Float32
+    column = pl.Series(data, dtype=dtype)
+    unsigned = pl.Series(p.indices[..., 0], dtype=pl.UInt32)  # its own index type
     signed = pl.Series(p.indices[..., 0])
-    if case.scatters:
+    if case.is_scatter:
         values = pl.Series(p.updates)
         return {"Series.scatter": lambda: column.clone().scatter(signed, values)}
     return {
-        "Series.gather(uint32)": lambda: column.gather(numbers),
+        "Series.gather(uint32)": lambda: column.gather(unsigned),
         "Series.gather(int64)": lambda: column.gather(signed),
     }
 
 
 PEERS: dict[str, tuple[str, str]] = {
-    "numpy": ("peers", "numpy_ways"),
-    "onnxruntime": ("peers", "onnxruntime_ways"),
-    "openvino": ("peers", "openvino_ways"),
-    "torch": ("tensor_peers", "torch_ways"),
-    "tensorflow": ("tensor_peers", "tensorflow_ways"),
-    "jax": ("tensor_peers", "jax_ways"),
-    "polars": ("peers", "polars_ways"),
+    "numpy": ("peers", "numpy_methods"),
+    "onnxruntime": ("peers", "onnxruntime_methods"),
+    "openvino": ("peers", "openvino_methods"),
+    "torch": ("tensor_peers", "torch_methods"),
+    "tensorflow": ("tensor_peers", "tensorflow_methods"),
+    "jax": ("tensor_peers", "jax_methods"),
+    "polars": ("peers", "polars_methods"),
 }
 
 
-def ways_of(peer: str) -> Callable[[Problem], Ways]:
+def methods_of(peer: str) -> Callable[[Problem], Methods]:
     module, name = PEERS[peer]
-    ways: Callable[[Problem], Ways] = getattr(import_module(module), name)
-    return ways
+    methods: Callable[[Problem], Methods] = getattr(import_module(module), name)
+    return methods

@@ -9,34 +9,34 @@ mpl.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-WIN, LOSS, MEMCPY, LIMIT = "#2f6f9f", "#b5483a", "#222222", "#d08a1d"
+FASTER, SLOWER, MEMCPY, LIMIT = "#2f6f9f", "#b5483a", "#222222", "#d08a1d"
 
 
 def draw(cases: dict[str, Any], path: Path) -> None:
     """Draw the cases that have a peer, the first at the top."""
-    shown = {name: record for name, record in reversed(cases.items()) if record["ratio"]}
-    if not shown:
+    records = {name: record for name, record in reversed(cases.items()) if record["ratio"]}
+    if not records:
         return
-    heights = range(len(shown))
-    ratios = [record["ratio"] for record in shown.values()]
+    heights = range(len(records))
+    ratios = [record["ratio"] for record in records.values()]
     memcpy = {
-        alignment: record["ratio"] / record["memcpy_ratio"]
-        for alignment, record in enumerate(shown.values())
+        row: record["ratio"] / record["memcpy_ratio"]
+        for row, record in enumerate(records.values())
         if record["memcpy_ratio"]
     }
     limit = {
-        alignment: record["ratio"] / record["limit"]["numpy"]["2"]["share"]
-        for alignment, record in enumerate(shown.values())
+        row: record["ratio"] / record["limit"]["numpy"]["2"]["share"]
+        for row, record in enumerate(records.values())
         if record["limit"]
     }
-    figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(shown)), dpi=200)
+    figure, axes = plt.subplots(figsize=(8.8, 0.9 + 0.31 * len(records)), dpi=200)
     # On a logarithmic axis bars begin at 1: equal to the fastest peer.
     axes.barh(
         heights,
         [ratio - 1 for ratio in ratios],
         left=1,
         height=0.66,
-        color=[WIN if ratio >= 1 else LOSS for ratio in ratios],
+        color=[FASTER if ratio >= 1 else SLOWER for ratio in ratios],
     )
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=1)
@@ -45,17 +45,17 @@ def draw(cases: dict[str, Any], path: Path) -> None:
     )
     axes.scatter([*limit.values()], [*limit], marker="D", s=26, color=LIMIT, zorder=5)
     beside = axes.get_yaxis_transform()  # a column of labels, beyond the bars
-    for alignment, (ratio, record) in enumerate(zip(ratios, shown.values(), strict=True)):
+    for row, (ratio, record) in enumerate(zip(ratios, records.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"
-        axes.text(
-            1.02, alignment, label, transform=beside, va="center", fontsize=8.5, weight=weight
-        )
-    axes.set_yticks(heights, list(shown), fontsize=9)
+        axes.text(1.02, row, label, transform=beside, va="center", fontsize=8.5, weight=weight)
+    axes.set_yticks(heights, list(records), fontsize=9)
     marks = [*ratios, *memcpy.values(), *limit.values()]
-    low, high = min(*marks, 0.9), max(*marks, 1)
-    axes.set_xlim(low * 0.93, high * 1.1)
-    ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if low * 0.93 <= t <= high * 1.1]
+    min_ratio, max_ratio = min(*marks, 0.9), max(*marks, 1)
+    axes.set_xlim(min_ratio * 0.93, max_ratio * 1.1)
+    ticks = [
+        t for t in (0.25, 0.5, 1, 2, 4, 8, 16, 32, 64) if min_ratio * 0.93 <= t <= max_ratio * 1.1
+    ]
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -20,18 +20,18 @@ import numpy as np
 import problems
 from cases import Case
 from problems import Array, Problem
-from timing import clock_of, seconds
+from timing import seconds, select_clock
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "limits.c", HERE / "limits_elements.c", HERE / "stream.c"]
 FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-shared", "-fPIC"]
-FOLDER = HERE.parent / "build" / "bench"
+BUILD_FOLDER = HERE.parent / "build" / "bench"
 
 OPERATIONS = {"none": 0, "add": 1, "max": 2}
 OWNED, TUPLES, INVERTED, COLUMNS, ALONE = range(5)
-WAYS = ["each its part", "by tuples", "last update first", "by columns", "one alone"]
-TRIES = 3  # of a variant, unless the first one is far slower
-FAR = 1.3
+DIVISION_NAMES = ["by slices", "by tuples", "last update first", "by columns", "one thread"]
+ATTEMPTS = 3  # of a variant, unless the first one is far slower
+SLOW_FACTOR = 1.3
 
 
 class NoCompilerError(Exception):
@@ -46,18 +46,21 @@ class Job(ctypes.Structure):
         + [(name, ctypes.c_int64) for name in ("size", "batches", "per_batch", "pitch", "k")]
         + [("strides", ctypes.c_int64 * 4)]
         + [(name, ctypes.c_int64) for name in ("width", "rows", "columns", "index_rows", "op")]
-        + [(name, ctypes.c_int64) for name in ("ahead", "to_l1", "nontemporal", "way", "threads")]
+        + [
+            (name, ctypes.c_int64)
+            for name in ("ahead", "to_l1", "nontemporal", "division", "threads")
+        ]
     )
 
 
 class Variant(NamedTuple):
     """A variant of a loop.
 
-    way: as the loop names it. ahead: tuples or elements, or bytes of rows. to_l1: whether
-    prefetches go to the L1 cache, else to L2.
+    division: of the work between threads, or columns per block. ahead: the prefetch distance, in
+    tuples or elements, or bytes of rows. to_l1: whether prefetches go to the L1 cache, else to L2.
     """
 
-    way: int
+    division: int
     ahead: int
     to_l1: int
     nontemporal: int
@@ -65,38 +68,42 @@ class Variant(NamedTuple):
 
 def library() -> ctypes.CDLL:
     """Return the loops, compiled for this processor; raises NoCompilerError."""
-    return _built(os.environ.get("CC") or "gcc")
+    return _compile(os.environ.get("CC") or "gcc")
 
 
 @lru_cache
-def _built(compiler: str) -> ctypes.CDLL:
+def _compile(compiler: str) -> ctypes.CDLL:
     command = [*shlex.split(compiler), *FLAGS, *map(str, SOURCES)]
-    texts = [path.read_text() for path in [HERE / "limits.h", *SOURCES]]
-    kind = repr([command, *texts, platform.machine(), machine.processor()])
-    built = FOLDER / f"limits-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.so"
-    if not built.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        made = FOLDER / f"limits-{os.getpid()}.so"
+    sources = [path.read_text() for path in [HERE / "limits.h", *SOURCES]]
+    build_key = repr([command, *sources, platform.machine(), machine.processor()])
+    library_path = BUILD_FOLDER / f"limits-{hashlib.sha256(build_key.encode()).hexdigest()[:16]}.so"
+    if not library_path.exists():
+        BUILD_FOLDER.mkdir(parents=True, exist_ok=True)
+        temporary = BUILD_FOLDER / f"limits-{os.getpid()}.so"
         try:
-            subprocess.run([*command, "-o", str(made)], capture_output=True, text=True, check=True)
+            subprocess.run(
+                [*command, "-o", str(temporary)], capture_output=True, text=True, check=True
+            )
         except (OSError, subprocess.CalledProcessError) as error:
             lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
             raise NoCompilerError(lines[0]) from error
-        made.replace(built)
-    return ctypes.CDLL(str(built))
+        temporary.replace(library_path)
+    return ctypes.CDLL(str(library_path))
 
 
 class Limit:
     """The loops of one case, called on its arrays and ndtool's output."""
 
     def __init__(self, problem: Problem, out: Array, threads: int) -> None:
-        self._kept = problem, out
+        self._arrays = problem, out
         self._threads = threads
         self._job = _job(problem, out, threads)
         self._name, self.grid = _loop(problem, threads, out)
         self._loop = getattr(library(), self._name)
         if problem.case.operator == "scatter_nd" and INVERTED in self.grid[0]:
-            self._inverse = problems.placed(np.zeros(len(problem.data), np.int32), problems.NUMPY)
+            self._inverse = problems.copy_aligned(
+                np.zeros(len(problem.data), np.int32), problems.NUMPY_OFFSET
+            )
             self._job.inverse = self._inverse.ctypes.data
         self.variant = Variant(*(choices[len(choices) // 2] for choices in self.grid))
 
@@ -118,42 +125,42 @@ class Limit:
 
         Prefetch distance and cache level are one parameter: each cache has its own distance.
         """
-        known: dict[Variant, float] = {}
-        for names in (("ahead", "to_l1"), ("way",), ("nontemporal",)) * 2:
+        durations: dict[Variant, float] = {}
+        for names in (("ahead", "to_l1"), ("division",), ("nontemporal",)) * 2:
             choices = product(*(self.grid[Variant._fields.index(name)] for name in names))
             self.variant = min(
                 [self._variant._replace(**dict(zip(names, c, strict=True))) for c in choices],
-                key=lambda variant: self._seconds(variant, known),
+                key=lambda variant: self._seconds(variant, durations),
             )
 
-    def _seconds(self, variant: Variant, known: dict[Variant, float]) -> float:
-        if variant not in known:
+    def _seconds(self, variant: Variant, durations: dict[Variant, float]) -> float:
+        if variant not in durations:
             self.variant = variant
-            clock = clock_of(self._threads)
-            took = seconds(self, clock)
-            if took < FAR * min(known.values(), default=took):
-                took = min(took, *(seconds(self, clock) for _ in range(TRIES - 1)))
-            known[variant] = took
-        return known[variant]
+            clock = select_clock(self._threads)
+            duration = seconds(self, clock)
+            if duration < SLOW_FACTOR * min(durations.values(), default=duration):
+                duration = min(duration, *(seconds(self, clock) for _ in range(ATTEMPTS - 1)))
+            durations[variant] = duration
+        return durations[variant]
 
-    def every(self) -> list[Variant]:
+    def all_variants(self) -> list[Variant]:
         """Return all variants, for tests."""
         return [Variant(*choice) for choice in product(*self.grid)]
 
-    def written(self) -> str:
-        way, ahead, to_l1, nontemporal = self._variant
-        division = f"{way} columns, " if self._name.endswith("axis0") else ""
-        named = self._name in ("scatter_rows", "scatter_scalars")
-        if named and (self._threads > 1 or way == INVERTED):
-            division = f"{WAYS[way]}, "
+    def description(self) -> str:
+        division, ahead, to_l1, nontemporal = self._variant
+        prefix = f"{division} columns, " if self._name.endswith("axis0") else ""
+        has_division = self._name in ("scatter_rows", "scatter_scalars")
+        if has_division and (self._threads > 1 or division == INVERTED):
+            prefix = f"{DIVISION_NAMES[division]}, "
         prefetch = f"ahead {ahead} L{2 - to_l1}" if ahead else "no prefetch"
-        return f"{division}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
+        return f"{prefix}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
 
 
 def _job(problem: Problem, out: Array, threads: int) -> Job:
-    case, item = problem.case, problem.data.itemsize
+    case, itemsize = problem.case, problem.data.itemsize
     b = case.batch_dims
-    steps = problem.data.strides
+    strides = problem.data.strides
     job = Job(
         data=problem.data.ctypes.data,
         updates=problem.updates.ctypes.data if problem.updates is not None else None,
@@ -163,13 +170,13 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
         op=OPERATIONS[case.reduction],
         threads=threads,
     )
-    if case.nd:
+    if case.has_tuples:
         job.batches = int(np.prod(case.indices[:b], dtype=np.int64))
         job.per_batch = int(np.prod(case.indices[b:-1], dtype=np.int64))
-        job.pitch = steps[b - 1] if b else 0
+        job.pitch = strides[b - 1] if b else 0
         job.k = case.k
-        job.strides = (ctypes.c_int64 * 4)(*steps[b : b + case.k])
-        job.width = int(np.prod(case.data[b + case.k :], dtype=np.int64)) * item
+        job.strides = (ctypes.c_int64 * 4)(*strides[b : b + case.k])
+        job.width = int(np.prod(case.data[b + case.k :], dtype=np.int64)) * itemsize
     else:
         job.rows, job.columns = case.data
         job.index_rows = case.indices[0]
@@ -177,31 +184,32 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
 
 
 def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
-    """Return the name of a case's loop, and its parameters: (way, ahead, to_l1, nontemporal)."""
+    """Return the name of a case's loop, and its parameters: (division, ahead, to_l1,"
+    " nontemporal)."""
     case, to_l1 = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
-    if case.nd:
+    if case.has_tuples:
         width = int(np.prod(case.data[case.batch_dims + case.k :], dtype=np.int64)) * 4
         rows = [n for n in (0, 1, 2, 4, 8, 16, 32, 64) if n * width <= 1 << 15]
-        if not case.scatters and width > problems.LINE:
+        if not case.is_scatter and width > problems.LINE:
             return "gather_rows", ([0], rows, to_l1, stores)
-        if not case.scatters:
+        if not case.is_scatter:
             return "gather_short", ([0], [0, 16, 32, 64, 128, 256], to_l1, stores)
         if width > 4:
-            return "scatter_rows", (_sharings(case, threads), rows, to_l1, stores)
-        ways = [OWNED, ALONE] if threads > 1 else [OWNED]
-        return "scatter_scalars", (ways, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
+            return "scatter_rows", (_divisions(case, threads), rows, to_l1, stores)
+        divisions = [OWNED, ALONE] if threads > 1 else [OWNED]
+        return "scatter_scalars", (divisions, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
     if case.attribute:
-        name = "scatter_axis1" if case.scatters else "gather_axis1"
+        name = "scatter_axis1" if case.is_scatter else "gather_axis1"
         row = case.data[1] * 4
         return name, ([0], [0, 1024, row // 2, row, 2 * row], to_l1, stores)
-    name = "scatter_axis0" if case.scatters else "gather_axis0"
-    if case.scatters:
+    name = "scatter_axis0" if case.is_scatter else "gather_axis0"
+    if case.is_scatter:
         stores = [0]
     return name, ([32, 64, 256, 1024, 2048], [0, 16, 32, 64, 128, 256], to_l1, stores)
 
 
-def _sharings(case: Case, threads: int) -> list[int]:
+def _divisions(case: Case, threads: int) -> list[int]:
     """Return how threads may divide a scatter of rows without changing its result."""
     if case.reduction == "none":
         by_tuples = threads > 1 and case.pattern == "distinct"

@@ -12,8 +12,8 @@ Array = NDArray[Any]
 LINE, PAGE = 64, 4096
 # Alignments of arrays, in bytes from a page boundary: large ones of NumPy follow malloc's header,
 # those of a mapped .npy file its header.
-NUMPY, ALIGNED = 16, 128
-ALIGNMENTS = {"numpy": NUMPY, "aligned": ALIGNED}
+NUMPY_OFFSET, ALIGNED_OFFSET = 16, 128
+ALIGNMENTS = {"numpy": NUMPY_OFFSET, "aligned": ALIGNED_OFFSET}
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
@@ -35,34 +35,38 @@ class Problem(NamedTuple):
     def arguments(self) -> tuple[Any, ...]:
         """The positional arguments of the operator."""
         case = self.case
-        if not case.scatters:
+        if not case.is_scatter:
             return self.data, self.indices, case.attribute
-        if case.nd:
+        if case.has_tuples:
             return self.data, self.indices, self.updates, case.reduction
         return self.data, self.indices, self.updates, case.attribute, case.reduction
 
 
-def make(case: Case, alignment: int = NUMPY) -> Problem:
+def generate(case: Case, alignment: int = NUMPY_OFFSET) -> Problem:
     """Draw the arrays of a case, the same ones in every run, and align them."""
     rng = np.random.default_rng(crc32(case.name.encode()))
-    data = _laid_out(_values(rng, case.dtype, case.data), case.layout, alignment)
-    updates = placed(_values(rng, case.dtype, case.selected), alignment) if case.scatters else None
-    return Problem(case, data, placed(_indices(rng, case), alignment), updates)
+    data = _copy_in_layout(_random_values(rng, case.dtype, case.data), case.layout, alignment)
+    updates = (
+        copy_aligned(_random_values(rng, case.dtype, case.selected_shape), alignment)
+        if case.is_scatter
+        else None
+    )
+    return Problem(case, data, copy_aligned(_indices(rng, case), alignment), updates)
 
 
-def moved(problem: Problem, alignment: int) -> Problem:
+def realign(problem: Problem, alignment: int) -> Problem:
     """Return the same problem with its arrays realigned, itself if they are aligned so."""
     if all(a.ctypes.data % PAGE == alignment for a in (problem.data, problem.indices)):
         return problem
-    updates = None if problem.updates is None else placed(problem.updates, alignment)
+    updates = None if problem.updates is None else copy_aligned(problem.updates, alignment)
     return problem._replace(
-        data=_laid_out(problem.data, problem.case.layout, alignment),
-        indices=placed(problem.indices, alignment),
+        data=_copy_in_layout(problem.data, problem.case.layout, alignment),
+        indices=copy_aligned(problem.indices, alignment),
         updates=updates,
     )
 
 
-def placed(array: Array, alignment: int) -> Array:
+def copy_aligned(array: Array, alignment: int) -> Array:
     """Return a copy, in row-major order, `alignment` bytes after a page boundary."""
     buffer = np.empty(array.nbytes + PAGE, np.uint8)
     begin = (alignment - buffer.ctypes.data) % PAGE
@@ -71,32 +75,32 @@ def placed(array: Array, alignment: int) -> Array:
     return copy
 
 
-def expected(problem: Problem) -> Array:
+def compute_expected(problem: Problem) -> Array:
     """Return the result of the sequential loop."""
     case = problem.case
     positions = _positions(problem)
-    if not case.scatters:
+    if not case.is_scatter:
         return problem.data[positions]
-    answer = problem.data.copy(order="C")
+    result = problem.data.copy(order="C")
     if case.reduction == "none":
-        answer[positions] = problem.updates
+        result[positions] = problem.updates
     else:
-        UFUNCS[case.reduction].at(answer, positions, problem.updates)
-    return answer
+        UFUNCS[case.reduction].at(result, positions, problem.updates)
+    return result
 
 
-def same(answer: Array, wanted: Array) -> bool:
+def is_identical(result: Array, expected: Array) -> bool:
     """Whether two arrays are equal in dtype, shape and every bit."""
     return (
-        answer.dtype == wanted.dtype
-        and answer.shape == wanted.shape
-        and np.array_equal(_bits(answer), _bits(wanted))
+        result.dtype == expected.dtype
+        and result.shape == expected.shape
+        and np.array_equal(_bits(result), _bits(expected))
     )
 
 
-def close(answer: Array, wanted: Array) -> bool:
+def is_close(result: Array, expected: Array) -> bool:
     """Whether the results differ by no more than the order of additions explains."""
-    return answer.shape == wanted.shape and np.allclose(answer, wanted, rtol=1e-4, atol=1e-5)
+    return result.shape == expected.shape and np.allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
 def _bits(array: Array) -> Array:
@@ -105,7 +109,7 @@ def _bits(array: Array) -> Array:
 
 def _positions(problem: Problem) -> tuple[Array, ...]:
     case = problem.case
-    if case.nd:
+    if case.has_tuples:
         batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
         return (*batches, *problem.components)
     positions = list(np.ix_(*map(np.arange, case.indices)))
@@ -121,7 +125,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
+def _random_values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
     dtype = _dtype(name)
     if dtype.kind in "iu":
         return rng.integers(0, 100, shape).astype(dtype)
@@ -132,26 +136,26 @@ def _values(rng: np.random.Generator, name: str, shape: Shape) -> Array:
     return rng.random(shape, np.float32).astype(dtype)
 
 
-def _laid_out(data: Array, layout: str, alignment: int) -> Array:
+def _copy_in_layout(data: Array, layout: str, alignment: int) -> Array:
     """Return a copy of data in a memory order, with the same values."""
     if layout == "F":
-        return placed(data.T, alignment).T
+        return copy_aligned(data.T, alignment).T
     if layout == "reversed":
-        return placed(data[::-1], alignment)[::-1]
-    return placed(data, alignment)
+        return copy_aligned(data[::-1], alignment)[::-1]
+    return copy_aligned(data, alignment)
 
 
 def _indices(rng: np.random.Generator, case: Case) -> Array:
-    if case.nd:
+    if case.has_tuples:
         sizes = case.data[case.batch_dims : case.batch_dims + case.k]
-        drawn = [_drawn(rng, case.pattern, size, case.indices[:-1]) for size in sizes]
-        indices = np.stack(drawn, axis=-1)
+        components = [_random_indices(rng, case.pattern, size, case.indices[:-1]) for size in sizes]
+        indices = np.stack(components, axis=-1)
     else:
-        indices = _drawn(rng, case.pattern, case.data[case.attribute], case.indices)
+        indices = _random_indices(rng, case.pattern, case.data[case.attribute], case.indices)
     return indices.astype(case.index_dtype)
 
 
-def _drawn(rng: np.random.Generator, pattern: str, size: int, shape: Shape) -> Array:
+def _random_indices(rng: np.random.Generator, pattern: str, size: int, shape: Shape) -> Array:
     """Draw indices into an axis; sorted and clustered ones along the first axis of `shape`."""
     if pattern == "distinct":
         return rng.permutation(size)[: shape[0]].reshape(shape)
@@ -159,11 +163,11 @@ def _drawn(rng: np.random.Generator, pattern: str, size: int, shape: Shape) -> A
         return rng.integers(-size, size, shape)
     if pattern == "one":
         return np.full(shape, size // 2)
-    drawn = rng.integers(0, size, shape)
+    indices = rng.integers(0, size, shape)
     if pattern == "sorted":
-        drawn.sort(axis=0)
+        indices.sort(axis=0)
     if pattern == "clustered":
-        # runs of neighbours with random starts
+        # groups of adjacent indices, each with a random start
         steps = np.arange(shape[0]).reshape(-1, *[1] * (len(shape) - 1))
-        drawn = (drawn[steps[:, ...].ravel() // 64 * 64] + steps % 64) % size
-    return drawn
+        indices = (indices[steps[:, ...].ravel() // 64 * 64] + steps % 64) % size
+    return indices

@@ -14,9 +14,12 @@ Results = dict[str, Any]
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (ROOT / "docs/performance.md", ROOT / "README.md")
 
-LOSS = "**"  # around a ratio below 1
-PLACED = {"numpy": "arrays as NumPy allocates them", "aligned": "arrays aligned to a cache line"}
-MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
+BOLD = "**"  # around a ratio below 1
+ALIGNMENT_NAMES = {
+    "numpy": "arrays as NumPy allocates them",
+    "aligned": "arrays aligned to a cache line",
+}
+ANSWER_MARKS = {"exact": "", "rounding": " ~", "wrong": " †"}
 
 
 def summarise(results: Results) -> Results:
@@ -27,15 +30,15 @@ def summarise(results: Results) -> Results:
         worst = min(ratios, key=lambda name: ratios[name])
         summary["geomean"] = _geomean(ratios.values())
         summary["worst"] = {"case": worst, "ratio": ratios[worst]}
-        summary["limit_geomean"] = _limit_beside_peers(results["cases"], ratios)
+        summary["limit_geomean"] = _limit_geomean(results["cases"], ratios)
     summary["shares"] = _shares(results["cases"])
     targets = [*_kernel_targets(results, summary), *_run_targets(results["whole_runs"])]
-    wrong = [name for name, record in _answered(results) if not record["verified"]]
-    named = f"wrong answers of ndtool: {', '.join(wrong) or 'none'}"
-    return {**summary, "targets": [*targets, _at_most(named, len(wrong), 0)]}
+    wrong = [name for name, record in _verified_records(results) if not record["verified"]]
+    title = f"wrong answers of ndtool: {', '.join(wrong) or 'none'}"
+    return {**summary, "targets": [*targets, _at_most(title, len(wrong), 0)]}
 
 
-def _limit_beside_peers(cases: Results, ratios: dict[str, float]) -> float | None:
+def _limit_geomean(cases: Results, ratios: dict[str, float]) -> float | None:
     """Return the geometric mean if every kernel were as fast as its limit."""
     shares = {name: cases[name]["limit"].get("numpy", {}).get("2") for name in ratios}
     if not all(shares.values()):
@@ -50,10 +53,10 @@ def _shares(cases: Results) -> list[Results]:
         for alignment, by_threads in record["limit"].items():
             for threads, r in by_threads.items():
                 measured.setdefault((alignment, threads), {})[name] = r["share"]
-    made = []
+    records = []
     for (alignment, threads), shares in measured.items():
         worst = min(shares, key=lambda name: shares[name])
-        made.append(
+        records.append(
             {
                 "place": alignment,
                 "threads": threads,
@@ -61,7 +64,7 @@ def _shares(cases: Results) -> list[Results]:
                 "worst": {"case": worst, "share": shares[worst]},
             }
         )
-    return made
+    return records
 
 
 def _geomean(values: Collection[float]) -> float:
@@ -71,16 +74,19 @@ def _geomean(values: Collection[float]) -> float:
 def _kernel_targets(results: Results, summary: Results) -> Iterable[Results]:
     if summary["worst"]:
         limit = summary["limit_geomean"]
-        beside = "" if limit is None else f" (the limit's: {limit:.2f})"
+        suffix = "" if limit is None else f" (the limit's: {limit:.2f})"
         yield _at_least(
-            f"geometric mean relative to the fastest peer{beside}", summary["geomean"], 2.5
+            f"geometric mean relative to the fastest peer{suffix}", summary["geomean"], 2.5
         )
         worst = summary["worst"]
         yield _at_least(f"worst case, {worst['case']}", worst["ratio"], 1.15)
     for share in summary["shares"]:
-        of, worst = f"{PLACED[share['place']]}, {_threads(share['threads'])}", share["worst"]
-        yield _at_least(f"share of the limit, {of}", share["geomean"], 0.95)
-        yield _at_least(f"worst share, {of}: {worst['case']}", worst["share"], 0.8)
+        conditions, worst = (
+            f"{ALIGNMENT_NAMES[share['place']]}, {_format_threads(share['threads'])}",
+            share["worst"],
+        )
+        yield _at_least(f"share of the limit, {conditions}", share["geomean"], 0.95)
+        yield _at_least(f"worst share, {conditions}: {worst['case']}", worst["share"], 0.8)
     for name in CONTIGUOUS_ROWS:
         if name in results["cases"]:
             yield _at_least(
@@ -110,31 +116,31 @@ def _run_targets(runs: Results) -> Iterable[Results]:
             yield _at_least(name, None, 0)
 
 
-def _answered(results: Results) -> Iterable[tuple[str, Results]]:
-    for part in ("cases", "ladder", "whole_runs"):
-        yield from ((n, r) for n, r in results[part].items() if "verified" in r)
+def _verified_records(results: Results) -> Iterable[tuple[str, Results]]:
+    for group in ("cases", "ladder", "whole_runs"):
+        yield from ((n, r) for n, r in results[group].items() if "verified" in r)
     if results["small_call"]:
         yield "small call", results["small_call"]
 
 
-def _at_least(name: str, reached: float | None, limit: float) -> Results:
-    return _target(name, "at least", limit, reached, reached is not None and reached >= limit)
+def _at_least(name: str, value: float | None, limit: float) -> Results:
+    return _target(name, "at least", limit, value, value is not None and value >= limit)
 
 
-def _at_most(name: str, reached: float, limit: float) -> Results:
-    return _target(name, "at most", limit, reached, reached <= limit)
+def _at_most(name: str, value: float, limit: float) -> Results:
+    return _target(name, "at most", limit, value, value <= limit)
 
 
-def _target(name: str, rule: str, limit: float, reached: float | None, passed: bool) -> Results:
-    return {"target": name, "rule": rule, "limit": limit, "reached": reached, "passed": passed}
+def _target(name: str, rule: str, limit: float, value: float | None, passed: bool) -> Results:
+    return {"target": name, "rule": rule, "limit": limit, "reached": value, "passed": passed}
 
 
-def losses(results: Results) -> str:
+def format_losses(results: Results) -> str:
     """Return a sentence that lists the cases slower than a peer."""
     slower = [
         f"{name} ({record['ratio']:.2f} of {record['fastest']})"
-        for part in ("cases", "ladder")
-        for name, record in results[part].items()
+        for group in ("cases", "ladder")
+        for name, record in results[group].items()
         if record["ratio"] is not None and record["ratio"] < 1
     ]
     return f"slower than a peer: {', '.join(slower) or 'none'}"
@@ -142,22 +148,25 @@ def losses(results: Results) -> str:
 
 def tables(results: Results) -> dict[str, str]:
     """Return every table by the name of its markers in a document."""
-    made = {"machine": machine.written(results["machine"]) + _missing(results["machine"])}
+    tables = {
+        "machine": machine.format_description(results["machine"])
+        + _missing_peers(results["machine"])
+    }
     if results["cases"]:
-        made["cases"] = _cases_table(results["cases"])
+        tables["cases"] = _cases_table(results["cases"])
     if results["summary"]["shares"]:
-        made["shares"] = _shares_table(results["summary"]["shares"])
-        made["limits"] = _limits_table(results["cases"])
+        tables["shares"] = _shares_table(results["summary"]["shares"])
+        tables["limits"] = _limits_table(results["cases"])
     if results["ladder"]:
-        made["ladder"] = _ladder_table(results["ladder"])
+        tables["ladder"] = _ladder_table(results["ladder"])
     if results["whole_runs"]:
-        made["whole-runs"] = _runs_table(results["whole_runs"])
-    made["targets"] = _targets_table(results["summary"]["targets"])
-    return made
+        tables["whole-runs"] = _runs_table(results["whole_runs"])
+    tables["targets"] = _targets_table(results["summary"]["targets"])
+    return tables
 
 
-def _missing(described: Results) -> str:
-    names = [name for name, number in described["peers"].items() if number is None]
+def _missing_peers(machine_record: Results) -> str:
+    names = [name for name, number in machine_record["peers"].items() if number is None]
     return f" Not installed: {', '.join(names)}." if names else ""
 
 
@@ -167,8 +176,8 @@ def _cases_table(cases: Results) -> str:
     for case, record in cases.items():
         cells = [_peer_cell(record["peers"].get(name)) for name in names]
         share = record["limit"].get("numpy", {}).get("2")
-        ratios = _ratio(record["ratio"]), _number(record["memcpy_ratio"])
-        of_limit = _number(share and share["share"])
+        ratios = _format_ratio(record["ratio"]), _format_number(record["memcpy_ratio"])
+        of_limit = _format_number(share and share["share"])
         rows.append([case, f"{record['ndtool_ms']:.1f}", *cells, *ratios, of_limit])
     notes = (
         "ratio: the fastest peer's time / ndtool's, in the same minutes; a loss is bold. of memcpy:"
@@ -179,7 +188,7 @@ def _cases_table(cases: Results) -> str:
     return _markdown(rows) + "\n\n" + notes
 
 
-def _threads(number: str) -> str:
+def _format_threads(number: str) -> str:
     return "one thread" if number == "1" else "two threads"
 
 
@@ -187,7 +196,7 @@ def _shares_table(shares: list[Results]) -> str:
     rows = [["share of the limit", "threads", "geometric mean", "worst case"]]
     for s in shares:
         worst = f"{s['worst']['case']} {s['worst']['share']:.2f}"
-        rows.append([PLACED[s["place"]], s["threads"], f"{s['geomean']:.2f}", worst])
+        rows.append([ALIGNMENT_NAMES[s["place"]], s["threads"], f"{s['geomean']:.2f}", worst])
     return _markdown(rows)
 
 
@@ -200,13 +209,15 @@ def _limits_table(cases: Results) -> str:
         for alignment, by_threads in limit.items()
         for threads in by_threads
     )
-    shown = [f"{alignment}, {_threads(threads)}" for alignment, threads in columns]
-    rows = [["case", *shown, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
+    headings = [f"{alignment}, {_format_threads(threads)}" for alignment, threads in columns]
+    rows = [["case", *headings, "limit, ms", "ndtool, ms", "its check, ms", "the loop"]]
     for name, limit in measured.items():
-        shares = [_number(limit[alignment][threads]["share"]) for alignment, threads in columns]
-        last = limit["numpy"]["2"]
-        times = [f"{last[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
-        rows.append([name, *shares, *times, last["variant"]])
+        shares = [
+            _format_number(limit[alignment][threads]["share"]) for alignment, threads in columns
+        ]
+        record = limit["numpy"]["2"]
+        times = [f"{record[key]:.1f}" for key in ("limit_ms", "ndtool_ms", "check_ms")]
+        rows.append([name, *shares, *times, record["variant"]])
     notes = (
         "share: the limit's time / ndtool's, called in turn on the same arrays. The times and the"
         " loop are those of arrays as NumPy allocates them and two threads; its check: what reading"
@@ -218,23 +229,31 @@ def _limits_table(cases: Results) -> str:
 def _peer_cell(peer: Results | None) -> str:
     if peer is None or peer["ms"] is None:
         return "-"
-    return f"{peer['ms']:.1f}{MARKS[peer['answer']]}"
+    return f"{peer['ms']:.1f}{ANSWER_MARKS[peer['answer']]}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _ratio(ratio: float | None) -> str:
-    lost = ratio is not None and ratio < 1
-    return f"{LOSS}{ratio:.2f}{LOSS}" if lost else _number(ratio)
+def _format_ratio(ratio: float | None) -> str:
+    is_slower = ratio is not None and ratio < 1
+    return f"{BOLD}{ratio:.2f}{BOLD}" if is_slower else _format_number(ratio)
 
 
 def _ladder_table(ladder: Results) -> str:
     rows = [["case", "ndtool, ms", "numpy, ms", "ratio", "of memcpy"]]
     for case, r in ladder.items():
-        ours, theirs = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
-        rows.append([case, ours, theirs, _ratio(r["ratio"]), _number(r["memcpy_ratio"])])
+        ndtool_ms, numpy_ms = f"{r['ndtool_ms']:.2f}", _peer_cell(r["peers"].get("numpy"))
+        rows.append(
+            [
+                case,
+                ndtool_ms,
+                numpy_ms,
+                _format_ratio(r["ratio"]),
+                _format_number(r["memcpy_ratio"]),
+            ]
+        )
     return _markdown(rows)
 
 
@@ -242,8 +261,8 @@ def _runs_table(runs: Results) -> str:
     rows = [["run", "ndtool", "numpy", "ratio"]]
     for name, run in runs.items():
         if "ratio" in run:
-            ours, theirs = (f"{run[key] * 1e3:.0f} ms" for key in ("ndtool_s", "numpy_s"))
-            rows.append([name, ours, theirs, _ratio(run["ratio"])])
+            ndtool_ms, numpy_ms = (f"{run[key] * 1e3:.0f} ms" for key in ("ndtool_s", "numpy_s"))
+            rows.append([name, ndtool_ms, numpy_ms, _format_ratio(run["ratio"])])
         elif "peak_mib" in run:
             size = f"{run['peak_mib']:.0f} MiB for {run['output_bytes'] / 2**30:.1f} GiB of output"
             rows.append([name, size, "-", "-"])
@@ -258,9 +277,9 @@ def _runs_table(runs: Results) -> str:
 def _targets_table(targets: list[Results]) -> str:
     rows = [["target", "", "reached", ""]]
     for t in targets:
-        reached = "not measured" if t["reached"] is None else f"{t['reached']:.3g}"
+        value = "not measured" if t["reached"] is None else f"{t['reached']:.3g}"
         rule = f"{t['rule']} {t['limit']:g}"
-        rows.append([t["target"], rule, reached, "passed" if t["passed"] else "**missed**"])
+        rows.append([t["target"], rule, value, "passed" if t["passed"] else "**missed**"])
     return _markdown(rows)
 
 
@@ -269,21 +288,21 @@ def _markdown(rows: list[list[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(rows[0]), *body])
 
 
-def begin(name: str) -> str:
+def begin_marker(name: str) -> str:
     return f"<!-- bench:{name} -->\n"
 
 
-def end(name: str) -> str:
+def end_marker(name: str) -> str:
     return f"<!-- /bench:{name} -->"
 
 
-def fill(text: str, made: dict[str, str]) -> str:
+def replace_tables(text: str, tables: dict[str, str]) -> str:
     """Insert each table between its markers, in documents that have them."""
-    for name, table in made.items():
-        before, opened, rest = text.partition(begin(name))
-        _, closed, after = rest.partition(end(name))
-        if opened and closed:
-            text = before + opened + table + "\n" + closed + after
+    for name, table in tables.items():
+        head, begin, remaining = text.partition(begin_marker(name))
+        _, end, tail = remaining.partition(end_marker(name))
+        if begin and end:
+            text = head + begin + table + "\n" + end + tail
     return text
 
 
@@ -299,7 +318,7 @@ def write(results: Results, folder: Path, recorded: bool) -> None:
         else:
             picture.draw(results["cases"], folder / "results.png")
     if recorded:
-        made = tables(results)
+        filled = tables(results)
         for document in DOCUMENTS:
             if document.exists():
-                document.write_text(fill(document.read_text(), made))
+                document.write_text(replace_tables(document.read_text(), filled))

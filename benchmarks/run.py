@@ -23,7 +23,7 @@ SETTINGS = {
     "JAX_PLATFORMS": "cpu",
     "PYTHONUNBUFFERED": "1",
 }
-ORIGINAL = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for runs in separate processes
+ORIGINAL_ENVIRONMENT = "NDTOOL_BENCH_ENVIRONMENT"  # the user's, for runs in separate processes
 QUICK_PEERS = ["numpy", "jax"]
 HERE = Path(__file__).parent
 
@@ -59,11 +59,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     options = parse(sys.argv[1:])
-    if ORIGINAL not in os.environ:
+    if ORIGINAL_ENVIRONMENT not in os.environ:
         # malloc reads its settings when a process begins
-        settings = {**os.environ, **SETTINGS, ORIGINAL: json.dumps(dict(os.environ))}
+        settings = {**os.environ, **SETTINGS, ORIGINAL_ENVIRONMENT: json.dumps(dict(os.environ))}
         os.execve(sys.executable, [sys.executable, *sys.argv], settings)
-    environment = json.loads(os.environ.pop(ORIGINAL))
+    environment = json.loads(os.environ.pop(ORIGINAL_ENVIRONMENT))
     import machine
 
     machine.use_two_cores()
@@ -93,13 +93,15 @@ def show_limits(options: argparse.Namespace) -> int:
 
     alignments = [*problems.ALIGNMENTS] if options.placed == "both" else [options.placed]
     threads = [1, 2] if options.threads == "both" else [int(options.threads)]
-    for case in chosen_of(CASES, options.only):
-        measured = shares.measure(*shares.drawn(case), alignments, threads, options.repeats or 5)
-        shares.show(case.name, measured)
+    for case in select_cases(CASES, options.only):
+        measured = shares.measure(
+            *shares.generate_case(case), alignments, threads, options.repeats or 5
+        )
+        shares.print_records(case.name, measured)
     return 0
 
 
-def chosen_of(cases: tuple, only: list[str] | None) -> list:
+def select_cases(cases: tuple, only: list[str] | None) -> list:
     """Return the cases that match a pattern."""
     return [case for case in cases if any(fnmatchcase(case.name, name) for name in only or ["*"])]
 
@@ -111,14 +113,16 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
     import problems
     import report
     import whole_runs
-    from cases import CASES, LADDER, LATENCY
+    from cases import CASES, LATENCY, OTHER_CASES
 
     repeats = options.repeats or (3 if options.quick else 7)
     names = options.peers.split(",") if options.peers else list(peers.PEERS)
     if options.quick and not options.peers:
         names = QUICK_PEERS
-    chosen = chosen_of(CASES, options.only)
-    ladder = chosen_of(LADDER, options.only) if options.only or not options.quick else []
+    selected = select_cases(CASES, options.only)
+    other_cases = (
+        select_cases(OTHER_CASES, options.only) if options.only or not options.quick else []
+    )
     results: report.Results = {
         "machine": machine.describe(names),
         "settings": {"threads": peers.THREADS, "repeats": repeats, "statistic": "median"},
@@ -128,33 +132,33 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
         "small_call": None,
         "whole_runs": {},
     }
-    print(report.machine.written(results["machine"]))
+    print(report.machine.format_description(results["machine"]))
     if not options.only:
         print("whole runs, in processes of their own")
         run = whole_runs.quick if options.quick else whole_runs.full
         results["whole_runs"] = run(environment, repeats)
         results["small_call"] = measure.small_call(repeats)
     alignments, threads = (["numpy"], [2]) if options.quick else ([*problems.ALIGNMENTS], [1, 2])
-    for case in chosen:
+    for case in selected:
         record = measure.measure(case, names, repeats, alignments, threads)
-        results["cases"][case.name] = show(case.name, record)
-    for case in ladder:
+        results["cases"][case.name] = print_record(case.name, record)
+    for case in other_cases:
         record = measure.measure(case, ["numpy"], repeats)
-        results["ladder"][case.name] = show(case.name, record)
+        results["ladder"][case.name] = print_record(case.name, record)
     if not options.quick:
         results["threads"] = {
-            case.name: measure.scaling(case, repeats) for case in chosen if case.name in LATENCY
+            case.name: measure.scaling(case, repeats) for case in selected if case.name in LATENCY
         }
     results["summary"] = report.summarise(results)
-    recorded = not (options.quick or options.only or options.peers)
-    folder = HERE if recorded else HERE.parent / "build" / "bench"
-    report.write(results, folder, recorded)
+    is_complete_run = not (options.quick or options.only or options.peers)
+    folder = HERE if is_complete_run else HERE.parent / "build" / "bench"
+    report.write(results, folder, is_complete_run)
     print("\n\n".join(report.tables(results).values()))
-    print(f"\n{report.losses(results)}\nwritten to {folder}")
+    print(f"\n{report.format_losses(results)}\nwritten to {folder}")
     return 0
 
 
-def show(name: str, record: dict) -> dict:
+def print_record(name: str, record: dict) -> dict:
     """Print a case as soon as it is measured."""
     peers = ", ".join(
         f"{peer} {p['ms']:.1f}{'' if p['answer'] == 'exact' else ' ' + p['answer']}"

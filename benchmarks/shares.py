@@ -11,7 +11,7 @@ import problems
 from cases import Case
 from plainest import Limit
 from problems import Array, Problem
-from timing import Call, Clock, alternate, clock_of, median
+from timing import Call, Clock, alternate, median, select_clock
 
 import ndtool
 from ndtool.engine import narrow
@@ -20,27 +20,31 @@ Record = dict[str, Any]
 
 
 def measure(
-    problem: Problem, wanted: Array, alignments: Sequence[str], threads: Sequence[int], repeats: int
+    problem: Problem,
+    expected: Array,
+    alignments: Sequence[str],
+    threads: Sequence[int],
+    repeats: int,
 ) -> Record:
     """Return records by alignment of the arrays and number of threads: {"numpy": {"2": {...}}}."""
     records: Record = {}
     for name in alignments:
         alignment = problems.ALIGNMENTS[name]
-        aligned = problems.moved(problem, alignment)
-        out = problems.placed(np.zeros_like(wanted, order="C"), alignment)
-        records[name] = {str(n): _share(aligned, out, wanted, n, repeats) for n in threads}
+        aligned = problems.realign(problem, alignment)
+        out = problems.copy_aligned(np.zeros_like(expected, order="C"), alignment)
+        records[name] = {str(n): _share(aligned, out, expected, n, repeats) for n in threads}
         del aligned, out
         gc.collect()
     return records
 
 
-def drawn(case: Case) -> tuple[Problem, Array]:
+def generate_case(case: Case) -> tuple[Problem, Array]:
     """Return the arrays of a case and its result."""
-    problem = problems.make(case)
-    return problem, problems.expected(problem)
+    problem = problems.generate(case)
+    return problem, problems.compute_expected(problem)
 
 
-def _share(problem: Problem, out: Array, wanted: Array, threads: int, repeats: int) -> Record:
+def _share(problem: Problem, out: Array, expected: Array, threads: int, repeats: int) -> Record:
     """Time ndtool and the fastest plain loop alternately; medians in ms, and the best.
 
     check_ms: ndtool's validation of all indices before the first write to out, if any;
@@ -50,58 +54,58 @@ def _share(problem: Problem, out: Array, wanted: Array, threads: int, repeats: i
     limit = Limit(problem, out, threads)
     limit.search()
 
-    def ours() -> None:
+    def call_ndtool() -> None:
         operator(*problem.arguments, out=out, threads=threads)
 
-    verified = _answers(ours, out, wanted) and _answers(limit, out, wanted)
-    clock = clock_of(threads)
-    pair = alternate(ours, limit, repeats, clock)
-    check_ms = median(_checking(ours, clock) for _ in range(repeats)) * 1e3
+    verified = _verify_call(call_ndtool, out, expected) and _verify_call(limit, out, expected)
+    clock = select_clock(threads)
+    times = alternate(call_ndtool, limit, repeats, clock)
+    check_ms = median(_time_validation(call_ndtool, clock) for _ in range(repeats)) * 1e3
     return {
-        "ndtool_ms": pair.ours,
-        "limit_ms": pair.theirs,
-        "share": pair.theirs / pair.ours,
-        "ndtool_best_ms": pair.our_best,
-        "limit_best_ms": pair.their_best,
+        "ndtool_ms": times.ndtool,
+        "limit_ms": times.peer,
+        "share": times.peer / times.ndtool,
+        "ndtool_best_ms": times.ndtool_best,
+        "limit_best_ms": times.peer_best,
         "check_ms": check_ms,
-        "without_check": pair.theirs / max(pair.ours - check_ms, 1e-9),
-        "variant": limit.written(),
+        "without_check": times.peer / max(times.ndtool - check_ms, 1e-9),
+        "variant": limit.description(),
         "verified": verified,
     }
 
 
-def _answers(call: Call, out: Array, wanted: Array) -> bool:
+def _verify_call(call: Call, out: Array, expected: Array) -> bool:
     out.view(np.uint8)[...] = 0xA5
     call()
-    return problems.same(out, wanted)
+    return problems.is_identical(out, expected)
 
 
-def _checking(call: Call, clock: Clock) -> float:
+def _time_validation(call: Call, clock: Clock) -> float:
     """Return the seconds in which a call validates all indices before it changes out."""
-    spent: list[float] = []
+    durations: list[float] = []
     checked = narrow.checked
 
     @contextmanager
     def timed(*arguments: Any) -> Iterator[narrow.Checked]:
-        started = clock()
-        with checked(*arguments) as work:
-            spent.append(clock() - started)
-            yield work
+        start = clock()
+        with checked(*arguments) as rows:
+            durations.append(clock() - start)
+            yield rows
 
     with patch.object(narrow, "checked", timed):
         call()
-    return sum(spent)
+    return sum(durations)
 
 
-def show(case: str, records: Record) -> None:
+def print_records(case: str, records: Record) -> None:
     """Print a line for every alignment and number of threads."""
     for alignment, by_threads in records.items():
         for threads, r in by_threads.items():
-            times = f"{r['ndtool_ms']:8.2f} {r['limit_ms']:8.2f} ms"
+            columns = f"{r['ndtool_ms']:8.2f} {r['limit_ms']:8.2f} ms"
             best = r["limit_best_ms"] / r["ndtool_best_ms"]
             share = f"share {r['share']:.2f} (of best times {best:.2f})"
             check = f"check {r['check_ms']:5.2f} ms, without it {r['without_check']:.2f}"
             loop = f"({r['variant']}){'' if r['verified'] else '  WRONG'}"
             print(
-                f"{case:27} {alignment:7} {threads} {times}  {share}  {check}  {loop}", flush=True
+                f"{case:27} {alignment:7} {threads} {columns}  {share}  {check}  {loop}", flush=True
             )

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import machine
 import numpy as np
 import plainest
-from timing import Call, alternate, clock_of
+from timing import Call, alternate, select_clock
 
 import ndtool
 
 ELEMENTS = 1 << 23  # of a pattern, at most
-STREAMED = 1 << 25  # doubles of each array of STREAM
-FEW = 1 << 16  # elements below which a call takes longer to begin than to move them
+STREAM_DOUBLES = 1 << 25  # doubles of each array of STREAM
+MIN_ELEMENTS = 1 << 16  # elements below which a call takes longer to begin than to move them
 
 
 class Pattern(NamedTuple):
@@ -44,8 +44,8 @@ class Pattern(NamedTuple):
 
     def indices(self, elements: int) -> Any:
         """Return the materialised indices."""
-        firsts = self.delta * np.arange(self.steps(elements), dtype=np.int64)
-        return (firsts[:, None] + np.array(self.offsets)).reshape(-1)
+        starts = self.delta * np.arange(self.steps(elements), dtype=np.int64)
+        return (starts[:, None] + np.array(self.offsets)).reshape(-1)
 
 
 def _strided(step: int, count: int = 16) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def _rotated(rows: int, columns: tuple[int, ...], step: int) -> tuple[int, ...]:
     return tuple(row * step + column for row in range(rows) for column in columns)
 
 
-_FOUR = _rotated(4, (0, 0, 0, 0), 1)
+_REPEATED_OFFSETS = _rotated(4, (0, 0, 0, 0), 1)
 _SIDES = _rotated(4, (4, 8, 12, 0), 16)
 _CORNERS = _rotated(4, (6, 0, 2, 4), 8)
 AMG = (
@@ -78,16 +78,16 @@ PENNANT = (
     ("gather", _rotated(4, (0, 2, 484, 482), 2), 2, 83333333),
     ("gather", _rotated(4, (482, 0, 2, 484), 2), 482, 517598),
     ("scatter", _strided(4), 1, 125000000),
-    ("gather", _FOUR, 388848, 642),
-    ("gather", _FOUR, 388848, 642),
+    ("gather", _REPEATED_OFFSETS, 388848, 642),
+    ("gather", _REPEATED_OFFSETS, 388848, 642),
     ("gather", _SIDES, 4, 50000000),
-    ("gather", _FOUR, 1882384, 132),
+    ("gather", _REPEATED_OFFSETS, 1882384, 132),
     ("gather", _CORNERS, 518408, 482),
     ("gather", _CORNERS, 1036816, 241),
     ("gather", _rotated(4, (482, 0, 2, 484), 2), 480, 519750),
     ("gather", _rotated(4, (2, 0, 0, 0), 0), 129608, 1928),
-    ("gather", _FOUR, 4, 50000000),
-    ("gather", _FOUR, 388852, 642),
+    ("gather", _REPEATED_OFFSETS, 4, 50000000),
+    ("gather", _REPEATED_OFFSETS, 388852, 642),
 )
 PATTERNS = (
     *(
@@ -104,11 +104,11 @@ PATTERNS = (
         Pattern("Nekbone", "gather", _strided(6), delta, steps)
         for delta, steps in ((3, 982980), (8, 982980), (8, 491490))
     ),
-    *(Pattern("PENNANT", *one) for one in PENNANT),
+    *(Pattern("PENNANT", *record) for record in PENNANT),
 )
 
 
-class Measured(NamedTuple):
+class PatternTimes(NamedTuple):
     """The best times of a pattern, and of STREAM's copy of as many bytes."""
 
     pattern: Pattern
@@ -143,36 +143,38 @@ class Stream:
         self._library.stream_copy(*self._arguments)
 
 
-def stream(threads: int, doubles: int = STREAMED, repeats: int = 5) -> dict[str, float]:
+def measure_stream(
+    threads: int, doubles: int = STREAM_DOUBLES, repeats: int = 5
+) -> dict[str, float]:
     """Return the bytes per second of STREAM's copy and triad."""
     library, arrays = plainest.library(), [np.full(doubles, float(i)) for i in range(3)]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
-    tail = (ctypes.c_int64(doubles), ctypes.c_int64(threads))
+    sizes = (ctypes.c_int64(doubles), ctypes.c_int64(threads))
 
     def copy() -> None:
-        library.stream_copy(pointers[2], pointers[0], *tail)
+        library.stream_copy(pointers[2], pointers[0], *sizes)
 
     def triad() -> None:
-        library.stream_triad(pointers[0], pointers[1], pointers[2], *tail)
+        library.stream_triad(pointers[0], pointers[1], pointers[2], *sizes)
 
-    times = alternate(copy, triad, repeats, clock_of(threads))
+    times = alternate(copy, triad, repeats, select_clock(threads))
     return {
-        "copy": 16 * doubles / times.our_best * 1e3,
-        "triad": 24 * doubles / times.their_best * 1e3,
+        "copy": 16 * doubles / times.ndtool_best * 1e3,
+        "triad": 24 * doubles / times.peer_best * 1e3,
     }
 
 
 class Calls(NamedTuple):
     """The calls of a pattern: ndtool's and NumPy's, and the arrays that they write."""
 
-    ours: Call
+    ndtool: Call
     numpy: Call
     got: Any
     expected: Any
 
     def verified(self) -> bool:
         """Make both calls; return whether all bytes of the results are equal."""
-        self.ours()
+        self.ndtool()
         self.numpy()
         return bool(self.got.tobytes() == self.expected.tobytes())
 
@@ -199,48 +201,50 @@ def calls(pattern: Pattern, elements: int, threads: int) -> Calls:
     )  # fmt: skip
 
 
-def measure(pattern: Pattern, elements: int, threads: int, repeats: int) -> Measured:
+def measure(pattern: Pattern, elements: int, threads: int, repeats: int) -> PatternTimes:
     """Run a pattern through ndtool, verified, and alternate it with STREAM's copy."""
-    both = calls(pattern, elements, threads)
-    verified = both.verified()
-    count = len(both.got) if pattern.kernel == "gather" else len(pattern.indices(elements))
-    took = alternate(both.ours, Stream(24 * count, threads), repeats, clock_of(threads))
-    return Measured(pattern, count, took.our_best / 1e3, took.their_best / 1e3, verified)
+    pattern_calls = calls(pattern, elements, threads)
+    verified = pattern_calls.verified()
+    count = len(pattern_calls.got) if pattern.kernel == "gather" else len(pattern.indices(elements))
+    times = alternate(
+        pattern_calls.ndtool, Stream(24 * count, threads), repeats, select_clock(threads)
+    )
+    return PatternTimes(pattern, count, times.ndtool_best / 1e3, times.peer_best / 1e3, verified)
 
 
-def table(found: list[Measured]) -> list[str]:
+def table(records: list[PatternTimes]) -> list[str]:
     """Return the table: harmonic means over the patterns of an application, as Spatter's."""
     lines = [
         "| patterns | kernel | number | elements | GB/s, 8 bytes an element | GB/s, 24 bytes |"
         " of STREAM's copy |",
         "|---|---|---|---|---|---|---|",
     ]
-    groups: dict[tuple[str, str], list[Measured]] = {}
-    for one in found:
-        kind = one.pattern.application
-        if one.elements < FEW and kind == "PENNANT":
-            kind = f"PENNANT, fewer than {FEW} elements"
-        groups.setdefault((kind, one.pattern.kernel), []).append(one)
-    for (kind, kernel), ones in groups.items():
-        mean = harmonic_mean([one.payload for one in ones])
-        share = harmonic_mean([one.share for one in ones])
-        elements = sum(one.elements for one in ones)
+    groups: dict[tuple[str, str], list[PatternTimes]] = {}
+    for record in records:
+        kind = record.pattern.application
+        if record.elements < MIN_ELEMENTS and kind == "PENNANT":
+            kind = f"PENNANT, fewer than {MIN_ELEMENTS} elements"
+        groups.setdefault((kind, record.pattern.kernel), []).append(record)
+    for (kind, kernel), group in groups.items():
+        mean = harmonic_mean([record.payload for record in group])
+        share = harmonic_mean([record.share for record in group])
+        elements = sum(record.elements for record in group)
         lines.append(
-            f"| {kind} | {kernel} | {len(ones)} | {elements} | {mean / 1e9:.2f} |"
+            f"| {kind} | {kernel} | {len(group)} | {elements} | {mean / 1e9:.2f} |"
             f" {3 * mean / 1e9:.1f} | {share:.2f} |"
         )
     return lines
 
 
-def run(elements: int, threads: int, repeats: int, doubles: int = STREAMED) -> list[str]:
+def run(elements: int, threads: int, repeats: int, doubles: int = STREAM_DOUBLES) -> list[str]:
     """Measure all patterns; return the lines to print. Raises ValueError for a wrong result."""
-    rates = stream(threads, doubles)
-    found = [measure(pattern, elements, threads, repeats) for pattern in PATTERNS]
-    wrong = [one.pattern for one in found if not one.verified]
+    rates = measure_stream(threads, doubles)
+    records = [measure(pattern, elements, threads, repeats) for pattern in PATTERNS]
+    wrong = [record.pattern for record in records if not record.verified]
     if wrong:
         raise ValueError(f"wrong results: {wrong}")
-    known = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
-    return [f"{threads} threads; STREAM: {known}; all results verified", *table(found)]
+    rates_text = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items())
+    return [f"{threads} threads; STREAM: {rates_text}; all results verified", *table(records)]
 
 
 if __name__ == "__main__":
@@ -248,6 +252,6 @@ if __name__ == "__main__":
     parser.add_argument("--elements", type=int, default=ELEMENTS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     machine.use_two_cores()
-    print("\n".join(run(given.elements, given.threads, given.repeats)))
+    print("\n".join(run(arguments.elements, arguments.threads, arguments.repeats)))

@@ -3,68 +3,70 @@
 from typing import Any
 
 import numpy as np
-from peers import THREADS, NotOfferedError, Ways
+from peers import THREADS, Methods, NotOfferedError
 from problems import Problem
 
 
-def torch_ways(p: Problem) -> Ways:
+def torch_methods(p: Problem) -> Methods:
     import torch
 
     torch.set_num_threads(THREADS)
     torch.set_grad_enabled(False)
-    return _torch_scatters(torch, p) if p.case.scatters else _torch_gathers(torch, p)
+    return _torch_scatters(torch, p) if p.case.is_scatter else _torch_gathers(torch, p)
 
 
-def _torch_gathers(torch: Any, p: Problem) -> Ways:
+def _torch_gathers(torch: Any, p: Problem) -> Methods:
     case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
     out = torch.empty(case.output, dtype=data.dtype)
-    if not case.nd:
+    if not case.has_tuples:
         return {"gather(out)": lambda: torch.gather(data, case.attribute, indices, out=out)}
-    parts = indices.unbind(-1)
+    components = indices.unbind(-1)
     if case.batch_dims:
         batch = torch.arange(case.data[0]).unsqueeze(1)
         rows, flat_out = data.flatten(0, 1), out.flatten(0, 1)
-        wide = indices.expand(*case.indices[:-1], case.data[2])
+        expanded = indices.expand(*case.indices[:-1], case.data[2])
         return {
-            "data[batch, index]": lambda: data[batch, parts[0]],
-            "gather(out)": lambda: torch.gather(data, 1, wide, out=out),
-            "flat numbers, index_select(out)": _whole(
+            "data[batch, index]": lambda: data[batch, components[0]],
+            "gather(out)": lambda: torch.gather(data, 1, expanded, out=out),
+            "linear indices, index_select(out)": _return_output(
                 lambda: torch.index_select(
-                    rows, 0, (parts[0] + batch * case.data[1]).flatten(), out=flat_out
+                    rows, 0, (components[0] + batch * case.data[1]).flatten(), out=flat_out
                 ),
                 out,
             ),
         }
     if case.k == 1:
-        ways = {
-            "index_select(out)": lambda: torch.index_select(data, 0, parts[0], out=out),
-            "data[index]": lambda: data[parts[0]],
+        methods = {
+            "index_select(out)": lambda: torch.index_select(data, 0, components[0], out=out),
+            "data[index]": lambda: data[components[0]],
         }
         if data.ndim == 1:
-            ways["take(out)"] = lambda: torch.take(data, parts[0], out=out)
-        return ways
-    number = _torch_flat(torch, case.data, parts)
-    line = data.flatten()
+            methods["take(out)"] = lambda: torch.take(data, components[0], out=out)
+        return methods
+    linear = _torch_linear_indices(torch, case.data, components)
+    flat_data = data.flatten()
     return {
-        "data[i, j]": lambda: data[parts],
-        "flat numbers, take(out)": lambda: torch.take(line, number(), out=out),
-        "flat numbers, index_select(out)": lambda: torch.index_select(line, 0, number(), out=out),
+        "data[i, j]": lambda: data[components],
+        "linear indices, take(out)": lambda: torch.take(flat_data, linear(), out=out),
+        "linear indices, index_select(out)": lambda: torch.index_select(
+            flat_data, 0, linear(), out=out
+        ),
     }
 
 
-def _torch_flat(torch: Any, sizes: tuple[int, ...], parts: Any) -> Any:
+def _torch_linear_indices(torch: Any, sizes: tuple[int, ...], components: Any) -> Any:
     """Return a call that computes the linear indices of (i, j), into reused memory."""
-    if len(parts) == 1:
-        return lambda: parts[0]
-    kept = torch.empty(parts[0].shape, dtype=torch.int64)
-    return lambda: torch.add(parts[1], parts[0], alpha=sizes[1], out=kept)
+    if len(components) == 1:
+        return lambda: components[0]
+    linear = torch.empty(components[0].shape, dtype=torch.int64)
+    return lambda: torch.add(components[1], components[0], alpha=sizes[1], out=linear)
 
 
-def _torch_scatters(torch: Any, p: Problem) -> Ways:
+def _torch_scatters(torch: Any, p: Problem) -> Methods:
     case, data, indices = p.case, torch.from_numpy(p.data), torch.from_numpy(p.indices)
     updates, out = torch.from_numpy(p.updates), torch.empty_like(torch.from_numpy(p.data))
     reduce = {"add": "sum", "max": "amax"}.get(case.reduction)
-    if not case.nd:
+    if not case.has_tuples:
         axis = case.attribute
         return {
             "scatter_add_": lambda: out.copy_(data).scatter_add_(axis, indices, updates),
@@ -72,44 +74,46 @@ def _torch_scatters(torch: Any, p: Problem) -> Ways:
                 axis, indices, updates, reduce
             ),
         }
-    parts = indices.unbind(-1)
+    components = indices.unbind(-1)
     if case.reduction == "none":
         return {
-            "index_copy_": lambda: out.copy_(data).index_copy_(0, parts[0], updates),
-            "index_put_": lambda: out.copy_(data).index_put_(parts, updates),
+            "index_copy_": lambda: out.copy_(data).index_copy_(0, components[0], updates),
+            "index_put_": lambda: out.copy_(data).index_put_(components, updates),
         }
-    number = _torch_flat(torch, case.data, parts)
+    linear = _torch_linear_indices(torch, case.data, components)
 
-    def line() -> Any:
+    def flat_output() -> Any:
         """Return a new output in which the indexed axes are merged."""
         return out.copy_(data).flatten(0, case.k - 1)
 
     if case.reduction == "max":
-        way = _whole(lambda: line().scatter_reduce_(0, number(), updates, "amax"), out)
-        return {"scatter_reduce_": way}
-    ways = {
-        "index_add_": lambda: line().index_add_(0, number(), updates),
-        "index_put_": lambda: out.copy_(data).index_put_(parts, updates, accumulate=True),
+        method = _return_output(
+            lambda: flat_output().scatter_reduce_(0, linear(), updates, "amax"), out
+        )
+        return {"scatter_reduce_": method}
+    methods = {
+        "index_add_": lambda: flat_output().index_add_(0, linear(), updates),
+        "index_put_": lambda: out.copy_(data).index_put_(components, updates, accumulate=True),
     }
     if updates.ndim == 1:
-        ways["scatter_add_"] = lambda: line().scatter_add_(0, number(), updates)
+        methods["scatter_add_"] = lambda: flat_output().scatter_add_(0, linear(), updates)
     else:
-        wide = parts[0].unsqueeze(1).expand_as(updates)
-        ways["scatter_add_"] = lambda: line().scatter_add_(0, wide, updates)
-    return {name: _whole(way, out) for name, way in ways.items()}
+        expanded = components[0].unsqueeze(1).expand_as(updates)
+        methods["scatter_add_"] = lambda: flat_output().scatter_add_(0, expanded, updates)
+    return {name: _return_output(method, out) for name, method in methods.items()}
 
 
-def _whole(way: Any, out: Any) -> Any:
+def _return_output(method: Any, out: Any) -> Any:
     """Make a call return the complete output instead of a view with fewer axes."""
 
     def run() -> Any:
-        way()
+        method()
         return out
 
     return run
 
 
-def tensorflow_ways(p: Problem) -> Ways:
+def tensorflow_methods(p: Problem) -> Methods:
     import tensorflow as tf
 
     case = p.case
@@ -119,16 +123,16 @@ def tensorflow_ways(p: Problem) -> Ways:
         pass  # it has run before, with the same setting
     data, indices = tf.constant(p.data), tf.constant(p.indices)
     if case.operator == "gather_nd":
-        ways = {"gather_nd": lambda: tf.gather_nd(data, indices, case.batch_dims)}
+        methods = {"gather_nd": lambda: tf.gather_nd(data, indices, case.batch_dims)}
         if case.k == 1:
-            first, b = tf.constant(p.indices[..., 0]), case.batch_dims
-            ways["gather"] = lambda: tf.gather(data, first, axis=b, batch_dims=b)
-        return ways
+            row_indices, b = tf.constant(p.indices[..., 0]), case.batch_dims
+            methods["gather"] = lambda: tf.gather(data, row_indices, axis=b, batch_dims=b)
+        return methods
     if case.operator == "gather_elements":
         if case.attribute == 1:
             return {"gather": lambda: tf.gather(data, indices, axis=1, batch_dims=1)}
-        along = tf.experimental.numpy.take_along_axis
-        return {"take_along_axis": lambda: along(data, indices, case.attribute)}
+        take_along_axis = tf.experimental.numpy.take_along_axis
+        return {"take_along_axis": lambda: take_along_axis(data, indices, case.attribute)}
     if case.operator == "scatter_elements":
         raise NotOfferedError("has no scatter along an axis")
     updates = tf.constant(p.updates)
@@ -141,7 +145,7 @@ def tensorflow_ways(p: Problem) -> Ways:
     return {names[case.reduction]: lambda: scatter(data, indices, updates)}
 
 
-def jax_ways(p: Problem) -> Ways:
+def jax_methods(p: Problem) -> Methods:
     import jax
     import jax.numpy as jnp
 
@@ -151,7 +155,7 @@ def jax_ways(p: Problem) -> Ways:
     distinct = {"unique_indices": case.pattern == "distinct", **unchecked}
 
     def index_of(indices: Any) -> Any:
-        if case.nd:
+        if case.has_tuples:
             batches = jnp.ix_(*map(jnp.arange, case.indices[:-1]))[: case.batch_dims]
             return (*batches, *(indices[..., c] for c in range(case.k)))
         grid = list(jnp.ix_(*map(jnp.arange, case.indices)))
@@ -159,25 +163,25 @@ def jax_ways(p: Problem) -> Ways:
         return tuple(grid)
 
     def compute(data: Any, indices: Any, updates: Any) -> Any:
-        chosen = data.at[index_of(indices)]
-        if not case.scatters:
-            return chosen.get(**unchecked)
+        selection = data.at[index_of(indices)]
+        if not case.is_scatter:
+            return selection.get(**unchecked)
         name = "set" if case.reduction == "none" else case.reduction
-        return getattr(chosen, name)(updates, **distinct)
+        return getattr(selection, name)(updates, **distinct)
 
-    def along(data: Any, indices: Any, _: Any) -> Any:
+    def take_along_axis(data: Any, indices: Any, _: Any) -> Any:
         return jnp.take_along_axis(data, indices, axis, **unchecked)
 
     arrays = [None if a is None else jnp.asarray(a) for a in (p.data, p.indices, p.updates)]
-    ways: Ways = {}
+    methods: Methods = {}
     functions = {"at[...]": compute}
     if case.operator == "gather_elements":
-        functions["take_along_axis"] = along
+        functions["take_along_axis"] = take_along_axis
     for name, function in functions.items():
         jitted = jax.jit(function)
-        ways[f"jit({name})"] = lambda call=jitted: call(*arrays).block_until_ready()
-        ways[f"jit({name}), output reused"] = _Donated(jax, function, arrays, case.output)
-    return ways
+        methods[f"jit({name})"] = lambda call=jitted: call(*arrays).block_until_ready()
+        methods[f"jit({name}), output reused"] = _Donated(jax, function, arrays, case.output)
+    return methods
 
 
 class _Donated:

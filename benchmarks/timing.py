@@ -15,50 +15,52 @@ Call = Callable[[], Any]
 Clock = Callable[[], float]
 
 
-TICK = 0.025  # seconds after which the system has accounted the CPU time of running threads
+ACCOUNTING_PERIOD = 0.025  # seconds after which the system has counted all CPU time
 
 
-def rest() -> None:
+def wait_until_idle() -> None:
     """Wait until none of our threads runs: pools spin after a call, and would slow the next."""
     for _ in range(20):
-        used = time.process_time()
-        time.sleep(TICK)
-        if time.process_time() - used < 0.001:
+        cpu_time = time.process_time()
+        time.sleep(ACCOUNTING_PERIOD)
+        if time.process_time() - cpu_time < 0.001:
             return
 
 
-WARM = 0.03  # seconds in which some systems migrate woken threads between processors
+WARM_UP_TIME = 0.03  # seconds in which some systems migrate woken threads between processors
 
 
 def warm_up(call: Call) -> None:
-    until = time.perf_counter() + WARM
+    deadline = time.perf_counter() + WARM_UP_TIME
     call()
-    while time.perf_counter() < until:
+    while time.perf_counter() < deadline:
         call()
 
 
 def seconds(call: Call, clock: Clock = time.perf_counter) -> float:
-    started = clock()
+    start = clock()
     call()
-    return clock() - started
+    return clock() - start
 
 
-def clock_of(threads: int) -> Clock:
+def select_clock(threads: int) -> Clock:
     """Return the clock of calls: that of one thread excludes time in which it is preempted."""
     return time.process_time if threads == 1 else time.perf_counter
 
 
-class Pair(NamedTuple):
+class PairedTimes(NamedTuple):
     """Times of ndtool's call and the peer's, in ms: the median, and the best."""
 
-    ours: float
-    theirs: float
-    our_best: float
-    their_best: float
+    ndtool: float
+    peer: float
+    ndtool_best: float
+    peer_best: float
 
 
-def alternate(ours: Call, theirs: Call, repeats: int, clock: Clock = time.perf_counter) -> Pair:
-    """Time two calls alternately: ours, theirs, ours, theirs, ...
+def alternate(
+    ndtool: Call, peer: Call, repeats: int, clock: Clock = time.perf_counter
+) -> PairedTimes:
+    """Time two calls alternately: ndtool, peer, ndtool, peer, ...
 
     Each is preceded by calls that are not timed, to warm up.
     """
@@ -66,29 +68,29 @@ def alternate(ours: Call, theirs: Call, repeats: int, clock: Clock = time.perf_c
     gc.disable()
     try:
         for _ in range(repeats):
-            for call, taken in zip((ours, theirs), times, strict=True):
-                rest()
+            for call, elapsed in zip((ndtool, peer), times, strict=True):
+                wait_until_idle()
                 warm_up(call)
-                taken.append(seconds(call, clock) * 1e3)
+                elapsed.append(seconds(call, clock) * 1e3)
     finally:
         gc.enable()
-    return Pair(*map(median, times), *map(min, times))
+    return PairedTimes(*map(median, times), *map(min, times))
 
 
 def alternate_loops(calls: list[Call], loops: int, repeats: int) -> list[float]:
     """Return the median time of one call each, in us, from loops of alternating calls."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeats):
-        for call, taken in zip(calls, times, strict=True):
-            rest()
-            started = time.perf_counter()
+        for call, elapsed in zip(calls, times, strict=True):
+            wait_until_idle()
+            start = time.perf_counter()
             for _ in range(loops):
                 call()
-            taken.append((time.perf_counter() - started) / loops)
-    return [median(taken) * 1e6 for taken in times]
+            elapsed.append((time.perf_counter() - start) / loops)
+    return [median(elapsed) * 1e6 for elapsed in times]
 
 
-LARGE = 1 << 20  # bytes below which a memcpy by two threads measures their wake-up
+MIN_MEMCPY = 1 << 20  # bytes below which a memcpy by two threads measures their wake-up
 
 
 class Memcpy:
@@ -105,12 +107,14 @@ class Memcpy:
         self()
 
     def __call__(self) -> None:
-        other = self._pool.submit(self._part, self._half, self._source.nbytes - self._half)
-        self._part(0, self._half)
-        other.result()
+        second_half = self._pool.submit(
+            self._copy_half, self._half, self._source.nbytes - self._half
+        )
+        self._copy_half(0, self._half)
+        second_half.result()
 
-    def _part(self, begin: int, size: int) -> None:
-        self._copy(_address(self._target) + begin, _address(self._source) + begin, size)
+    def _copy_half(self, offset: int, size: int) -> None:
+        self._copy(_address(self._target) + offset, _address(self._source) + offset, size)
 
 
 def _address(array: NDArray[Any]) -> int:

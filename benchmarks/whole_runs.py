@@ -23,8 +23,8 @@ Record = dict[str, Any]
 
 ROW = 1024  # float32 elements: 4 KB
 ROWS = 2**18  # 1 GB of such rows
-MOST = 30 << 30  # bytes of the largest output
-PATIENCE = 600  # timeout in seconds of one run
+MAX_OUTPUT = 30 << 30  # bytes of the largest output
+TIMEOUT = 600  # timeout in seconds of one run
 
 GATHER = ["gather-nd", "data.npy", "idx.npy", "-q", "-o", "out.npy"]
 ADD = [
@@ -53,8 +53,8 @@ class Bench:
     def ndtool(self, arguments: list[str]) -> list[str]:
         return [*self._ndtool, *arguments]
 
-    def python(self, line: str) -> list[str]:
-        return [sys.executable, "-c", line]
+    def python(self, program: str) -> list[str]:
+        return [sys.executable, "-c", program]
 
     def save(self, name: str, array: Any) -> None:
         np.save(self.folder / name, array)
@@ -74,33 +74,33 @@ class Bench:
         """Run a command to its end; the output of its last run is removed before."""
         (self.folder / "out.npy").unlink(missing_ok=True)
         before()
-        started = time.perf_counter()
+        start = time.perf_counter()
         process = self.start(command)
         try:
-            _, complaint = process.communicate(timeout=PATIENCE)
+            _, errors = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise RuntimeError(f"not done after {PATIENCE} seconds") from None
-        took = time.perf_counter() - started
+            raise RuntimeError(f"not done after {TIMEOUT} seconds") from None
+        duration = time.perf_counter() - start
         if process.returncode:
-            raise RuntimeError(f"status {process.returncode}: {complaint[-300:].decode()}")
-        return took
+            raise RuntimeError(f"status {process.returncode}: {errors[-300:].decode()}")
+        return duration
 
     def compare(
         self,
         arguments: list[str],
-        line: str,
+        program: str,
         repeats: int,
         target: float,
         before: Callable[[], object] = lambda: None,
     ) -> Record:
         """Run ndtool and a line of Python alternately, on the same files; compare their outputs."""
-        commands = self.ndtool(arguments), self.python(line)
-        verified = self._agree(commands) if "-o" in arguments else True
+        commands = self.ndtool(arguments), self.python(program)
+        verified = self._compare_outputs(commands) if "-o" in arguments else True
         times: tuple[list[float], list[float]] = ([], [])
         for _ in range(repeats):
-            for command, taken in zip(commands, times, strict=True):
-                taken.append(self.seconds(command, before))
+            for command, durations in zip(commands, times, strict=True):
+                durations.append(self.seconds(command, before))
         ndtool_s, numpy_s = median(times[0]), median(times[1])
         return {
             "ndtool_s": ndtool_s,
@@ -110,40 +110,46 @@ class Bench:
             "verified": verified,
         }
 
-    def _agree(self, commands: tuple[list[str], list[str]]) -> bool:
-        out, first = self.folder / "out.npy", self.folder / "first.npy"
+    def _compare_outputs(self, commands: tuple[list[str], list[str]]) -> bool:
+        out, first_output = self.folder / "out.npy", self.folder / "first.npy"
         self.seconds(commands[0])
-        out.rename(first)
+        out.rename(first_output)
         self.seconds(commands[1])
-        a, b = np.load(first, mmap_mode="r"), np.load(out, mmap_mode="r")
-        agree = a.dtype == b.dtype and a.shape == b.shape
-        agree = agree and all(
-            np.array_equal(a[i : i + 65536], b[i : i + 65536]) for i in range(0, len(a), 65536)
+        first_array, second_array = (
+            np.load(first_output, mmap_mode="r"),
+            np.load(out, mmap_mode="r"),
         )
-        first.unlink()
-        return bool(agree)
+        is_equal = (
+            first_array.dtype == second_array.dtype and first_array.shape == second_array.shape
+        )
+        is_equal = is_equal and all(
+            np.array_equal(first_array[i : i + 65536], second_array[i : i + 65536])
+            for i in range(0, len(first_array), 65536)
+        )
+        first_output.unlink()
+        return bool(is_equal)
 
     def peak_private(self, command: list[str]) -> float:
         """Return the peak private memory (RssAnon) of a run, in MiB, sampled every 2 ms."""
-        process, most = self.start(command), 0
+        process, peak = self.start(command), 0
         reader = threading.Thread(target=process.stderr.read)
         reader.start()
-        until = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while process.poll() is None:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 process.kill()
             with suppress(OSError, ValueError, StopIteration):
                 lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-                most = max(most, int(next(x for x in lines if x.startswith("RssAnon")).split()[1]))
+                peak = max(peak, int(next(x for x in lines if x.startswith("RssAnon")).split()[1]))
             time.sleep(0.002)
         reader.join()
         if process.returncode:
             raise RuntimeError(f"status {process.returncode}")
-        return most / 1024
+        return peak / 1024
 
 
 @contextmanager
-def opened(environment: dict[str, str]) -> Iterator[Bench]:
+def temporary_bench(environment: dict[str, str]) -> Iterator[Bench]:
     """Create a folder for the runs, on the disk of the project, and remove it afterwards."""
     build = Path(__file__).parents[1] / "build"
     build.mkdir(exist_ok=True)
@@ -154,8 +160,11 @@ def opened(environment: dict[str, str]) -> Iterator[Bench]:
 def quick(environment: dict[str, str], repeats: int) -> Record:
     """Measure runs on small files, with compiled modules as in an installation."""
     compileall.compile_dir(Path(ndtool.__file__).parent, quiet=1)
-    with opened(environment) as bench:
-        return {"tiny": _safely(_tiny, bench, repeats), "help": _safely(_help, bench, repeats)}
+    with temporary_bench(environment) as bench:
+        return {
+            "tiny": _run_or_report(_tiny, bench, repeats),
+            "help": _run_or_report(_help, bench, repeats),
+        }
 
 
 def full(environment: dict[str, str], repeats: int) -> Record:
@@ -163,12 +172,12 @@ def full(environment: dict[str, str], repeats: int) -> Record:
     records = quick(environment, 3 * repeats)
     for name, run in RUNS.items():
         print(f"  {name}", flush=True)
-        with opened(environment) as bench:
-            records[name] = _safely(run, bench, repeats)
+        with temporary_bench(environment) as bench:
+            records[name] = _run_or_report(run, bench, repeats)
     return records
 
 
-def _safely(run: Callable[[Bench, int], Record], bench: Bench, repeats: int) -> Record:
+def _run_or_report(run: Callable[[Bench, int], Record], bench: Bench, repeats: int) -> Record:
     """A run that fails is reported with its reason, and the others continue."""
     try:
         return run(bench, repeats)
@@ -217,11 +226,11 @@ def _cold(bench: Bench, repeats: int) -> Record:
     """1000 of 262144 rows with data out of the page cache; the programs are in it."""
     _rows(bench, 1000)
     (bench.folder / "small").mkdir()
-    small = Bench(bench.folder / "small", bench.environment)
-    _save_tiny(small)
+    small_bench = Bench(bench.folder / "small", bench.environment)
+    _save_tiny(small_bench)
     cleared: list[bool] = []
 
-    def forget() -> None:
+    def drop_page_cache() -> None:
         with (bench.folder / "data.npy").open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         try:
@@ -229,10 +238,10 @@ def _cold(bench: Bench, repeats: int) -> Record:
             cleared.append(True)
         except OSError:
             return
-        for command in (small.ndtool(GATHER), small.python(NUMPY_GATHER)):
-            small.seconds(command)
+        for command in (small_bench.ndtool(GATHER), small_bench.python(NUMPY_GATHER)):
+            small_bench.seconds(command)
 
-    record = bench.compare(GATHER, NUMPY_GATHER, repeats, 6.0, forget)
+    record = bench.compare(GATHER, NUMPY_GATHER, repeats, 6.0, drop_page_cache)
     return record | {"forgotten by": "drop_caches" if cleared else "posix_fadvise"}
 
 
@@ -244,15 +253,19 @@ def _sparse(path: Path, shape: tuple[int, ...]) -> None:
 
 def _private_sparse(bench: Bench, repeats: int) -> Record:
     """Gather 256 MB from a sparse data file of four times the memory."""
-    rows = 4 * machine.memory() // (4 * ROW)
+    rows = 4 * machine.memory_size() // (4 * ROW)
     _sparse(bench.folder / "data.npy", (rows, ROW))
     indices = np.random.default_rng(0).integers(0, rows, (2**16, 1))
     indices[-1] = -1
     bench.save("idx.npy", indices)
     record = {"peak_mib": bench.peak_private(bench.ndtool(GATHER)), "target_mib": 96}
     out = np.load(bench.folder / "out.npy", mmap_mode="r")
-    last = bool((out[-1] == 1).all() and out.shape == (2**16, ROW))
-    return record | {"verified": last, "data_bytes": rows * ROW * 4, "output_bytes": out.nbytes}
+    is_last_row_correct = bool((out[-1] == 1).all() and out.shape == (2**16, ROW))
+    return record | {
+        "verified": is_last_row_correct,
+        "data_bytes": rows * ROW * 4,
+        "output_bytes": out.nbytes,
+    }
 
 
 def _private_radix(bench: Bench, repeats: int) -> Record:
@@ -263,17 +276,17 @@ def _private_radix(bench: Bench, repeats: int) -> Record:
     bench.save("idx.npy", indices)
     bench.save("updates.npy", np.ones(count, np.float32))
     peak = bench.peak_private(bench.ndtool(ADD))
-    wanted = np.zeros(size, np.float32)
-    wanted[-1] = 1
-    np.add.at(wanted, indices[:, 0], np.float32(1))
-    verified = np.array_equal(np.load(bench.folder / "out.npy", mmap_mode="r"), wanted)
+    expected = np.zeros(size, np.float32)
+    expected[-1] = 1
+    np.add.at(expected, indices[:, 0], np.float32(1))
+    verified = np.array_equal(np.load(bench.folder / "out.npy", mmap_mode="r"), expected)
     return {"peak_mib": peak, "target_mib": 96, "verified": verified, "output_bytes": 4 * size}
 
 
 def _private_output(bench: Bench, repeats: int) -> Record:
     """Gather an output larger than the memory, if the disk has space."""
     free = shutil.disk_usage(bench.folder).free // 2
-    size = min(machine.memory() * 21 // 20, MOST, free)
+    size = min(machine.memory_size() * 21 // 20, MAX_OUTPUT, free)
     rng = np.random.default_rng(0)
     bench.save("data.npy", rng.random((2**14, ROW), np.float32))
     indices = rng.integers(0, 2**14, (size // (4 * ROW), 1))
@@ -281,29 +294,29 @@ def _private_output(bench: Bench, repeats: int) -> Record:
     peak = bench.peak_private(bench.ndtool(GATHER))
     out = np.load(bench.folder / "out.npy", mmap_mode="r")
     data = np.load(bench.folder / "data.npy")
-    some = rng.integers(0, len(out), 1000)
+    samples = rng.integers(0, len(out), 1000)
     return {
         "peak_mib": peak,
         "target_mib": 96,
-        "verified": bool(np.array_equal(out[some], data[indices[some, 0]])),
+        "verified": bool(np.array_equal(out[samples], data[indices[samples, 0]])),
         "output_bytes": out.nbytes,
-        "larger than memory": out.nbytes > machine.memory(),
+        "larger than memory": out.nbytes > machine.memory_size(),
     }
 
 
 def _growth(bench: Bench, repeats: int) -> Record:
     """Gather 256 rows of 4 KB from files of 1 MB to 16 GB: the time must be constant."""
     sizes = [2**20, 2**24, 2**28, 2**32, 2**34]
-    took = {}
+    duration = {}
     for size in sizes:
         rows = size // (4 * ROW)
         _sparse(bench.folder / "data.npy", (rows, ROW))
         bench.save("idx.npy", np.random.default_rng(0).integers(0, rows, (256, 1)))
         command = bench.ndtool(GATHER)
         bench.seconds(command)
-        took[str(size)] = median(bench.seconds(command) for _ in range(repeats))
-    times = list(took.values())
-    return {"seconds": took, "growth": times[-1] / times[0], "target": 1.25}
+        duration[str(size)] = median(bench.seconds(command) for _ in range(repeats))
+    times = list(duration.values())
+    return {"seconds": duration, "growth": times[-1] / times[0], "target": 1.25}
 
 
 RUNS: dict[str, Callable[[Bench, int], Record]] = {

@@ -28,7 +28,7 @@ import run  # noqa: E402
 import shares  # noqa: E402
 import spatter  # noqa: E402
 
-ALL_CASES = [*cases.CASES, *cases.LADDER, *cases.CI]
+ALL_CASES = [*cases.CASES, *cases.OTHER_CASES, *cases.CI]
 SHAPES = {
     "rows256": ((2**20, 64), (2**20, 1)),
     "rows4k": ((2**16, 1024), (2**16, 1)),
@@ -55,7 +55,7 @@ def test_the_fifteen_cases_exist() -> None:
 
 
 def test_names_are_unique() -> None:
-    for group in ((*cases.CASES, *cases.LADDER), cases.CI):
+    for group in ((*cases.CASES, *cases.OTHER_CASES), cases.CI):
         assert len({case.name for case in group}) == len(group)
 
 
@@ -68,21 +68,21 @@ def test_targets_refer_to_cases() -> None:
 def test_results_equal_numpy(case: Any, max_size: int) -> None:
     if case.dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    problem = problems.make(case.shrunk(max_size))
+    problem = problems.generate(case.limit_dimensions(max_size))
     result = getattr(ndtool, case.operator)(*problem.arguments, threads=2)
-    assert problems.same(result, problems.expected(problem))
+    assert problems.is_identical(result, problems.compute_expected(problem))
 
 
 def test_wrong_results_are_distinguished_from_rounding() -> None:
     expected = np.linspace(1, 2, 100, dtype=np.float32)
-    assert measure._judged(expected.copy(), expected) == "exact"
-    assert measure._judged(expected * np.float32(1 + 1e-6), expected) == "rounding"
-    assert measure._judged(np.where(expected == 1, 0, expected), expected) == "wrong"
+    assert measure._classify_answer(expected.copy(), expected) == "exact"
+    assert measure._classify_answer(expected * np.float32(1 + 1e-6), expected) == "rounding"
+    assert measure._classify_answer(np.where(expected == 1, 0, expected), expected) == "wrong"
 
 
 def shrink_case(case: Any) -> Any:
     """Return a case with few index tuples, but with the slices that its loop requires."""
-    if not case.nd:
+    if not case.has_tuples:
         return replace(case, data=(40, 160), indices=(40, 160))
     batch, first_axis = (3,) * case.batch_dims, case.batch_dims + case.k
     data = batch + (300,) * case.k + case.data[first_axis:]
@@ -104,22 +104,22 @@ def compiler() -> None:
 @pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
 def test_every_variant_of_a_limit_is_correct(case: Any, alignment: str, threads: int) -> None:
     offset = problems.ALIGNMENTS[alignment]
-    problem = problems.make(shrink_case(case), offset)
-    expected = problems.expected(problem)
-    out = problems.placed(np.zeros_like(expected), offset)
+    problem = problems.generate(shrink_case(case), offset)
+    expected = problems.compute_expected(problem)
+    out = problems.copy_aligned(np.zeros_like(expected), offset)
     assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == offset
     limit = plainest.Limit(problem, out, threads)
-    for variant in limit.every():
+    for variant in limit.all_variants():
         limit.variant = variant
         out.view(np.uint8)[...] = 0xA5
         limit()
-        assert problems.same(out, expected), variant
+        assert problems.is_identical(out, expected), variant
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", cases.CI, ids=lambda case: case.name)
 def test_a_share_is_measured_on_verified_results(case: Any) -> None:
-    shares_of_limit = shares.measure(*shares.drawn(shrink_case(case)), ["aligned"], [2], 1)
+    shares_of_limit = shares.measure(*shares.generate_case(shrink_case(case)), ["aligned"], [2], 1)
     share = shares_of_limit["aligned"]["2"]
     assert share["verified"]
     assert share["share"] == share["limit_ms"] / share["ndtool_ms"] > 0
@@ -197,7 +197,7 @@ SHARE = {
 
 def results() -> dict[str, Any]:
     """Return the results of one small case against NumPy only."""
-    record = measure.measure(cases.CASES[0].shrunk(64), ["numpy"], 3)
+    record = measure.measure(cases.CASES[0].limit_dimensions(64), ["numpy"], 3)
     record["limit"] = {alignment: {"1": SHARE, "2": SHARE} for alignment in problems.ALIGNMENTS}
     assert record["verified"]
     assert record["fastest"] == "numpy"
@@ -214,10 +214,12 @@ def results() -> dict[str, Any]:
 
 def test_a_run_becomes_tables_between_markers() -> None:
     tables = report.tables(results())
-    document = "".join(f"{report.begin(name)}before\n{report.end(name)}\n" for name in tables)
-    filled = report.fill(document, tables)
+    document = "".join(
+        f"{report.begin_marker(name)}before\n{report.end_marker(name)}\n" for name in tables
+    )
+    filled = report.replace_tables(document, tables)
     assert "before\n" not in filled
-    assert report.fill(filled, tables) == filled
+    assert report.replace_tables(filled, tables) == filled
     assert "| rows256 |" in filled
     for name in ("shares", "limits", "cases"):
         assert "0.75" in tables[name], name
@@ -245,13 +247,13 @@ def test_results_are_written_once(tmp_path: Path) -> None:
 
 
 def test_a_missing_marker_changes_nothing() -> None:
-    assert report.fill("text", {"cases": "table"}) == "text"
+    assert report.replace_tables("text", {"cases": "table"}) == "text"
 
 
 def test_the_document_has_markers_for_every_table() -> None:
     text = (ROOT / "docs/performance.md").read_text()
     for name in ("machine", "targets", "cases", "shares", "limits", "whole-runs", "ladder"):
-        assert text.count(report.begin(name)) == text.count(report.end(name)) == 1
+        assert text.count(report.begin_marker(name)) == text.count(report.end_marker(name)) == 1
 
 
 def test_command_line_options_are_parsed() -> None:

@@ -85,7 +85,7 @@ def test_verbose_prints_the_operation_and_the_plan():
         (("--duplicates", "error"), "assigned, no element may have several"),
     ):
         text = ndtool(*scatter, *options).err
-        (line,) = [line for line in text.splitlines() if line.startswith("updates: ")][1:]
+        (line,) = [row for row in text.splitlines() if row.startswith("updates: ")][1:]
         assert message in line
         assert "updates: upd.npy, in memory, big-endian\n" in text
         assert text.count("plan: direct; ") == 1
