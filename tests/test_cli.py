@@ -622,7 +622,7 @@ def test_infer_prints_the_output_of_types_and_files():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "words"),
+    ("arguments", "status", "text"),
     [
         (("gather-nd", "float32[8,3]", "int64[8,2]", "--batch-dims", "1"), 4, "it must be in 1..1"),
         (("gather-nd", "float32[8,x-y]", "int64[8,2]"), 2, "dtype[d0,d1,...]"),

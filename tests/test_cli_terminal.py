@@ -107,7 +107,7 @@ def test_a_preview_is_printed_without_an_output(workdir):
 
 
 @pytest.mark.parametrize(
-    ("array", "words"),
+    ("array", "preview"),
     [
         (np.zeros(0), "float64[2,0]\n[]"),
         (np.arange(10**6), "[     0      1      2 ... 999997 999998 999999]"),
