@@ -315,14 +315,16 @@ def test_workers_that_do_not_see_a_folder(
     unshare = shutil.which("unshare")
     if not IS_ROOT or unshare is None:
         pytest.skip("a file system of its own needs the right to mount one")
-    from test_cluster_faults import Site
+    from test_cluster_faults import ProcessCluster
 
     os.mkdir("out")
     os.mkdir("spill")
-    site = Site(tmp_path_factory.mktemp("site"))
+    site = ProcessCluster(tmp_path_factory.mktemp("site"))
     try:
-        site.scheduler()
-        site.worker(before=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', ""))
+        site.start_scheduler()
+        site.start_worker(
+            prefix=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', "")
+        )
         where = ("--scheduler", site.file, "--spill", "spill")
         call, folder = command("gather-nd", output, *where), Path(hidden)
         message = "out.npy" if hidden == "out" else "temporary file: No such file"
@@ -331,4 +333,4 @@ def test_workers_that_do_not_see_a_folder(
         assert (dry.status, message in dry.err or "zarr" in output) == (7, True)
         assert os.listdir(folder) == []
     finally:
-        site.end()
+        site.kill_all()
