@@ -83,16 +83,16 @@ def _verify_call(call: Call, out: Array, expected: Array) -> bool:
 def _time_validation(call: Call, clock: Clock) -> float:
     """Return the seconds in which a call validates all indices before it changes out."""
     durations: list[float] = []
-    checked = narrow.checked
+    validate = narrow.validate
 
     @contextmanager
-    def timed(*arguments: Any) -> Iterator[narrow.Checked]:
+    def timed(*arguments: Any) -> Iterator[narrow.ValidatedPlan]:
         start = clock()
-        with checked(*arguments) as rows:
+        with validate(*arguments) as rows:
             durations.append(clock() - start)
             yield rows
 
-    with patch.object(narrow, "checked", timed):
+    with patch.object(narrow, "validate", timed):
         call()
     return sum(durations)
 

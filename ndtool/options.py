@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from ndtool.arrays import memory as buffers
 from ndtool.arrays.source import Source
 from ndtool.engine import tuning
-from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
 from ndtool.formats import opened
 from ndtool.inmemory.arguments import array, attributes_of, index_array, integer, word
@@ -139,7 +139,7 @@ class ProgressReporter:
     def __enter__(self) -> ProgressCallback:
         if not isinstance(self._progress, bool):
             return self._progress
-        return self._show if self._progress and sys.stderr.isatty() else silent
+        return self._show if self._progress and sys.stderr.isatty() else ignore_progress
 
     def __exit__(self, *_: object) -> None:
         if self._shown:

@@ -441,7 +441,7 @@ def test_elements_that_share_memory_are_detected() -> None:
         offsets = [sum(map(int.__mul__, strides, coordinates)) for coordinates in np.ndindex(shape)]
         addresses = {offset + byte for offset in offsets for byte in range(2)}
         if len(addresses) < 2 * len(offsets):
-            assert layouts.may_fold(shape, strides, 2)
+            assert layouts.may_overlap(shape, strides, 2)
     cube = np.zeros((4, 5, 6), "f4")
     for slices in (
         cube,
@@ -451,9 +451,9 @@ def test_elements_that_share_memory_are_detected() -> None:
         cube[:, None, 2],
         cube.swapaxes(0, 1),
     ):
-        assert not layouts.may_fold(slices.shape, slices.strides, 4)
-    assert not layouts.may_fold((0, 3), (0, 0), 4)
-    assert not layouts.may_fold((1, 1), (0, 0), 4)
+        assert not layouts.may_overlap(slices.shape, slices.strides, 4)
+    assert not layouts.may_overlap((0, 3), (0, 0), 4)
+    assert not layouts.may_overlap((1, 1), (0, 0), 4)
 
 
 # Integers

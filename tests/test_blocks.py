@@ -201,7 +201,7 @@ def test_max_and_min_of_one_element_take_the_first_nan_and_the_zero_of_the_order
 def test_one_panel_is_divided_by_columns(
     columns: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     rng = np.random.default_rng(57)
     data = rng.random((50, columns), np.float32)
     indices, updates = rng.integers(-50, 50, (90, columns)), rng.random((90, columns), np.float32)

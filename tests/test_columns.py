@@ -165,8 +165,8 @@ def test_every_page_is_written_by_two_blocks_at_most(
 @pytest.mark.parametrize("bands", [1, 4, 1 << 20])
 def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    column_blocks = list(columns.blocks(panels, rows, bytearray(1), bands))
-    buffer_size = len(columns.allocate(panels, rows, bands, bytearray(1)))
+    column_blocks = list(columns.divide_into_blocks(panels, rows, bytearray(1), bands))
+    buffer_size = len(columns.allocate_buffer(panels, rows, bands, bytearray(1)))
     assert max(block.nbytes for block in column_blocks) <= buffer_size
     assert buffer_size <= tuning.COLUMN_BLOCK + 4 * rows <= 33 << 20
     assert sum(block.nbytes for block in column_blocks) == rows * width * 4
@@ -203,7 +203,7 @@ def test_blocks_are_used_for_outputs_that_are_large_relative_to_memory(
         monkeypatch.setattr(module, "open", open_system_file, raising=False)
     rows, width = 1 << 16, 4096
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    assert columns.suit(panels, rows) == uses_blocks
+    assert columns.are_blocks_faster(panels, rows) == uses_blocks
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
@@ -220,7 +220,7 @@ def test_an_index_that_becomes_invalid_during_the_run_is_an_error(
         out = bytearray(43 * row)
         assert not gathers.gather_columns(panels, data, indices, out, 2)
         return
-    small_blocks.setattr("ndtool.engine.check.found", lambda *_: None)
+    small_blocks.setattr("ndtool.engine.check.find_bounds_error", lambda *_: None)
     case = Case(operator, tuple(arrays), {"axis": 0, "reduction": "add"})
     with pytest.raises(Exception, match="changed during the run"):
         run(case)

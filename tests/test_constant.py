@@ -16,7 +16,7 @@ import ndtool
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.arrays.constant import Constant
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.formats import constant
 from ndtool.rules import dtypes
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -112,7 +112,7 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
                 return
             if is_external:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
-                list(execution.run(call, partitioning, sink, silent, print))
+                list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
                 with steps.prepared(call, None) as prepared:
                     steps.execute(prepared, sink=sink)

@@ -51,7 +51,7 @@ def special_values(dtype: np.dtype) -> np.ndarray:
 @pytest.fixture
 def copied_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     spy(monkeypatch, scatters, "_by_copies", lambda name, _: calls.append(name))
     return calls
 

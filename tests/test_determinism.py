@@ -68,7 +68,7 @@ class Algorithm(NamedTuple):
 
 
 IN_ORDER = ("_in_order", "scatter")
-PARTS = ("by_destination", "apply_partitions")
+PARTS = ("scatter_by_destination", "apply_partitions")
 LINES = ("_by_batches", "scatter_batches")
 SHORT_LINES = ("_by_batches", "scatter")
 UNITS = ("_by_units", "scatter_units")
@@ -230,7 +230,9 @@ def compare(calls: list[Call], repeats: int, taken: dict[str, int]) -> None:
                     threads,
                 )
             algorithm, kernel = call.algorithm.taken
-            in_order = threads == 1 and algorithm == "by_destination"  # sorting gains nothing
+            in_order = (
+                threads == 1 and algorithm == "scatter_by_destination"
+            )  # sorting gains nothing
             assert algorithm in taken or in_order, call.algorithm
             assert in_order or 1 < taken[kernel] <= threads or threads == 1, call.algorithm
 
@@ -557,18 +559,18 @@ def test_advice_that_the_system_refuses(small: None, monkeypatch: pytest.MonkeyP
         def madvise(self, *_: int) -> None:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
-    scratch._spare.clear()
+    scratch._cached.clear()
     monkeypatch.setattr(mmap, "mmap", Refusing)
     call = sorted_call()
     assert bits_equal(call.run(2), call.expected)
     monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    scratch._spare.clear()
+    scratch._cached.clear()
     assert bits_equal(call.run(2), call.expected)
-    scratch._spare.clear()
+    scratch._cached.clear()
 
 
 def test_insufficient_scratch(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch._spare.clear()
+    scratch._cached.clear()
     monkeypatch.setattr(mmap, "mmap", fail_with(errno.ENOMEM))
     with pytest.raises(ResourceError, match=r"^not enough memory for a buffer of \d+ bytes$"):
         sorted_call().run(1)
@@ -576,23 +578,23 @@ def test_insufficient_scratch(small: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_scratch_is_cached_once(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that was once called with many threads does not retain as much scratch."""
-    buffer, together, made = scratch.take, Barrier(4), []
+    buffer, together, made = scratch.acquire, Barrier(4), []
 
     def noting(size: int) -> Any:
         made.append(one := buffer(size))
         together.wait()
         return one
 
-    scratch._spare.clear()
+    scratch._cached.clear()
     call = sorted_call()
     with monkeypatch.context() as patch, ThreadPoolExecutor(4) as pool:
-        patch.setattr(scratch, "take", noting)
+        patch.setattr(scratch, "acquire", noting)
         for result in pool.map(lambda _: call.run(1), range(8)):
             assert bits_equal(result, call.expected)
     assert len({id(one) for one in made}) >= 4
-    (before,) = scratch._spare
+    (before,) = scratch._cached
     call.run(1)
-    assert scratch._spare[0] is before
+    assert scratch._cached[0] is before
 
 
 def test_planted_races_still_run() -> None:

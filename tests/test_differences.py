@@ -19,7 +19,7 @@ from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
 from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
 from ndtool.cli import figures
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import DifferenceError
 from ndtool.rules import plans, shapes
 from ndtool.rules.operators import Attributes
@@ -93,8 +93,11 @@ def plan_of(case: Case) -> plans.Plan:
 def examined_of(case: Case, out: Array, wrong: list[int]) -> diagnosis.Diagnosis:
     roles = ("data", "indices", "updates")
     arrays, numbers = dict(zip(roles, case.arrays, strict=True)), np.array(wrong, np.int64)
-    combining, expected = Combining(case.arguments["reduction"]), call(reference, case)
-    return diagnosis.diagnose(plan_of(case), arrays, combining, numbers, out, expected)
+    reduction_options, expected = (
+        ReductionOptions(case.arguments["reduction"]),
+        call(reference, case),
+    )
+    return diagnosis.diagnose(plan_of(case), arrays, reduction_options, numbers, out, expected)
 
 
 def blamed(case: Case, out: Array, wrong: list[int]) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from toy_executor import Toy
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, OutputError, ResourceError
 from ndtool.machine import pool
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -58,7 +58,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
         with patch.object(execution, "Threads", lambda _: nullcontext(Toy(seed))):
-            assert list(execution.run(call, cut, sink, silent, refuse))
+            assert list(execution.run(call, cut, sink, ignore_progress, refuse))
         got = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
     assert bits_equal(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 

@@ -382,7 +382,7 @@ from ndtool.machine import endings
 from ndtool.cli.reporter import Reporter
 reporter = Reporter()
 reporter.json = True
-endings.prepare(*reporter.final_messages())
+endings.install_handlers(*reporter.final_messages())
 with open("lost", "w+b") as file:
     file.truncate(4096)
     pages = mmap.mmap(file.fileno(), 4096)
@@ -1007,7 +1007,7 @@ def test_data_that_are_not_in_memory(
 def test_indices_that_become_valid_again() -> None:
     plan = shapes.gather_nd((3,), (2, 1), 0)[1]
     index = bind.bind_indices(np.array([0, 2]).tobytes(), dtypes.from_code("<i8"))
-    error = check.refusal(plan, index, True)
+    error = check.locate_bounds_error(plan, index, True)
     assert isinstance(error, OutputError)
     assert error.message == "indices changed during the run"
 
@@ -1053,7 +1053,7 @@ def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     )
     monkeypatch.setattr(endings._kernels, "end_on", lambda *words: listened.append(words))
-    endings.prepare(b"lost", 1, b"stopped")
+    endings.install_handlers(b"lost", 1, b"stopped")
     assert listened == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 

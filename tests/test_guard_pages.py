@@ -136,7 +136,7 @@ def ends(rng: np.random.Generator, sizes: tuple[int, ...], shape: tuple[int, ...
 
 def limits() -> Iterator[None]:
     """Disable the fast path of small calls, and enable streamed outputs."""
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     yield
     limit(NON_TEMPORAL=1, WORK_ITEM=1 << 16)
     yield
@@ -176,7 +176,7 @@ def far() -> None:
 def lines() -> None:
     """Streamed outputs are written in complete cache lines; no adjacent byte changes."""
     rng = np.random.default_rng(16)
-    limit(WORTH=1, NON_TEMPORAL=1)
+    limit(MIN_WORK=1, NON_TEMPORAL=1)
     for width in range(1, 601):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
         data = guarded_copy(values(rng, "u1", (5, width)))
@@ -196,7 +196,7 @@ def lines() -> None:
 @algorithm
 def columns() -> None:
     rng = np.random.default_rng(2)
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     for streamed, width in product((1, 1 << 40), (65536, 65537, 65599, 131071)):
         limit(NON_TEMPORAL=streamed)
         data, index = values(rng, "u1", (3, width)), np.array([[2], [0], [-1]])
@@ -215,7 +215,7 @@ def columns() -> None:
 def batches() -> None:
     """With 513 tuples a batch is prefetched before it is gathered from."""
     rng = np.random.default_rng(3)
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     for width, turn, count in product(WIDTHS, (1, -1), (3, 513)):
         batch, size = (5, 3) if count == 3 else (2, 67)
         data = values(rng, "u1", (batch, size, width))[::turn, ::-turn]
@@ -231,7 +231,7 @@ def batches() -> None:
 @algorithm
 def strided() -> None:
     rng = np.random.default_rng(4)
-    limit(WORTH=1, MAX_PACKED=0)
+    limit(MIN_WORK=1, MAX_PACKED=0)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for steps in ((1, 3, 6), (6, 2, 1), (-1, 3, -6), (0, 5, 1)):
@@ -257,7 +257,7 @@ def strided() -> None:
 def turned() -> None:
     """Data in Fortran order are normalized first."""
     rng = np.random.default_rng(14)
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     for width in WIDTHS:
         item = np.dtype(f"V{width}")
         for shape in ((65, 3), (3, 65), (2, 33, 2)):
@@ -289,7 +289,7 @@ def refused(data: Array, index: Array, component: int, value: int) -> None:
 @algorithm
 def index_types() -> None:
     rng = np.random.default_rng(5)
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     for code, k, count in product(INDEX_CODES, (1, 2, 3, 5, 20), (1, 3, 33, 513, 1027)):
         sizes = (3,) * min(k, 3) + (1,) * (k - 3)
         index = ends(rng, sizes, (count,))
@@ -325,7 +325,7 @@ def last_axis() -> None:
 def other_axis() -> None:
     rng = np.random.default_rng(7)
     gathers.bytearray = guarded_buffer
-    limit(WORTH=1)
+    limit(MIN_WORK=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         limit(CACHE_SIZE=1 << 19 if packed else 0, WORK_ITEM=1 << 26 if packed else 1 << 14)
         data = values(rng, f"V{width}", (2, 5, columns + (columns == 6)))
@@ -349,9 +349,9 @@ def with_and_without_old_values(
 def scatter_algorithms() -> Iterator[str]:
     """Alternate the algorithms for scatters of few tuples."""
     scatters.bytearray = destinations.bytearray = gathers.bytearray = guarded_buffer
-    assert callable(memory.take)  # or the guard pages would be at another address
-    memory.take, memory._spare = guarded_buffer, deque(maxlen=0)
-    limit(WORTH=1)
+    assert callable(memory.acquire)  # or the guard pages would be at another address
+    memory.acquire, memory._cached = guarded_buffer, deque(maxlen=0)
+    limit(MIN_WORK=1)
     yield "as it is"
     limit(CACHE_SIZE=256, MIN_SORTED=1, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1)
     yield "streamed parts"
@@ -432,7 +432,7 @@ def copies() -> None:
     gathers.bytearray = guarded_buffer
     index = np.array([[0], [-1]])
     for streamed in (1, 1 << 40):
-        limit(WORTH=1, WORK_ITEM=128, NON_TEMPORAL=streamed)
+        limit(MIN_WORK=1, WORK_ITEM=128, NON_TEMPORAL=streamed)
         for size in range(1, 400):
             data, updates = values(rng, "u1", (size,)), values(rng, "u1", (2,))
             expected = data.copy()
@@ -441,7 +441,7 @@ def copies() -> None:
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = values(rng, "u1", (count, unit))
         turned = guarded_copy(data)
-        turning.swap(memoryview(turned.reshape(-1)), unit)
+        turning.swap_bytes(memoryview(turned.reshape(-1)), unit)
         assert turned.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
         data = guarded_copy(values(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
@@ -461,7 +461,7 @@ def changing_indices() -> None:
     """Another thread changes the indices during the calls: values are wrong, but no access is
     out of bounds."""
     rng = np.random.default_rng(13)
-    limit(WORTH=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
+    limit(MIN_WORK=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
     data, updates = guarded_copy(values(rng, "f4", (1000,))), guarded_copy(np.ones(30_000, "f4"))
     index, right = guarded_copy(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     wrong = np.where(rng.random(30_000) < 0.0005, 1 << 40, right)

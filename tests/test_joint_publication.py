@@ -136,7 +136,7 @@ import time
 from ndtool.machine import endings
 if sys.argv[1] == "hidden":
     del os.O_TMPFILE
-endings.prepare(b"lost", 2, b"")
+endings.install_handlers(b"lost", 2, b"")
 publisher = sinks
 def group(first):
     sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]

@@ -20,18 +20,21 @@ def test_layouts(array: Array) -> None:
     shape, strides = array.shape, array.strides
     assert layouts.is_contiguous(shape, strides, 4) == array.flags.c_contiguous
     for order in "CF":
-        assert layouts.contiguous(shape, 4, order == "F") == np.empty(shape, "i4", order).strides
-    sizes, steps = layouts.merge(shape, strides)
+        assert (
+            layouts.contiguous_strides(shape, 4, order == "F")
+            == np.empty(shape, "i4", order).strides
+        )
+    sizes, steps = layouts.merge_axes(shape, strides)
     assert 1 not in sizes
     assert len(sizes) <= sum(size > 1 for size in shape)
     walk = np.lib.stride_tricks.as_strided(array, sizes, steps)
     assert walk.ravel().tolist() == array.ravel().tolist()
     for number in range(array.size):
-        assert layouts.unravel(number, shape) == np.unravel_index(number, shape)
+        assert layouts.unravel_index(number, shape) == np.unravel_index(number, shape)
 
 
 def test_axes_merge_where_they_step_as_one() -> None:
-    assert layouts.merge((2, 3, 4), (48, 16, 4)) == ((24,), (4,))
-    assert layouts.merge((2, 1, 3), (12, 99, 4)) == ((6,), (4,))
-    assert layouts.merge((2, 3, 4), (96, 16, 4)) == ((2, 12), (96, 4))
-    assert layouts.merge((1, 1), (7, 7)) == ((), ())
+    assert layouts.merge_axes((2, 3, 4), (48, 16, 4)) == ((24,), (4,))
+    assert layouts.merge_axes((2, 1, 3), (12, 99, 4)) == ((6,), (4,))
+    assert layouts.merge_axes((2, 3, 4), (96, 16, 4)) == ((2, 12), (96, 4))
+    assert layouts.merge_axes((1, 1), (7, 7)) == ((), ())

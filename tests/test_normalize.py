@@ -51,7 +51,7 @@ def test_every_byte_is_written_once(
     turned = array.tobytes("C")
     if dtype.unit > 1 and dtype.order != order:
         turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
-    strides = layouts.contiguous(shape, dtype.itemsize, fortran)
+    strides = layouts.contiguous_strides(shape, dtype.itemsize, fortran)
     data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
     out, seen = bytearray(len(turned)), np.zeros(len(turned), int)
 
@@ -62,7 +62,7 @@ def test_every_byte_is_written_once(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "NORMALIZED_BOX", limit)
-        patch.setattr("ndtool.machine.threads.WORTH", 1)
+        patch.setattr("ndtool.machine.threads.MIN_WORK", 1)
         copies.write_normalized(data, shape, dtype, order, write, threads)
     assert bytes(out) == turned
     assert (seen == 1).all()
@@ -70,7 +70,7 @@ def test_every_byte_is_written_once(
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
 def test_nothing_is_written_of_no_elements(shape: tuple[int, ...]) -> None:
-    data = Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, True))
+    data = Operand(memoryview(b""), 0, layouts.contiguous_strides(shape, 4, True))
     copies.write_normalized(data, shape, dtypes.from_code("<f4"), ">", never, 2)
 
 
@@ -83,8 +83,8 @@ def never(*_: object) -> None:
 )
 @pytest.mark.parametrize("itemsize", [1, 4, 100, 5 << 20])
 def test_boxes_fit_and_have_lines(shape: tuple[int, ...], itemsize: int) -> None:
-    steps, limit = layouts.contiguous(shape, itemsize, True), 1 << 20
-    first = next(copies.boxes(shape, steps, itemsize, limit))
+    steps, limit = layouts.contiguous_strides(shape, itemsize, True), 1 << 20
+    first = next(copies.divide_into_boxes(shape, steps, itemsize, limit))
     size = int(np.prod(first.shape)) * itemsize
     assert size <= max(limit, itemsize)
     assert size > limit // 8 or size == itemsize  # few calls: a box is nearly as large as allowed
@@ -116,7 +116,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyP
     """Change to a folder; normalization is in small boxes, in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfiles, "MEMORY", 0)
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     return monkeypatch
 
 

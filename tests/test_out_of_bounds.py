@@ -21,7 +21,7 @@ from ndtool import files
 from ndtool.analysis import explain, preview
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, DtypeError, RuleError, UsageError
 from ndtool.rules import dtypes, filling, inference
 from ndtool.rules.inference import Input
@@ -165,7 +165,7 @@ def test_files(
                 cut = partitioning_for(rows, gathers, budget, threads, None, levels)
                 cut = cut._replace(in_memory=held, range_tuples=reach)
                 counted: list[BoundsError] = []
-                assert list(execution.run(call, cut, sink, silent, counted.append))
+                assert list(execution.run(call, cut, sink, ignore_progress, counted.append))
                 before = validated.outside
                 assert [described(one) for one in counted] == (
                     [] if before is None else [described(before)]

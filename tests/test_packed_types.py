@@ -57,7 +57,7 @@ def test_packing(raw: bytes, bits: int, at: int) -> None:
     nbytes = -(-len(raw) * bits // 8)
     assert packed[:nbytes] == number.to_bytes(nbytes, "little")
     assert not any(packed[nbytes:])
-    found = b"".join(packing.unpacked([packed[:at], packed[at:nbytes]], bits))
+    found = b"".join(packing.unpack_blocks([packed[:at], packed[at:nbytes]], bits))
     assert found[: len(raw)] == bytes(one & ((1 << bits) - 1) for one in raw)
 
 

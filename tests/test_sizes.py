@@ -42,7 +42,7 @@ def workdir(workdir: Path) -> Iterator[Path]:
 @pytest.fixture
 def several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the work that repays a thread."""
-    monkeypatch.setattr("ndtool.machine.threads.WORTH", 1)
+    monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
 
 
 def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") -> Array:
@@ -286,7 +286,7 @@ def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
 def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None:
-    data = bind.Operand(memoryview(b""), 0, layouts.contiguous(shape, 4, order == "F"))
+    data = bind.Operand(memoryview(b""), 0, layouts.contiguous_strides(shape, 4, order == "F"))
     copies.normalize(data, shape, dtypes.from_code("<f4"), ">", memoryview(bytearray()), 2)
 
 
@@ -301,14 +301,14 @@ def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None
     ],
 )
 def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: list[int]) -> None:
-    runs = bind.Runs(None, None, width, 4, 10, 1, 10)
+    runs = bind.BoundSlices(None, None, width, 4, 10, 1, 10)
     pieces = list(gathers.work_items(runs, 27))
     assert [piece.tuples * piece.width for piece in pieces] == expected
     positions = [piece.byte_range(runs.width) for piece in pieces]
     assert [location.start for location in positions[1:]] == [
         location.stop for location in positions[:-1]
     ]
-    assert gathers.complete_elements(40, 27) == 40
+    assert gathers.round_to_elements(40, 27) == 40
 
 
 def test_the_largest_output_that_can_be_counted() -> None:

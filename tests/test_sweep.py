@@ -23,7 +23,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.cli import kinds
 from ndtool.engine import tuning
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import access, direct, operands, plan, steps
@@ -73,7 +73,7 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
         cut = cut._replace(in_memory=held, range_tuples=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
-        phases = list(execution.run(call, cut, sink, silent, refuse))
+        phases = list(execution.run(call, cut, sink, ignore_progress, refuse))
         assert [phase for phase in phases if phase != "combine"] == list(cut.tasks)
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
@@ -465,11 +465,11 @@ def test_only_data_that_fit_in_memory_are_prefetched(
     requested: list[str] = []
     monkeypatch.setattr(direct.ByteRange, "cached", lambda self: 0.0)
     monkeypatch.setattr(direct.ByteRange, "advise", lambda self, kind, *_: requested.append(kind))
-    monkeypatch.setattr(direct.memory, "holds", lambda nbytes: fits)
+    monkeypatch.setattr(direct.memory, "can_hold", lambda nbytes: fits)
     request = Request("gather_nd", "data.npy", "idx.npy", output="out.npy")
     with OpenCall(request) as call:
         buffer = memory.BufferSink(memoryview(bytearray(200_000)), call.metadata)
-        assert list(direct.gather(operands.validate(call), buffer, silent)) == [""]
+        assert list(direct.gather(operands.validate(call), buffer, ignore_progress)) == [""]
     assert requested == ["willneed"] * 32 + ["random"] if fits else requested == []
 
 

@@ -18,7 +18,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
 from ndtool.arrays.assembly import window
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError
 from ndtool.rules import grid
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -115,7 +115,7 @@ def test_chunks_give_the_bits_of_the_reference(
         out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, cut, sink, silent, counted.append))
+        list(execution.run(call, cut, sink, ignore_progress, counted.append))
     assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
     assert bits_equal(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}

@@ -23,9 +23,9 @@ from ndtool.machine import cgroups, pool, threads
 def default(monkeypatch):
     """The default, computed again."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    threads.default.cache_clear()
-    yield threads.default
-    threads.default.cache_clear()
+    threads.default_threads.cache_clear()
+    yield threads.default_threads
+    threads.default_threads.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_variable_counts_where_it_is_a_number(default, monkeypatch, value, c
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     monkeypatch.setattr(threads, "_available", lambda: 7)
     assert default() == count
-    assert threads.resolve(None) == count
-    assert threads.resolve(2) == 2
+    assert threads.resolve_threads(None) == count
+    assert threads.resolve_threads(2) == 2
 
 
 def test_processors(monkeypatch):
@@ -142,13 +142,13 @@ def test_a_buffer_is_lent_to_one_thread_at_a_time():
     sys.setswitchinterval(1e-6)
 
     def work(_):
-        buffer = scratch_bytes.take()
+        buffer = scratch_bytes.acquire()
         assert len(buffer) == 10
         assert id(buffer) not in taken
         taken.add(id(buffer))
         seen.add(id(buffer))
         taken.remove(id(buffer))
-        scratch_bytes.give(buffer)
+        scratch_bytes.release(buffer)
 
     try:
         pool.run_all(work, iter(range(20_000)), 8)
@@ -160,14 +160,14 @@ def test_a_buffer_is_lent_to_one_thread_at_a_time():
 @pytest.mark.parametrize("count", [0, 1025, -1, 10**5000], ids=int.bit_length)
 def test_counts_that_no_run_can_have(count):
     with pytest.raises(UsageError, match=r"it must be in 1\.\.1024"):
-        threads.resolve(count)
+        threads.resolve_threads(count)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_no_more_threads_than_the_work_is_worth(count):
-    assert threads.team(count, 1 << 40) == count
-    assert threads.team(16, 2 << 20) == 2
-    assert threads.team(16, 0) == 1
+    assert threads.limit_threads(count, 1 << 40) == count
+    assert threads.limit_threads(16, 2 << 20) == 2
+    assert threads.limit_threads(16, 0) == 1
 
 
 CALLS = """

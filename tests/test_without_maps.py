@@ -42,11 +42,11 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1)),
-    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
-    Case("by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="mean"),
-    Case("by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
-    Case("by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
+    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1)),
+    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="add"),
+    Case("scatter_by_destination", "scatter_nd", (100_000,), (50_000, 1), reduction="mean"),
+    Case("scatter_by_destination", "scatter_nd", (1 << 15, 12), (20_000, 1), reduction="max"),
+    Case("scatter_by_destination", "scatter_elements", (300_000,), (60_000,), reduction="mul"),
     Case("_in_order", "scatter_nd", (1 << 15, 24), (20_000, 1), reduction="max"),
     Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1, "add"),
     Case("_by_batches", "scatter_elements", (300, 400), (300, 200), 1),
@@ -54,7 +54,7 @@ CASES = (
     Case("_in_order", "scatter_nd", (400, 300), (50, 1)),
     Case("_by_units", "scatter_elements", (400, 300), (200, 300), reduction="add"),
     Case("_by_units", "scatter_elements", (400, 300), (200, 200)),
-    Case("copy", "scatter_nd", (100_000,), (0, 1)),
+    Case("copy_data", "scatter_nd", (100_000,), (0, 1)),
     Case("gather_item", "gather_nd", (400, 300), (5000, 1)),
     Case("gather_units", "gather_elements", (400, 300), (200, 300)),
 )
@@ -122,9 +122,9 @@ def test_a_run_gives_the_same_file(
     make_inputs(case)
     monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)
     monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)
-    monkeypatch.setattr(teams, "WORTH", 1)
+    monkeypatch.setattr(teams, "MIN_WORK", 1)
     expected = case.algorithm
-    if expected == "by_destination" and threads == 1 and case.reduction != "mean":
+    if expected == "scatter_by_destination" and threads == 1 and case.reduction != "mean":
         expected = "_in_order"
     for name in ("out.npy", "out.npz"):
         wanted = run(case, name, threads)

@@ -18,13 +18,13 @@ Table = Mapping[tuple[Any, str], int]  # the value of a module's constant
 KERNELS: Table = {
     (tuning, "WORK_ITEM"): 192, (tuning, "NON_TEMPORAL"): 100, (tuning, "CACHE_SIZE"): 128,
     (tuning, "SORTED_OUTPUT"): 1, (tuning, "LOCAL_FRACTION"): 2, (tuning, "MIN_SORTED"): 2, (tuning, "SMALL_CALL"): 0,
-    (threads, "WORTH"): 1,
+    (threads, "MIN_WORK"): 1,
 }  # fmt: skip
 # The same for arrays of some kilobytes.
 TEAMS: Table = {
     (tuning, "WORK_ITEM"): 1 << 15, (tuning, "NON_TEMPORAL"): 1 << 12, (tuning, "CACHE_SIZE"): 1 << 11,
     (tuning, "TILE"): 1 << 12, (tuning, "TEMPORARY_OUTPUT"): 0, (tuning, "MIN_SORTED"): 256, (tuning, "LONG_BATCH"): 32,
-    (tuning, "SORTED_OUTPUT"): 0, (tuning, "LOCAL_FRACTION"): 2, (threads, "WORTH"): 1,
+    (tuning, "SORTED_OUTPUT"): 0, (tuning, "LOCAL_FRACTION"): 2, (threads, "MIN_WORK"): 1,
 }  # fmt: skip
 # Of files and streams: what is mapped, read at once, and spooled.
 STORAGE: Table = {

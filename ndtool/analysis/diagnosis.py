@@ -16,7 +16,7 @@ from ndtool.analysis.causes import cause
 from ndtool.analysis.oracle.blocks import in_order
 from ndtool.analysis.oracle.distances import bits, opaque
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import Plan
 
@@ -42,7 +42,7 @@ class Diagnosis(NamedTuple):
 def diagnose(
     plan: Plan,
     arrays: dict[str, Array],
-    combining: Combining,
+    reduction_options: ReductionOptions,
     wrong: Numbers,
     output: Array,
     expected: Array,
@@ -61,10 +61,12 @@ def diagnose(
     )
     lost = doubled = otherwise = 0
     owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
-    find_cause = partial(cause, combining, current, owners, np.concatenate(updates_of), actual)
-    if combining.copies_first:
+    find_cause = partial(
+        cause, reduction_options, current, owners, np.concatenate(updates_of), actual
+    )
+    if reduction_options.copies_first_update:
         return Diagnosis(len(wrong), cause=find_cause())
-    reduction = combining.reduction
+    reduction = reduction_options.reduction
     with np.errstate(all="ignore"):
         for n, updates in enumerate(updates_of):
             element = slice(n, n + 1)

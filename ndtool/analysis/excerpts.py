@@ -117,7 +117,7 @@ def _first_target(call: Tuples) -> Position | None:
     for first, block in tuples.blocks(call.plan, call.indices):
         valid, normalized = tuples.selecting(call.plan, block, call.handling)
         if len(valid):
-            at = layouts.unravel(first + int(valid[0]), call.plan.positions)
+            at = layouts.unravel_index(first + int(valid[0]), call.plan.positions)
             return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
         break
     return None

@@ -22,7 +22,7 @@ from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.arrays import source
 from ndtool.arrays.source import Source
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import UsageError
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import ElementsPlan, Shape
@@ -217,8 +217,10 @@ class _Call:
 
     def _scattered_origin(self, element: Element, current: Array | None) -> Origin:
         """Explain an element of data in a scatter: its only copy is at the same position."""
-        combining = Combining.of(self.call.inference.attributes)
-        replaced = element.updates and (combining.reduction == "none" or combining.copies_first)
+        reduction_options = ReductionOptions.from_attributes(self.call.inference.attributes)
+        replaced = element.updates and (
+            reduction_options.reduction == "none" or reduction_options.copies_first_update
+        )
         outputs = [] if replaced else [Copy(element.at, None, ())]
         return Origin(element.at, current, outputs, len(outputs), element)
 
@@ -309,7 +311,8 @@ class _ElementFinder:
         if self._known_current is None or self._updates is None:
             return None
         return RunningValues(
-            self._known_current.reshape(1), Combining.of(self._call.call.inference.attributes)
+            self._known_current.reshape(1),
+            ReductionOptions.from_attributes(self._call.call.inference.attributes),
         )
 
     def _result(self) -> Array | None:

@@ -69,13 +69,13 @@ class Positions:
 
     def blocks(self, step: Shape) -> Iterator[int]:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
-        strides = layouts.contiguous(grid.blocks_along(self._shape, step), 1)
+        strides = layouts.contiguous_strides(grid.blocks_along(self._shape, step), 1)
         yield from sorted(
             {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
-        strides = layouts.contiguous(self._shape, itemsize, order == "F")
+        strides = layouts.contiguous_strides(self._shape, itemsize, order == "F")
         firsts = {sum(map(mul, at, strides)) for at in self._positions}
         yield from ((first, first + itemsize) for first in sorted(firsts))

@@ -16,7 +16,7 @@ from ndtool.analysis.oracle.blocks import in_order
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE
 from ndtool.engine import layouts
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
@@ -125,7 +125,9 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
         )
     else:
         updated = _updates_of(plan, arrays, visible, rule)
-    running = RunningValues(result.reshape(-1), Combining.of(inference.attributes))
+    running = RunningValues(
+        result.reshape(-1), ReductionOptions.from_attributes(inference.attributes)
+    )
     for at, updates in updated:
         running.apply(at, updates.view(updates_dtype))
     return running.values().reshape(result.shape)
@@ -175,7 +177,7 @@ def _updates_of(
 
 def _linear_indices(components: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return linear indices of coordinates; np.ravel_multi_index stops at 63 axes."""
-    steps = layouts.contiguous(sizes, 1)
+    steps = layouts.contiguous_strides(sizes, 1)
     return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ndtool._kernels import UpdateCounts
 from ndtool.analysis import values
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import raw
 from ndtool.rules.dtypes import from_numpy
@@ -22,18 +22,23 @@ class RunningValues:
     """Elements along one axis, and how many updates each has received."""
 
     def __init__(
-        self, elements: Array, combining: Combining, counts: NDArray[np.uint64] | None = None
+        self,
+        elements: Array,
+        reduction_options: ReductionOptions,
+        counts: NDArray[np.uint64] | None = None,
     ) -> None:
-        self._sums, self._combining = elements, combining
+        self._sums, self._reduction_options = elements, reduction_options
         self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
 
     def apply(self, at: Array, updates: Array) -> None:
         """Apply updates, in order, to the elements numbered `at`."""
-        combining = self._combining
-        step: Any = "add" if REDUCTIONS[combining.reduction].counts else combining.reduction
-        duplicates: Any = combining.duplicates
+        reduction_options = self._reduction_options
+        step: Any = (
+            "add" if REDUCTIONS[reduction_options.reduction].counts else reduction_options.reduction
+        )
+        duplicates: Any = reduction_options.duplicates
         fresh = np.full(len(at), False)
-        if combining.copies_first:
+        if reduction_options.copies_first_update:
             fresh = self._counts[at] == 0
         for selection, include_self in ((fresh, False), (~fresh, True)):
             if selection.any() and not (include_self and duplicates == "first"):
@@ -46,22 +51,24 @@ class RunningValues:
 
     def values(self) -> Array:
         """Return the output of a run with the updates so far."""
-        if not REDUCTIONS[self._combining.reduction].counts:
+        if not REDUCTIONS[self._reduction_options.reduction].counts:
             return self._sums
         dtype = self._sums.dtype
         sums = self._sums.astype(dtype.newbyteorder("="))
         counts = UpdateCounts(
-            raw(self._counts), self._counts.itemsize, self._combining.copies_first
+            raw(self._counts), self._counts.itemsize, self._reduction_options.copies_first_update
         )
         kind = from_numpy(sums.dtype)
-        self._combining.divide(counts, raw(sums), kind.itemsize, kind, 1)
+        self._reduction_options.divide_sums(counts, raw(sums), kind.itemsize, kind, 1)
         return sums.astype(dtype)
 
     def repeated(self, times: int) -> RunningValues:
         """Return copies of a single element, which has as many numbers."""
         copies = np.repeat(values.opaque(self._sums), times).view(self._sums.dtype)
-        return RunningValues(copies, self._combining, np.repeat(self._counts, times))
+        return RunningValues(copies, self._reduction_options, np.repeat(self._counts, times))
 
     def element(self, n: int) -> RunningValues:
         """Return a single element."""
-        return RunningValues(self._sums[n : n + 1], self._combining, self._counts[n : n + 1])
+        return RunningValues(
+            self._sums[n : n + 1], self._reduction_options, self._counts[n : n + 1]
+        )

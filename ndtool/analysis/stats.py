@@ -160,7 +160,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         totals.duplicated,
         [
             Frequent(
-                layouts.unravel(row, first_pass.runs),
+                layouts.unravel_index(row, first_pass.runs),
                 count,
                 [index_tuples.position(search.target, number) for number in search.stored.tolist()],
             )
@@ -213,7 +213,7 @@ class _TuplePass:
         wrong = np.stack([none if column_bad is None else column_bad for column_bad in bad], axis=1)
         self.out_of_bounds += int(wrong.any(axis=1).sum())
         for number, j in np.argwhere(wrong)[: MOST - len(self.first_out_of_bounds)].tolist():
-            position = layouts.unravel(first + number, self._call.plan.positions)
+            position = layouts.unravel_index(first + number, self._call.plan.positions)
             self.first_out_of_bounds.append(BadIndex(position, j, int(block[number, j])))
 
     def rows(self, first: int, block: Array) -> Numbers:
@@ -233,7 +233,7 @@ class _TuplePass:
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
-        plan, at = self._call.plan, layouts.unravel(row, self.runs)
+        plan, at = self._call.plan, layouts.unravel_index(row, self.runs)
         if isinstance(plan, ElementsPlan):
             return at
         groups, skipped = len(plan.groups), len(plan.batch) - len(plan.groups)

@@ -93,7 +93,7 @@ class Tuples(NamedTuple):
         strict = self.mode == "error" or check.lacks_valid_indices(call_inference.plan, self.mode)
         for first, block in self.blocks(progress):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
-                error = check.refusal(call_inference.plan, bound, self.negatives)
+                error = check.locate_bounds_error(call_inference.plan, bound, self.negatives)
                 if isinstance(error, BoundsError):
                     inference.name_inputs(error, call_inference.inputs)
                 raise error
@@ -221,7 +221,9 @@ def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = No
     else:
         at = columns
     result = np.zeros(len(block), np.int64)
-    for along, step in zip(at, layouts.contiguous(mapping.slice_grid(plan), 1), strict=True):
+    for along, step in zip(
+        at, layouts.contiguous_strides(mapping.slice_grid(plan), 1), strict=True
+    ):
         result += along * step
     return result
 

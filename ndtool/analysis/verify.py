@@ -15,7 +15,7 @@ from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, s
 from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import (
     BoundsError,
     DifferenceError,
@@ -227,9 +227,11 @@ def compare(
         attributes = request.attributes
         sizes = {role: array.shape for role, array in arrays.items()}
         plan = shapes.infer(request.operator, sizes, attributes)[1]
-        combining, wrong = Combining.of(attributes), comparing.wrong
+        reduction_options, wrong = ReductionOptions.from_attributes(attributes), comparing.wrong
         handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
-        diagnosed = diagnosis.diagnose(plan, arrays, combining, wrong, result, expected, handling)
+        diagnosed = diagnosis.diagnose(
+            plan, arrays, reduction_options, wrong, result, expected, handling
+        )
     return comparing.comparison(diagnosed)
 
 

@@ -119,7 +119,7 @@ def window(box: grid.Box) -> tuple[Any, ...]:
 
 def _extents(block_grid: BlockGrid, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
     """Yield byte ranges that cover blocks of an array; gaps of up to GAP are included."""
-    steps = layouts.contiguous(block_grid.shape, block_grid.itemsize)
+    steps = layouts.contiguous_strides(block_grid.shape, block_grid.itemsize)
     first = stop = 0
     for number in numbers:
         box = block_grid.box(number)

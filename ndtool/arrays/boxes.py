@@ -201,7 +201,7 @@ class GridReader:
         counts = tuple(map(len, along[:axes]))
         over: Iterable[Shape] = product(*along[:axes])
         if chosen is not None:
-            coordinates = (layouts.unravel(number, counts) for number in chosen)
+            coordinates = (layouts.unravel_index(number, counts) for number in chosen)
             over = (tuple(map(range.__getitem__, along, bounds)) for bounds in coordinates)
         numbers = ((*one, *rest) for one in over for rest in product(*along[axes:]))
         pool.run_all(put, numbers, self._at_once)
@@ -258,7 +258,7 @@ def _grid(metadata: ArrayMetadata) -> tuple[Shape, Shape, int]:
 
 def _chunk(shape: Shape, step: Shape, coordinates: Shape) -> tuple[int, Box]:
     """Return the number and the bounds of the chunk at grid coordinates."""
-    strides = layouts.contiguous(grid.blocks_along(shape, step), 1)
+    strides = layouts.contiguous_strides(grid.blocks_along(shape, step), 1)
     number = sum(map(int.__mul__, coordinates, strides))
     return number, grid.box(shape, step, number)
 

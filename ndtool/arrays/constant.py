@@ -38,7 +38,7 @@ class Constant(Flat):
         """Return the array for a gather: one slice, or element, that all indices select."""
         tail = () if isinstance(plan, ElementsPlan) else plan.slice_shape
         itemsize = len(self.element)
-        strides = layouts.contiguous(tail, itemsize)
+        strides = layouts.contiguous_strides(tail, itemsize)
         nbytes = strides[0] * tail[0] if tail else itemsize
         if not 0 < nbytes <= PATTERN:
             strides, nbytes = (0,) * len(tail), itemsize

@@ -108,7 +108,7 @@ class ChunkedCall:
 
     def row_count(self, row: int) -> int:
         """Return the number of rows of a chunk of data, given by its number in the rows' grid."""
-        at = layouts.unravel(row, self.grid)
+        at = layouts.unravel_index(row, self.grid)
         return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, at, strict=True))
 
 

@@ -222,7 +222,7 @@ class TaskGraph:
     def _chunk(self, row: int, lane: Shape, slice_at: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
         at = [0] * len(self.call.chunks)
-        position = layouts.unravel(row, self.call.grid)
+        position = layouts.unravel_index(row, self.call.grid)
         for d, one in zip(self.axes.transposed, lane + position + slice_at, strict=True):
             at[d] = one
         sizes = tuple(self.call.chunks[d][one] for d, one in enumerate(at))

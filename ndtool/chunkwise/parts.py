@@ -15,7 +15,7 @@ from ndtool._kernels import KernelOptions, UpdateSpec, WorkItem
 from ndtool.chunkwise.calls import ChunkedCall, require_declared
 from ndtool.chunkwise.splits import Bundle, Split, Tuples, batches, entries_for
 from ndtool.engine import bind, copies, dispatch, layouts
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import OutputError
 from ndtool.inmemory import ops
 from ndtool.inmemory.buffers import copy_normalized, normalize, raw
@@ -138,32 +138,37 @@ def apply_updates(
     """Return a chunk of data with its updates applied."""
     bundled: list[SplitUpdates] = entries_for(bundles, row)
     data = _in_rows(call, _bytes(call, "data", chunk, shape))
-    dtype, combining = call.inference.dtype, Combining.of(call.inference.attributes)
-    order = dispatch.arithmetic_order(dtype, combining.reduction)
+    dtype, reduction_options = (
+        call.inference.dtype,
+        ReductionOptions.from_attributes(call.inference.attributes),
+    )
+    order = dispatch.arithmetic_order(dtype, reduction_options.reduction)
     out = np.empty(data.nbytes, np.uint8)
     copy_normalized(data, dtype, order, out, 1)
     total = sum(len(part.split.order) for part in bundled)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
-        zeros = bytearray(len(out) // width * combining.bytes_each(total, width))
-        counts = combining.counts(zeros, total, width)
+        zeros = bytearray(len(out) // width * reduction_options.count_itemsize(total, width))
+        counts = reduction_options.bind_counts(zeros, total, width)
         limit = max(1, max(out.size, BATCH) // (len(data) * width))
         for tuples in batches(call, [part.split for part in bundled], limit):
             new = _updates(tuples, [part.rows for part in bundled])
             updates_dtype = call.inference.inputs["updates"].dtype
-            normalized = normalize(new, updates_dtype, order, combining.reduction != "none", 1)
+            normalized = normalize(
+                new, updates_dtype, order, reduction_options.reduction != "none", 1
+            )
             plan = shapes.scatter(data.shape, tuples.local.shape, new.shape, 1)[1]
-            strides = layouts.contiguous(plan.data, dtype.itemsize)
-            runs = bind.bind_runs(plan, strides, dtype.itemsize, False)
+            strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
+            runs = bind.bind_slices(plan, strides, dtype.itemsize, False)
             assert runs is not None, "rows are contiguous"
             index = bind.bind_indices(raw(tuples.local), dtypes.from_numpy(tuples.local.dtype))
-            spec = UpdateSpec(normalized, width, combining.reduction, dtype.name, counts)
+            spec = UpdateSpec(normalized, width, reduction_options.reduction, dtype.name, counts)
             item = WorkItem(0, runs.tuples, 0, width)
             if _kernels.scatter(runs.addressing, index, item, spec, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
-        combining.divide(counts, out, width, dtype, 1)
+        reduction_options.divide_sums(counts, out, width, dtype, 1)
     if order != dtype.order and dtype.unit > 1:
-        copies.swap(out, dtype.unit)
+        copies.swap_bytes(out, dtype.unit)
     axes = call.axes.transposed
     result = out.view(call.input_dtypes["data"]).reshape(tuple(shape[d] for d in axes))
     return result.transpose(tuple(np.argsort(axes)))

@@ -192,7 +192,7 @@ def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
     if bad:
         first = min(bad)
         count = sum(report.tuples for report in bad)
-        raise check.bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
+        raise check.make_bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
 
 
 def repeated(
@@ -225,7 +225,9 @@ def duplicates_verdict(
     if pairs:
         second, first = min(pairs)
         shape = call.plan.positions
-        raise DuplicatesError(layouts.unravel(first, shape), layouts.unravel(second, shape))
+        raise DuplicatesError(
+            layouts.unravel_index(first, shape), layouts.unravel_index(second, shape)
+        )
 
 
 class Tuples(NamedTuple):

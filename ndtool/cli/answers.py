@@ -12,7 +12,7 @@ from ndtool.analysis.records import has_plain_indices
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import argument_name, format_count
 from ndtool.rules.modes import MODES
 from ndtool.runs.calls import OpenCall
@@ -103,7 +103,7 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     title = names.name_of("output", element.at) + _value_suffix(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
-    signs = Combining.of(call.inference.attributes).signs
+    signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
 
     def row(number: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _shown(step.value)
@@ -146,7 +146,10 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
 def _scattered(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:
     """Describe what a scatter did to an element of data."""
     updates = format_count(element.updates, "update")
-    if not origin.total and Combining.of(call.inference.attributes).copies_first:
+    if (
+        not origin.total
+        and ReductionOptions.from_attributes(call.inference.attributes).copies_first_update
+    ):
         _, step, *_ = element.steps
         return f"was replaced by {names.name_of('updates', step.position)}, the first of {updates}"
     if not origin.total:

@@ -76,7 +76,7 @@ def _run(
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
@@ -120,7 +120,7 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     _require_persistent(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:

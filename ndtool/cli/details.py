@@ -8,7 +8,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.source import Flat
 from ndtool.cli import records
 from ndtool.errors import argument_name, format_count, format_size
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.rules.inference import is_literal
 from ndtool.rules.plans import ElementsPlan
 
@@ -77,7 +77,7 @@ def _executor(ready: Prepared) -> str:
     call, request = ready.call, ready.call.request
     threads = format_count(call.threads, "thread")
     if ready.plan.way == "direct":
-        used = team(call.threads, ready.call.inference.nbytes)
+        used = limit_threads(call.threads, ready.call.inference.nbytes)
         return f"{used} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
         directories = ", ".join(map(argument_name, call.spills or ["TMPDIR"]))

@@ -39,7 +39,7 @@ def _model(
     from ndtool.analysis.model import Outcome, nodes, run
     from ndtool.machine import endings
 
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     if html is not None:
         from ndtool.cli.html import page
 

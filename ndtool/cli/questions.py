@@ -62,7 +62,7 @@ def _explain(
     if not at and not origins:
         raise UsageError("missing element: expected --at or --from with a position")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     with typed.opened(request) as call:
         reporter.warn(call.warnings)
         with reporting(html, call, reporter) as report:
@@ -96,7 +96,7 @@ def _stats(
     if plot is not None:
         from ndtool.cli.html import page
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.warn(call.warnings)
         if plot is not None:
@@ -144,7 +144,7 @@ def _verify(
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    endings.prepare(*reporter.final_messages())
+    endings.install_handlers(*reporter.final_messages())
     if engines is not None:
         against.verify(reporter, request, engines, engine_settings, html)
         return

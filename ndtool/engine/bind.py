@@ -27,23 +27,23 @@ def bind_indices(
     buffer: Buffer,
     dtype: Dtype,
     handling: Handling = Handling(),  # noqa: B008 - a value that never changes
-    filling: bytes | None = None,
+    fill_bytes: bytes | None = None,
 ) -> Indices:
     """Bind the bytes of indices to their type, and to what happens to each of them."""
     mode, pad, negatives = handling
     unsigned = dtype.kind == "u"
     return Indices(
-        buffer, dtype.itemsize, unsigned, dtype.swapped, mode, filling, 0, pad, negatives
+        buffer, dtype.itemsize, unsigned, dtype.swapped, mode, fill_bytes, 0, pad, negatives
     )
 
 
-def filling_for(plan: Plan, element: bytes) -> bytes:
+def repeat_fill_value(plan: Plan, element: bytes) -> bytes:
     """Return the fill value repeated for a slice, or for the part of it that one call moves."""
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
     return element * max(1, min(width, tuning.WORK_ITEM // len(element)))
 
 
-class Runs(NamedTuple):
+class BoundSlices(NamedTuple):
     """A plan bound to strides: N index tuples, each of which selects a slice of `width` bytes."""
 
     addressing: _kernels.Addressing
@@ -51,55 +51,55 @@ class Runs(NamedTuple):
     width: int  # bytes of a slice
     itemsize: int
     tuples: int
-    entries: int  # components per tuple
+    components: int  # components per tuple
     per_batch: int
 
 
 @lru_cache(maxsize=1024)
-def bind_runs(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> Runs | None:
+def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) -> BoundSlices | None:
     """Bind a plan to strides; None for an elements operator along an axis that is not the last."""
     if isinstance(plan, ElementsPlan):
         return _bind_last_axis(plan, strides, itemsize, negatives)
     b, k = len(plan.batch), plan.k
-    batch = layouts.merge(plan.batch, strides[:b])
+    batch = layouts.merge_axes(plan.batch, strides[:b])
     addressing = _kernels.Addressing(
         plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeats
     )
-    run, run_strides = layouts.merge(plan.slice_shape, strides[b + k :])
+    run, run_strides = layouts.merge_axes(plan.slice_shape, strides[b + k :])
     layout = None
     if plan.width and not layouts.is_contiguous(run, run_strides, itemsize):
         layout = _kernels.Layout(run, run_strides, itemsize)
     width = plan.width * itemsize
-    return Runs(addressing, layout, width, itemsize, plan.tuples, k, plan.per_batch)
+    return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.per_batch)
 
 
 def _bind_last_axis(
     plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool
-) -> Runs | None:
+) -> BoundSlices | None:
     """Bind elements along the last axis as tuples of one component, with a batch per line."""
     a = plan.axis
     if prod(plan.indices[a + 1 :]) != 1:
         return None
-    batch = layouts.merge(plan.indices[:a], strides[:a])
+    batch = layouts.merge_axes(plan.indices[:a], strides[:a])
     length = plan.indices[a]
     addressing = _kernels.Addressing((plan.data[a],), (strides[a],), length, *batch, negatives)
-    return Runs(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
+    return BoundSlices(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
 
 
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
     """Bind a plan to linear row indices instead of offsets; a row is what one tuple selects."""
     if isinstance(plan, ElementsPlan):
-        strides = layouts.contiguous(plan.data, 1)
-        runs = bind_runs(plan, strides, 1, negatives)
+        strides = layouts.contiguous_strides(plan.data, 1)
+        runs = bind_slices(plan, strides, 1, negatives)
         if runs is not None:
             return runs.addressing
         a = plan.axis  # every index is a batch of its own, at its coordinates off the axis
-        batch = layouts.merge(plan.indices, (*strides[:a], 0, *strides[a + 1 :]))
+        batch = layouts.merge_axes(plan.indices, (*strides[:a], 0, *strides[a + 1 :]))
         return _kernels.Addressing((plan.data[a],), (strides[a],), 1, *batch, negatives)
     b = len(plan.batch)
-    strides = layouts.contiguous(plan.batch + plan.sizes, 1)
-    batch = layouts.merge(plan.batch, strides[:b])
+    strides = layouts.contiguous_strides(plan.batch + plan.sizes, 1)
+    batch = layouts.merge_axes(plan.batch, strides[:b])
     return _kernels.Addressing(
         plan.sizes, strides[b:], plan.per_batch, *batch, negatives, plan.repeats
     )
@@ -111,8 +111,8 @@ def bind_boxes(sizes: Shape, steps: Shape) -> _kernels.Boxes:
     merged: list[tuple[int, int]] = []
     for size, step in zip(sizes, steps, strict=True):
         if merged and step == size:
-            before = merged.pop()
-            merged.append((before[0] * size, before[1] * size))
+            previous = merged.pop()
+            merged.append((previous[0] * size, previous[1] * size))
         else:
             merged.append((size, step))
     return _kernels.Boxes(*zip(*(merged or [(1, 1)]), strict=True))
@@ -123,8 +123,8 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
     """Return the arguments of an index check: (addressing, tuples, components per tuple)."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     tuples = prod(plan.positions)
-    none = (0,) * len(sizes)
-    return _kernels.Addressing(sizes, none, tuples, (), (), negatives), tuples, len(sizes)
+    zero_strides = (0,) * len(sizes)
+    return _kernels.Addressing(sizes, zero_strides, tuples, (), (), negatives), tuples, len(sizes)
 
 
 class Panels(NamedTuple):
@@ -152,11 +152,11 @@ class Panels(NamedTuple):
 def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Panels:
     """Bind an elements plan to strides."""
     a, length = plan.axis, plan.indices[plan.axis]
-    inner_shape, inner = layouts.merge(plan.indices[a + 1 :], strides[a + 1 :])
-    outer_shape, outer = layouts.merge(plan.indices[:a], strides[:a])
-    inner_index = layouts.contiguous(inner_shape, 1)
+    inner_shape, inner = layouts.merge_axes(plan.indices[a + 1 :], strides[a + 1 :])
+    outer_shape, outer = layouts.merge_axes(plan.indices[:a], strides[:a])
+    inner_index = layouts.contiguous_strides(inner_shape, 1)
     index_step = prod(inner_shape)
-    outer_index = tuple(s * length * index_step for s in layouts.contiguous(outer_shape, 1))
+    outer_index = tuple(s * length * index_step for s in layouts.contiguous_strides(outer_shape, 1))
     return Panels(
         outer_shape + inner_shape[:-1],
         outer_index + inner_index[:-1],
@@ -177,20 +177,20 @@ class Units(NamedTuple):
 
     grid: _kernels.Grid
     scratch: int  # bytes of a packed tile, 0 if it should not be packed
-    packs: bool  # whether packing tiles is faster for gathers
-    work: int  # estimated bytes that one unit moves
+    is_packing_faster: bool  # whether packing tiles is faster for gathers
+    unit_bytes: int  # estimated bytes that one unit moves
 
 
 @lru_cache(maxsize=1024)
-def bind_units(p: Panels, within: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
+def bind_units(p: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
     """Divide panels into units.
 
     within: (first row, rows, bytes per row) of a band, see Grid. threads: the number of units
     wanted, as far as tiles of whole cache lines allow.
     """
-    rows = p.size if within is None else within[1]
-    itemsize, cached = p.itemsize, tuning.TILE
-    tile = min(p.columns, BLOCK, max(LINE // itemsize, cached // max(1, rows * itemsize), 1))
+    rows = p.size if band is None else band[1]
+    itemsize, tile_limit = p.itemsize, tuning.TILE
+    tile = min(p.columns, BLOCK, max(LINE // itemsize, tile_limit // max(1, rows * itemsize), 1))
     panels = prod(p.sizes)
     if panels < threads:
         tile = min(tile, max(LINE // itemsize, 1, -(-p.columns * panels // threads)))
@@ -206,11 +206,11 @@ def bind_units(p: Panels, within: tuple[int, int, int] | None = None, threads: i
         (p.columns, p.column_stride, tile),
         itemsize,
         p.negatives,
-        within,
+        band,
     )
-    fits = scratch <= 2 * cached
-    often = 2 * p.length >= p.size if within is None else p.length * tile >= p.size
+    fits = scratch <= 2 * tile_limit
+    often = 2 * p.length >= p.size if band is None else p.length * tile >= p.size
     packs = fits and not dense and often
     work = tile * (p.length * (itemsize + 8) + (rows * itemsize if packs else 0))
-    needs = within is not None  # a band is updated in its packed tile only
+    needs = band is not None  # a band is updated in its packed tile only
     return Units(grid, scratch if fits or needs else 0, packs, work)

@@ -7,7 +7,7 @@ from ndtool._kernels import Indices
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import bind_check
 from ndtool.errors import BoundsError, NdtoolError, OutputError
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan
 
@@ -18,7 +18,7 @@ def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
     In modes other than "error", only if the mode cannot redirect it.
     """
     if is_error(plan, indices.out_of_bounds):
-        error = found(plan, indices, negatives, threads)
+        error = find_bounds_error(plan, indices, negatives, threads)
         if error is not None:
             raise error
 
@@ -34,7 +34,9 @@ def lacks_valid_indices(plan: Plan, mode: str) -> bool:
     return MODES[mode].redirects and 0 in sizes
 
 
-def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> NdtoolError | None:
+def find_bounds_error(
+    plan: Plan, indices: Indices, negatives: bool, threads: int
+) -> NdtoolError | None:
     """Return the error about indices out of bounds, in any mode; None if all are valid."""
     addressing, tuples, entries = bind_check(plan, negatives)
     pitch = entries * indices.itemsize
@@ -43,12 +45,12 @@ def found(plan: Plan, indices: Indices, negatives: bool, threads: int) -> Ndtool
     step = max(1, tuning.WORK_ITEM // pitch)
     for first in range(0, tuples, step):
         count = min(step, tuples - first)
-        if _kernels.check(addressing, indices, first, count, team(threads, count * pitch)):
-            return refusal(plan, indices, negatives)
+        if _kernels.check(addressing, indices, first, count, limit_threads(threads, count * pitch)):
+            return locate_bounds_error(plan, indices, negatives)
     return None
 
 
-def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
+def locate_bounds_error(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     """Return the error that names the first index out of bounds and counts them all.
 
     The search is serial. If it finds none, the indices changed during the run.
@@ -64,10 +66,10 @@ def refusal(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
     if not count:
         return OutputError("indices changed during the run")
     value = indices.value(tuple_number * entries + component)
-    return bounds_error(plan, (tuple_number, component, value), count, negatives)
+    return make_bounds_error(plan, (tuple_number, component, value), count, negatives)
 
 
-def bounds_error(
+def make_bounds_error(
     plan: Plan, first: tuple[int, int, int], count: int, negatives: bool
 ) -> BoundsError:
     """Return the error about indices out of bounds; first: its tuple, component and value."""
@@ -76,7 +78,7 @@ def bounds_error(
     size = plan.data[axis]
     alone = isinstance(plan, ElementsPlan) or plan.plain
     return BoundsError(
-        position=layouts.unravel(tuple_number, plan.positions),
+        position=layouts.unravel_index(tuple_number, plan.positions),
         component=None if alone else component,
         axis=axis,
         value=value,

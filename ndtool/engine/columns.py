@@ -18,7 +18,7 @@ from ndtool._kernels import LINE, PAGE, KernelOptions
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Panels
 from ndtool.machine import memory, scratch
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 
 
 class Block(NamedTuple):
@@ -45,7 +45,7 @@ class Block(NamedTuple):
         return self.rows * self.width
 
 
-def suit(p: Panels, rows: int) -> bool:
+def are_blocks_faster(p: Panels, rows: int) -> bool:
     """Whether panels of `rows` rows need blocks, since they would dirty too many pages at once.
 
     If memory can hold the dirty pages, stores through the map are faster.
@@ -57,12 +57,12 @@ def suit(p: Panels, rows: int) -> bool:
     return prod(p.sizes) * rows * width > memory.available() // tuning.DIRTY_FRACTION
 
 
-def blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
+def divide_into_blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
     """Yield the blocks of an output's panels of `rows` rows each, in at most `bands` bands."""
     band, limit = _block_shape(p, rows, bands)
     edges = _edges(p, limit, _kernels.page_offset(out))
     for panel in range(prod(p.sizes)):
-        at = layouts.unravel(panel, p.sizes)
+        at = layouts.unravel_index(panel, p.sizes)
         first_index = sum(map(int.__mul__, at, p.index_strides))
         data = sum(map(int.__mul__, at, p.data_strides))
         for column, stop in pairwise(edges):
@@ -99,13 +99,13 @@ def _edges(p: Panels, width: int, skew: int) -> list[int]:
     return sorted(edges)
 
 
-def spread(block: Block, buffer: Buffer, out: Buffer, pitch: int, threads: int) -> None:
+def write_rows(block: Block, buffer: Buffer, out: Buffer, pitch: int, threads: int) -> None:
     """Copy the rows of a block to out, `pitch` bytes from row to row."""
-    options = KernelOptions(team(threads, 2 * block.nbytes))
+    options = KernelOptions(limit_threads(threads, 2 * block.nbytes))
     _kernels.spread(buffer[: block.nbytes], block.rows, out, pitch, options)
 
 
-def allocate(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
+def allocate_buffer(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
     """Return a buffer for the blocks of an output's panels of `rows` rows each.
 
     A mapped output gets MADV_RANDOM, since the system would write a complete large folio where one
@@ -114,4 +114,4 @@ def allocate(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
     if isinstance(out, memoryview) and isinstance(out.obj, mmap.mmap):
         scratch.advise(out.obj, "MADV_RANDOM")
     band, limit = _block_shape(p, rows, bands)
-    return memoryview(scratch.take(band * min(limit + p.itemsize, p.columns * p.itemsize)))
+    return memoryview(scratch.acquire(band * min(limit + p.itemsize, p.columns * p.itemsize)))

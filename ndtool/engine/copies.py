@@ -10,14 +10,14 @@ from ndtool import _kernels
 from ndtool._kernels import LINE, KernelOptions
 from ndtool.engine import layouts, tuning
 from ndtool.engine.bind import Buffer, Operand
-from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.engine.layouts import Strides
 from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 
-Write = Callable[[int, memoryview], object]  # write(start, bytes)
+WriteAt = Callable[[int, memoryview], object]  # write(start, bytes)
 
 
 def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
@@ -33,7 +33,7 @@ def normalize(
     order: str,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
 ) -> None:
     """Normalize an array into `out`: row-major order, and byte order "<" or ">" if it has one."""
     size = prod(shape) * dtype.itemsize
@@ -45,7 +45,7 @@ def normalize(
     else:
         _pack(data, layout, dtype.itemsize, size, out)
     if dtype.unit > 1 and dtype.order != order:
-        swap(out[:size], dtype.unit)
+        swap_bytes(out[:size], dtype.unit)
 
 
 class Box(NamedTuple):
@@ -63,17 +63,17 @@ class Box(NamedTuple):
 
 
 def write_normalized(
-    data: Operand, shape: Shape, dtype: Dtype, order: str, write: Write, threads: int
+    data: Operand, shape: Shape, dtype: Dtype, order: str, write: WriteAt, threads: int
 ) -> None:
     """Normalize an array in boxes; several threads write each box when it is complete."""
     item = dtype.itemsize
     size = prod(shape) * item
     if not size:
         return
-    sizes, steps = layouts.merge(shape, data.strides)
+    sizes, steps = layouts.merge_axes(shape, data.strides)
 
     def move(box: Box) -> None:
-        buffer = buffers.take()
+        buffer = buffers.acquire()
         to = buffer[: prod(box.shape) * item]
         source = Operand(data.buffer, data.origin + box.data, box.strides)
         normalize(source, box.shape, dtype, order, to, 1)
@@ -83,19 +83,19 @@ def write_normalized(
         else:
             for row in range(box.shape[0]):
                 write(box.offset + row * box.pitch, to[row * width : (row + 1) * width])
-        buffers.give(buffer)
+        buffers.release(buffer)
 
     buffers = BufferPool(min(size, max(tuning.NORMALIZED_BOX, item)))
-    divided = boxes(sizes or (1,), steps or (item,), item, tuning.NORMALIZED_BOX)
-    run_all(move, divided, team(threads, 2 * size))
+    divided = divide_into_boxes(sizes or (1,), steps or (item,), item, tuning.NORMALIZED_BOX)
+    run_all(move, divided, limit_threads(threads, 2 * size))
 
 
-def boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
+def divide_into_boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
     """Divide an array into boxes of about `limit` bytes: as many complete rows as fit.
 
     Longer rows are divided, and a box has enough of them to fill cache lines in Fortran order.
     """
-    most, strides_out = max(1, limit // itemsize), layouts.contiguous(sizes, itemsize)
+    most, strides_out = max(1, limit // itemsize), layouts.contiguous_strides(sizes, itemsize)
     pitch = strides_out[0]
     tall = min(sizes[0], max(limit // pitch, min(LINE, most)))
     axis, inner = len(sizes) - 1, 1  # the axis that is divided, elements after it
@@ -127,7 +127,7 @@ def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int)
 @lru_cache(maxsize=1024)
 def _bound(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
     """Return an array's bound layout, and whether it is scattered (`layouts.is_scattered`)."""
-    sizes, steps = layouts.merge(shape, strides)
+    sizes, steps = layouts.merge_axes(shape, strides)
     layout = _kernels.Layout(sizes or (1,), steps or (itemsize,), itemsize)
     return layout, layouts.is_scattered(shape, strides)
 
@@ -141,7 +141,7 @@ def _copy_strips(
     progress: ProgressCallback,
 ) -> None:
     """Copy in strips, so that complete cache lines are read and written."""
-    options = KernelOptions(team(threads, 2 * size))
+    options = KernelOptions(limit_threads(threads, 2 * size))
     step = -(-layout.strips * tuning.WORK_ITEM // size)
     for first in range(0, layout.strips, step):
         stop = min(layout.strips, first + step)
@@ -157,7 +157,7 @@ def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out:
         _kernels.pack(layout, data.buffer, data.origin, to, first, n)
 
 
-def swap(buffer: Buffer, unit: int) -> None:
+def swap_bytes(buffer: Buffer, unit: int) -> None:
     """Swap the bytes of every unit of a buffer, in place."""
     step = max(1, tuning.WORK_ITEM // unit) * unit
     for first in range(0, len(buffer), step):

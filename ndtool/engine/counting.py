@@ -14,15 +14,15 @@ from ndtool._kernels import LINE, KernelOptions, UpdateCounts
 from ndtool.engine.bind import Buffer
 from ndtool.errors import ResourceError
 from ndtool.machine import scratch
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS, neutral
 
-MOST = (1 << 31) - 1  # tuples that counts of four bytes can count
+MAX_COUNT = (1 << 31) - 1  # tuples that counts of four bytes can count
 
 
-class Combining(NamedTuple):
+class ReductionOptions(NamedTuple):
     """How updates are combined with the current values and with each other.
 
     include_self: whether the current value takes part in the reduction. duplicates: for reduction
@@ -34,76 +34,76 @@ class Combining(NamedTuple):
     duplicates: str = "last"
 
     @classmethod
-    def of(cls, attributes: Attributes) -> Combining:
+    def from_attributes(cls, attributes: Attributes) -> ReductionOptions:
         """Return how a call's attributes combine updates."""
         return cls(attributes.reduction, attributes.include_self, attributes.duplicates)
 
     @property
-    def copies_first(self) -> bool:
+    def copies_first_update(self) -> bool:
         """Whether the first update of an element is copied."""
         return self.duplicates == "first" if self.reduction == "none" else not self.include_self
 
     @property
-    def signs(self) -> tuple[str, str]:
+    def operator_signs(self) -> tuple[str, str]:
         """How the first update of an element, and how each of the next, is written."""
         symbol = REDUCTIONS[self.reduction].symbol
         return (
-            "=" if self.copies_first else symbol,
+            "=" if self.copies_first_update else symbol,
             "ignored" if self.duplicates == "first" else symbol,
         )
 
     @property
     def is_counted(self) -> bool:
         """Whether the updates of each slice are counted."""
-        return REDUCTIONS[self.reduction].counts or self.copies_first
+        return REDUCTIONS[self.reduction].counts or self.copies_first_update
 
     @property
-    def divides(self) -> bool:
+    def is_mean(self) -> bool:
         """Whether sums are divided by the numbers of their summands."""
         return REDUCTIONS[self.reduction].counts
 
     def has_totals(self, tuples: int, width: int) -> bool:
         """Whether totals precede the updates, so that long slices are divided after their last."""
-        return self.divides and width > LINE and tuples < MOST
+        return self.is_mean and width > LINE and tuples < MAX_COUNT
 
-    def bytes_each(self, tuples: int, width: int) -> int:
+    def count_itemsize(self, tuples: int, width: int) -> int:
         """Return the bytes of the count of a slice of `width` bytes; 0 if nothing is counted."""
         if not self.is_counted:
             return 0
-        if not self.divides:
+        if not self.is_mean:
             return 1  # a flag
-        return 8 if tuples >= MOST or self.has_totals(tuples, width) else 4
+        return 8 if tuples >= MAX_COUNT or self.has_totals(tuples, width) else 4
 
-    def counts(
+    def bind_counts(
         self, buffer: Buffer | None, tuples: int, width: int, has_totals: bool = False
     ) -> UpdateCounts | None:
         """Bind zeros, as many as an output has slices; None if nothing is counted.
 
         Without a buffer, each window of the output has its own counts.
         """
-        each = self.bytes_each(tuples, width)
-        return UpdateCounts(buffer, each, self.copies_first, has_totals) if each else None
+        each = self.count_itemsize(tuples, width)
+        return UpdateCounts(buffer, each, self.copies_first_update, has_totals) if each else None
 
-    def new_counts(self, tuples: int, slices: int, width: int) -> UpdateCounts | None:
+    def allocate_counts(self, tuples: int, slices: int, width: int) -> UpdateCounts | None:
         """Return zeros for the updates by a number of tuples; None if nothing is counted."""
-        each = self.bytes_each(tuples, width)
+        each = self.count_itemsize(tuples, width)
         if not each:
             return None
         zeros = _zeros(slices * each, 16 * tuples > slices)
-        return self.counts(zeros, tuples, width, self.has_totals(tuples, width))
+        return self.bind_counts(zeros, tuples, width, self.has_totals(tuples, width))
 
     def neutral(self, dtype: Dtype, width: int) -> bytes | None:
         """Return neutral elements for a slice, if they can replace current values; else None."""
-        if not self.copies_first or self.reduction == "none":
+        if not self.copies_first_update or self.reduction == "none":
             return None
         return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None
 
-    def divide(
+    def divide_sums(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
         """Divide the sums of a mean by their counts; other reductions are complete."""
-        if counts is not None and self.divides:
-            options = KernelOptions(team(threads, len(out)))
+        if counts is not None and self.is_mean:
+            options = KernelOptions(limit_threads(threads, len(out)))
             _kernels.divide_means(counts, out, width, dtype.name, self.include_self, options)
 
 

@@ -19,11 +19,11 @@ from ndtool.errors import DuplicatesError, OutputError
 from ndtool.rules.plans import ElementsPlan, Plan
 
 
-class Tuples(NamedTuple):
+class TupleBlock(NamedTuple):
     """Successive index tuples: the position of the first, their number, and their indices."""
 
     first: int
-    number: int
+    tuple_count: int
     indices: Indices
 
 
@@ -51,7 +51,7 @@ def stored_tuples(plan: Plan, negatives: bool) -> StoredTuples:
     return StoredTuples(plan, bind_rows(once, negatives), tuples, plan.k, rows)
 
 
-def bits_for(plan: Plan) -> int:
+def bitmap_bytes(plan: Plan) -> int:
     """Return the bytes of one bit per row."""
     return -(-stored_tuples(plan, True).rows // 8)
 
@@ -61,15 +61,17 @@ def check(plan: Plan, indices: Indices, negatives: bool) -> None:
     stored = stored_tuples(plan, negatives)
     step = max(1, tuning.WORK_ITEM // max(1, stored.components * indices.itemsize))
 
-    def blocks() -> Iterator[Tuples]:
+    def blocks() -> Iterator[TupleBlock]:
         for first in range(0, stored.tuples, step):
             count = min(step, stored.tuples - first)
-            yield Tuples(first, count, indices.since(first * stored.components))
+            yield TupleBlock(first, count, indices.since(first * stored.components))
 
-    search(stored, blocks, bits_for(plan))
+    check_blocks(stored, blocks, bitmap_bytes(plan))
 
 
-def search(stored: StoredTuples, blocks: Callable[[], Iterator[Tuples]], memory: int) -> None:
+def check_blocks(
+    stored: StoredTuples, blocks: Callable[[], Iterator[TupleBlock]], memory: int
+) -> None:
     """Raise DuplicatesError if two tuples select the same slice or element.
 
     The error names the first tuple in row-major order that selects what an earlier one does, and
@@ -95,16 +97,16 @@ def search(stored: StoredTuples, blocks: Callable[[], Iterator[Tuples]], memory:
         if at >= 0:
             positions = stored.plan.positions
             raise DuplicatesError(
-                layouts.unravel(at, positions), layouts.unravel(second, positions)
+                layouts.unravel_index(at, positions), layouts.unravel_index(second, positions)
             )
     raise OutputError("indices changed during the run")
 
 
 def _find(
-    stored: StoredTuples, some: Tuples, low: int, size: int, bits: memoryview | None
+    stored: StoredTuples, some: TupleBlock, low: int, size: int, bits: memoryview | None
 ) -> tuple[int, int]:
     at, row = _kernels.find_duplicate(
-        stored.addressing, some.indices, some.first, some.number, low, size, bits
+        stored.addressing, some.indices, some.first, some.tuple_count, low, size, bits
     )
     if at == _kernels.OUT_OF_BOUNDS:
         raise OutputError("indices changed during the run")

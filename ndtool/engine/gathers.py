@@ -9,25 +9,25 @@ from collections.abc import Callable, Iterator
 from ndtool import _kernels
 from ndtool._kernels import PAGE, Indices, KernelOptions, WorkItem
 from ndtool.engine import columns, tuning
-from ndtool.engine.bind import Buffer, Operand, Panels, Runs, Units, bind_units
-from ndtool.machine.threads import team
+from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_units
+from ndtool.machine.threads import limit_threads
 
 ProgressCallback = Callable[[float], object]  # progress callback: takes the completed fraction
 
 
-def silent(completed: float) -> None:
+def ignore_progress(completed: float) -> None:
     """Ignore progress."""
 
 
-def complete_elements(itemsize: int, limit: int) -> int:
+def round_to_elements(itemsize: int, limit: int) -> int:
     """Round `limit` bytes down to complete elements, at least one."""
     return max(1, limit // itemsize) * itemsize
 
 
-def work_items(runs: Runs, limit: int) -> Iterator[WorkItem]:
+def work_items(runs: BoundSlices, limit: int) -> Iterator[WorkItem]:
     """Yield work items of about `limit` bytes of output, in row-major order."""
     step = max(1, limit // runs.width)
-    width = complete_elements(runs.itemsize, limit)
+    width = round_to_elements(runs.itemsize, limit)
     for first in range(0, runs.tuples, step):
         for column in range(0, runs.width, width):
             n = min(step, runs.tuples - first)
@@ -35,12 +35,12 @@ def work_items(runs: Runs, limit: int) -> Iterator[WorkItem]:
 
 
 def gather(
-    runs: Runs,
+    runs: BoundSlices,
     data: Operand,
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather all slices to out; return False if an index is out of bounds."""
     size = runs.tuples * runs.width
@@ -68,7 +68,7 @@ def fill(out: Buffer, filling: bytes | None) -> bool:
 
 
 def gather_item(
-    runs: Runs,
+    runs: BoundSlices,
     data: Operand,
     indices: Indices,
     item: WorkItem,
@@ -77,8 +77,8 @@ def gather_item(
     streamed: bool = False,
 ) -> bool:
     """Gather one work item to the start of out; return False if an index is out of bounds."""
-    work = item.tuples * (item.width + runs.entries * indices.itemsize)
-    options, addressing = KernelOptions(team(threads, work), streamed), runs.addressing
+    work = item.tuples * (item.width + runs.components * indices.itemsize)
+    options, addressing = KernelOptions(limit_threads(threads, work), streamed), runs.addressing
     buffer, origin, _ = data
     if runs.layout is None:
         return not _kernels.gather(addressing, buffer, origin, indices, item, out, options)
@@ -87,12 +87,12 @@ def gather_item(
     )
 
 
-def needs_all(runs: Runs, nbytes: int) -> bool:
+def reads_all_pages(runs: BoundSlices, nbytes: int) -> bool:
     """Whether a gather reads about every page of data, so that reading data in order is faster."""
     return runs.tuples * max(runs.width, PAGE) >= nbytes
 
 
-def will_need(runs: Runs, data: Operand, indices: Indices, item: WorkItem) -> None:
+def prefetch_pages(runs: BoundSlices, data: Operand, indices: Indices, item: WorkItem) -> None:
     """Prefetch (madvise) the pages of a mapped file that a work item reads."""
     if runs.layout is None:
         _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, item)
@@ -104,11 +104,11 @@ def gather_panels(
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
     units = bind_units(p)
-    threads = team(threads, units.grid.units * units.work)
+    threads = limit_threads(threads, units.grid.units * units.unit_bytes)
     return gather_units(bind_units(p, threads=threads), data, indices, out, threads, progress)
 
 
@@ -118,13 +118,13 @@ def gather_units(
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather units of panels; return False if an index is out of bounds."""
     total, grid = units.grid.units, units.grid
-    step = max(threads, tuning.WORK_ITEM // max(1, units.work))
-    threads = team(threads, total * units.work)
-    buffers = memoryview(bytearray(threads * units.scratch)) if units.packs else None
+    step = max(threads, tuning.WORK_ITEM // max(1, units.unit_bytes))
+    threads = limit_threads(threads, total * units.unit_bytes)
+    buffers = memoryview(bytearray(threads * units.scratch)) if units.is_packing_faster else None
     options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
     for first in range(0, total, step):
         stop = min(total, first + step)
@@ -142,11 +142,15 @@ def gather_columns(
     indices: Indices,
     out: Buffer,
     threads: int,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather panels in blocks of columns, each written to a mapped file in complete pages."""
-    buffer, done, pitch = columns.allocate(p, p.length, p.length, out), 0, p.columns * p.itemsize
-    for block in columns.blocks(p, p.length, out, p.length):
+    buffer, done, pitch = (
+        columns.allocate_buffer(p, p.length, p.length, out),
+        0,
+        p.columns * p.itemsize,
+    )
+    for block in columns.divide_into_blocks(p, p.length, out, p.length):
         panels = block.panels._replace(length=block.rows)
         units = bind_units(panels, (0, p.size, block.width))
         first = block.first_index + block.first * p.index_step
@@ -154,7 +158,7 @@ def gather_columns(
         to = buffer[: block.nbytes]
         if not gather_units(units, source, indices.since(first), to, threads):
             return False
-        columns.spread(block, to, out[first * p.itemsize :], pitch, threads)
+        columns.write_rows(block, to, out[first * p.itemsize :], pitch, threads)
         done += block.nbytes
         progress(done / len(out))
     return True

@@ -8,7 +8,7 @@ from ndtool.rules.plans import Shape
 Strides = tuple[int, ...]
 
 
-def contiguous(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
+def contiguous_strides(shape: Shape, itemsize: int, fortran: bool = False) -> Strides:
     """Return the strides of a contiguous array, in C or in Fortran order.
 
     >>> contiguous((2, 3), 4)
@@ -31,7 +31,7 @@ def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
     return True
 
 
-def merge(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
+def merge_axes(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
     """Merge adjacent axes that one stride can describe; drop axes of size 1.
 
     >>> merge((2, 3, 4), (48, 16, 4))
@@ -58,11 +58,11 @@ def is_scattered(shape: Shape, strides: Strides) -> bool:
     >>> is_scattered((100, 3), (4, 400))
     True
     """
-    _, steps = merge(shape, strides)
+    _, steps = merge_axes(shape, strides)
     return len(steps) > 1 and abs(steps[-1]) >= LINE
 
 
-def may_fold(shape: Shape, strides: Strides, itemsize: int) -> bool:
+def may_overlap(shape: Shape, strides: Strides, itemsize: int) -> bool:
     """Whether two elements may overlap in memory: False if each stride exceeds all inner extents.
 
     Slices and transposes of contiguous arrays give False; interleaved strides always give True.
@@ -80,7 +80,7 @@ def may_fold(shape: Shape, strides: Strides, itemsize: int) -> bool:
     return False
 
 
-def unravel(number: int, shape: Shape) -> tuple[int, ...]:
+def unravel_index(number: int, shape: Shape) -> tuple[int, ...]:
     """Return the coordinates of the element `number` in row-major order."""
     coordinates = []
     for size in reversed(shape):

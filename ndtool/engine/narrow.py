@@ -14,11 +14,11 @@ from ndtool import _kernels
 from ndtool._kernels import Addressing, Indices
 from ndtool.engine import check, layouts, tuning
 from ndtool.machine import scratch
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 
-class Checked(NamedTuple):
+class ValidatedPlan(NamedTuple):
     """A plan with validated indices; narrowing may merge the indexed axes of data into one."""
 
     plan: Plan
@@ -27,22 +27,22 @@ class Checked(NamedTuple):
 
 
 @contextmanager
-def checked(
-    plan: Plan, indices: Indices, negatives: bool, threads: int, flat: bool = True
-) -> Iterator[Checked]:
+def validate(
+    plan: Plan, indices: Indices, negatives: bool, threads: int, is_row_major: bool = True
+) -> Iterator[ValidatedPlan]:
     """Validate all indices; yield the plan and indices to execute, narrowed if that is faster.
 
     flat: whether data are in row-major order. Raises BoundsError for an index out of bounds.
     """
     itemsize = _row_index_bytes(plan, indices)
     lenient = indices.out_of_bounds != "error" or indices.skips
-    if lenient or not itemsize or (len(_sizes(plan)) > 1 and not flat):
+    if lenient or not itemsize or (len(_sizes(plan)) > 1 and not is_row_major):
         check.check(plan, indices, negatives, threads)
-        yield Checked(plan, indices, negatives)
+        yield ValidatedPlan(plan, indices, negatives)
         return
     sizes, tuples = _sizes(plan), prod(plan.positions)
-    addressing = Addressing(sizes, layouts.contiguous(sizes, 1), tuples, (), (), negatives)
-    buffer = scratch.take(tuples * itemsize)
+    addressing = Addressing(sizes, layouts.contiguous_strides(sizes, 1), tuples, (), (), negatives)
+    buffer = scratch.acquire(tuples * itemsize)
     rows_buffer = memoryview(buffer)
     pitch = len(sizes) * indices.itemsize
     step = max(1, tuning.WORK_ITEM // pitch)
@@ -50,12 +50,12 @@ def checked(
         n = min(step, tuples - first)
         to = rows_buffer[first * itemsize : (first + n) * itemsize]
         if _kernels.linearize_rows(
-            addressing, indices, first, n, to, itemsize, team(threads, n * pitch)
+            addressing, indices, first, n, to, itemsize, limit_threads(threads, n * pitch)
         ):
-            raise check.refusal(plan, indices, negatives)
+            raise check.locate_bounds_error(plan, indices, negatives)
     of_rows = Indices(rows_buffer, itemsize, itemsize == 2, False, below=prod(sizes))
-    yield Checked(_by_row(plan), of_rows, False)
-    scratch.give(buffer)
+    yield ValidatedPlan(_by_row(plan), of_rows, False)
+    scratch.release(buffer)
 
 
 def _row_index_bytes(plan: Plan, indices: Indices) -> int:

@@ -12,7 +12,7 @@ def _group(bits: int) -> Group:
     return (3, 4) if bits == 6 else (1, 8 // bits)
 
 
-def unpacked(blocks: Iterable[bytes], bits: int) -> Iterator[bytes]:
+def unpack_blocks(blocks: Iterable[bytes], bits: int) -> Iterator[bytes]:
     """Unpack elements to a byte each; the last bytes may be padding."""
     group, rest = _group(bits)[0], b""
     for block in blocks:

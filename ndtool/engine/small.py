@@ -4,28 +4,28 @@ from math import prod
 
 from ndtool._kernels import SmallCall, UpdateSpec
 from ndtool.engine import bind, check, dispatch, layouts, tuning
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.dtypes import NATIVE, Dtype
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, Plan
 
 
-def bind_small(
+def bind_small_call(
     plan: Plan,
     types: dict[str, Dtype],
     negatives: bool,
     handling: Handling,
     filling: bytes | None,
-    combining: Combining,
+    reduction_options: ReductionOptions,
 ) -> SmallCall | None:
     """Bind a plan for contiguous arrays; None if they need the general path.
 
     That is: an array is empty or needs a byte swap; updates must have no duplicates, or their
     counts are large; the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
     """
-    if combining.duplicates == "error":
+    if reduction_options.duplicates == "error":
         return None
-    reduction = combining.reduction
+    reduction = reduction_options.reduction
     dtype, index, new = types["data"], types["indices"], types.get("updates")
     inputs = plan.data, plan.indices, plan.output
     if (
@@ -38,8 +38,8 @@ def bind_small(
     swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]
     if swapped or (index.unit > 1 and index.order != NATIVE):
         return None
-    strides = layouts.contiguous(plan.data, dtype.itemsize)
-    runs = bind.bind_runs(plan, strides, dtype.itemsize, negatives)
+    strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
+    runs = bind.bind_slices(plan, strides, dtype.itemsize, negatives)
     grid, width = None, dtype.itemsize
     if runs is not None:
         addressing, tuples, width = runs.addressing, runs.tuples, runs.width
@@ -49,10 +49,10 @@ def bind_small(
         grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
     spec = None
     if new is not None:
-        each = combining.bytes_each(tuples, width)
+        each = reduction_options.count_itemsize(tuples, width)
         if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL_CALL:
             return None
-        counts = combining.counts(bytearray(), tuples, width)
+        counts = reduction_options.bind_counts(bytearray(), tuples, width)
         spec = UpdateSpec(b"", width, reduction, dtype.name, counts)
     indices = bind.bind_indices(b"", index, handling, filling)
     return SmallCall(addressing, grid, indices, spec, plan.output, tuples, width)

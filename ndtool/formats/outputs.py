@@ -72,7 +72,7 @@ def resolve(
     stored, at_once = _stored(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
         metadata = file_format.module.planned(target, metadata)
-        at_once = pool.MOST if target.url and file_format.is_folder else 1
+        at_once = pool.MAX_THREADS if target.url and file_format.is_folder else 1
     return Output(argument, metadata, stored, encoding, at_once, file_format, target)
 
 

@@ -334,8 +334,8 @@ def type_of(name: str, dtype: np.dtype[Any]) -> Dtype:
 def team_of(threads: int | None) -> int:
     """Return the number of threads for the argument `threads`; the default for None."""
     if threads is None:
-        return _threads.default()
-    return _threads.resolve(integer("threads", threads, UsageError))
+        return _threads.default_threads()
+    return _threads.resolve_threads(integer("threads", threads, UsageError))
 
 
 def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
@@ -353,7 +353,7 @@ def output_buffer(out: object, dtype: np.dtype[Any], shape: Shape) -> Array:
         )
     if not memory.flags.writeable:
         raise RuleError("out is read-only: it must be writeable")
-    if not memory.flags.c_contiguous and layouts.may_fold(shape, memory.strides, dtype.itemsize):
+    if not memory.flags.c_contiguous and layouts.may_overlap(shape, memory.strides, dtype.itemsize):
         raise RuleError("out overlaps itself: its elements must not share memory")
     return memory
 

@@ -58,7 +58,7 @@ def copy_normalized(array: Array, dtype: Dtype, order: str, buffer: Array, team:
     plain = opaque(array)
     np.copyto(buffer.view(plain.dtype).reshape(plain.shape), plain)
     if dtype.order != order and dtype.unit > 1:
-        copies.swap(buffer, dtype.unit)
+        copies.swap_bytes(buffer, dtype.unit)
 
 
 class _Memory:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ndtool._kernels import Indices, SmallCall
 from ndtool.engine import bind, check, copies, dispatch, distinct, gathers, narrow, small, tuning
-from ndtool.engine.counting import Combining
-from ndtool.engine.updates import Scatter
+from ndtool.engine.counting import ReductionOptions
+from ndtool.engine.updates import ScatterCall
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, RuleError, format_value
 from ndtool.inmemory import tensors
 from ndtool.inmemory.arguments import (
@@ -84,7 +84,7 @@ def bind_call(
         )
     element = filling.element(attributes.fill, types["data"])
     handling = inference.handling_of(attributes, row, types["indices"])
-    fills = bind.filling_for(plan, element) if handling.skips else None
+    fills = bind.repeat_fill_value(plan, element) if handling.skips else None
     return Bound(plan, types, row.negatives, handling, fills)
 
 
@@ -112,7 +112,15 @@ def execute(call: Call, data: object, indices: object, updates: object, out: Arr
         if new is None:
             result = _gathered(bound, source, index, buffer, team)
         else:
-            result = _scattered(bound, source, index, new, Combining.of(attributes), buffer, team)
+            result = _scattered(
+                bound,
+                source,
+                index,
+                new,
+                ReductionOptions.from_attributes(attributes),
+                buffer,
+                team,
+            )
     except BoundsError as error:
         name_exactly(error, indices)
         raise
@@ -139,7 +147,7 @@ def bind_small(call: Call, data: Array, indices: Array, updates: Array | None) -
         )  # fmt: skip
     except NdtoolError:
         return None
-    return small.bind_small(*bound, Combining.of(attributes))
+    return small.bind_small_call(*bound, ReductionOptions.from_attributes(attributes))
 
 
 def _show_trace(error: NdtoolError) -> None:
@@ -164,12 +172,12 @@ def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team
         done = _move(bound, data, index, target, team)
     else:  # the caller's array must be unchanged when an index is out of bounds: check first
         flat = data.flags.c_contiguous
-        with narrow.checked(plan, index, negatives, team, flat) as work:
+        with narrow.validate(plan, index, negatives, team, flat) as work:
             source = data.reshape(work.plan.data) if flat else data
             bound = bound._replace(plan=work.plan, negatives=work.negatives)
             done = not target.size or _move(bound, source, work.indices, target, team)
     if not done:
-        raise check.refusal(plan, index, negatives)
+        raise check.locate_bounds_error(plan, index, negatives)
     return _copied_out(target, out)
 
 
@@ -180,8 +188,10 @@ def _move(bound: Bound, data: Array, index: Indices, target: Array, team: int) -
     if not data.size:
         return gathers.fill(raw(target), bound.filling)
     source = operand(data)
-    chosen = dispatch.gathering(plan, dtype.itemsize, data.shape, source, target.nbytes, negatives)
-    if chosen.packs:
+    chosen = dispatch.choose_gather(
+        plan, dtype.itemsize, data.shape, source, target.nbytes, negatives
+    )
+    if chosen.packs_data:
         return _move(bound, _packed(data, dtype, team), index, target, team)
     return dispatch.gather(chosen, source, index, raw(target), team)
 
@@ -198,14 +208,14 @@ def _scattered(
     data: Array,
     indices: Array,
     updates: Array,
-    combining: Combining,
+    reduction_options: ReductionOptions,
     out: Array | None,
     team: int,
 ) -> Array:
     """Scatter into `out`, which may be data itself, or into a new array if it is None."""
     plan, types, negatives = bound[:3]
     dtype, index = types["data"], _bound_indices(bound, indices, team)
-    reduction = combining.reduction
+    reduction = reduction_options.reduction
     order = dispatch.arithmetic_order(dtype, reduction)
     plain = copies.is_normalized(data.shape, data.strides, dtype, order)
     target = out
@@ -213,16 +223,16 @@ def _scattered(
         target = np.empty(plan.output, data.dtype)
     if not updates.size or check.lacks_valid_indices(plan, bound.handling.mode):
         check.check(plan, index, negatives, team)
-    if combining.duplicates == "error":
+    if reduction_options.duplicates == "error":
         check.check(plan, index, negatives, team)
         distinct.check(plan, index, negatives)
     new = normalize(updates, types["updates"], order, reduction != "none", team)
-    work = Scatter(
-        plan, dtype, None, index, new, combining, raw(target), negatives, team,
-        guarded=target is out,
+    work = ScatterCall(
+        plan, dtype, None, index, new, reduction_options, raw(target), negatives, team,
+        validates_first=target is out,
     )  # fmt: skip
     if not dispatch.scatter(work, None if target is data else operand(data), data.shape):
-        raise check.refusal(plan, index, negatives)
+        raise check.locate_bounds_error(plan, index, negatives)
     return _copied_out(target, out)
 
 

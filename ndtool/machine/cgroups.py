@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 
 
-def lowest(controller: str, limit: Callable[[str], int | None], otherwise: int) -> int:
+def lowest_limit(controller: str, limit: Callable[[str], int | None], default: int) -> int:
     """Return the lowest limit from this process's group up to the root, at most `otherwise`.
 
     limit: returns the limit set in a group's directory, None if unlimited.
     """
     roots = {"": "/sys/fs/cgroup", controller: f"/sys/fs/cgroup/{controller}"}
-    limits = [otherwise]
+    limits = [default]
     try:
         with open("/proc/self/cgroup") as lines:
             for line in lines:
@@ -25,11 +25,11 @@ def lowest(controller: str, limit: Callable[[str], int | None], otherwise: int) 
 
 def _limits(mount: str, path: str, limit: Callable[[str], int | None]) -> list[int]:
     """Return the limits from a group up to the root."""
-    found = []
+    limits = []
     while True:
-        one = limit(mount + path)
-        if one is not None:
-            found.append(one)
+        value = limit(mount + path)
+        if value is not None:
+            limits.append(value)
         if path in ("", "/"):
-            return found
+            return limits
         path = os.path.dirname(path)

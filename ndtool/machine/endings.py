@@ -18,15 +18,15 @@ from contextlib import suppress
 from ndtool import _kernels
 from ndtool.errors import STOPS, OutputError, Status
 
-_DIES = -1  # as in _endings.pxd: the signal's default action instead of an exit status
-_settled = False  # whether the Python handler ignores signals
-_prepared: list[int] = []  # signals whose default action follows the removal of temporary files
+_DEFAULT_ACTION = -1  # as in _endings.pxd: the signal's default action instead of an exit status
+_is_published = False  # whether the Python handler ignores signals
+_handled: list[int] = []  # signals whose default action follows the removal of temporary files
 _cleanups: list[Callable[[], object]] = []
 _FAULTS = ("SIGABRT", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRAP")  # no Python code may run
 _HARMLESS = ("CHLD", "CONT", "INFO", "KILL", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
 
 
-def prepare(lost: bytes, fd: int, stopped: bytes) -> None:
+def install_handlers(lost: bytes, fd: int, stopped: bytes) -> None:
     """Install signal handlers that write a message and end the process.
 
     lost: the message for SIGBUS. fd: the standard stream for it. stopped: the message, on stderr,
@@ -39,17 +39,17 @@ def prepare(lost: bytes, fd: int, stopped: bytes) -> None:
         if number is not None:
             _kernels.end_on(number, status, stream, text)
     rest = {getattr(signal, name, 0) for name in (*words, *(f"SIG{name}" for name in _HARMLESS))}
-    _prepared[:] = signal.valid_signals() - rest
-    for number in _prepared:
-        _kernels.end_on(number, _DIES, 2, b"")
+    _handled[:] = signal.valid_signals() - rest
+    for number in _handled:
+        _kernels.end_on(number, _DEFAULT_ACTION, 2, b"")
 
 
-def is_program() -> bool:
+def is_command_line() -> bool:
     """Whether this process is the command line: `prepare` was called."""
-    return bool(_prepared)
+    return bool(_handled)
 
 
-def remember(folder: int, name: str) -> int:
+def register_file(folder: int, name: str) -> int:
     """Register a file in the directory `folder` for removal by the signal handlers.
 
     Returns a slot for `forget`. Raises OutputError if all slots are taken.
@@ -60,15 +60,15 @@ def remember(folder: int, name: str) -> int:
     return slot
 
 
-def forget(slot: int) -> None:
+def unregister_file(slot: int) -> None:
     """Unregister a file that was removed or has its final name."""
     _kernels.forget(slot)
 
 
-def settle(settled: bool = True) -> None:
+def set_published(settled: bool = True) -> None:
     """Ignore (True) or honor (False) signals that stop the run: outputs are being renamed."""
-    global _settled
-    _settled = settled
+    global _is_published
+    _is_published = settled
     _kernels.settle(settled)
 
 
@@ -80,7 +80,7 @@ def add_cleanup(cleanup: Callable[[], object]) -> None:
     the current kernel. A function may wait for other threads, but not for long, as they may wait
     for the main one. The process ends afterwards.
     """
-    if not _prepared:
+    if not _handled:
         return  # a library installs no signal handlers
     _cleanups.append(cleanup)
     if threading.current_thread() is threading.main_thread():
@@ -99,13 +99,13 @@ def _signals() -> list[int]:
     stops = [getattr(signal, name) for name in STOPS]
     ours = [number for number in stops if signal.getsignal(number) is not signal.SIG_IGN]
     faults = {getattr(signal, name, 0) for name in _FAULTS}
-    others = [number for number in _prepared if number not in faults]
+    others = [number for number in _handled if number not in faults]
     default = (signal.SIG_DFL, _clean_up)
     return ours + [number for number in others if signal.getsignal(number) in default]
 
 
 def _clean_up(number: int, _: object) -> None:
-    if _settled:
+    if _is_published:
         return
     for other in _signals():
         signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the cleanup

@@ -5,18 +5,18 @@ from functools import cache
 
 from ndtool.machine import cgroups
 
-RETURNED = 1 << 22  # bytes from which a freed buffer is returned to the system at once
-UNKNOWN = 1 << 30  # bytes assumed if the system reports none
+MIN_RETURNED = 1 << 22  # bytes from which a freed buffer is returned to the system at once
+ASSUMED_BYTES = 1 << 30  # bytes assumed if the system reports none
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
-def parse_size(word: str) -> int | None:
+def parse_size(text: str) -> int | None:
     """Return the bytes in a size such as 500MB, 2GiB or 4G (of 1024), None if it is none."""
-    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
         return None
-    number, unit, rest = found.groups()
-    thousands = unit and rest and rest.upper() == "B"
+    number, unit, suffix = match.groups()
+    thousands = unit and suffix and suffix.upper() == "B"
     powers = "KMGT".find(unit.upper()) + 1 if unit else 0
     nbytes: int = int(number) * (1000 if thousands else 1024) ** powers
     return nbytes
@@ -24,16 +24,16 @@ def parse_size(word: str) -> int | None:
 
 def available() -> int:
     """Return the bytes that are free or reclaimable, limited by the control groups."""
-    return cgroups.lowest("memory", _limit, _free())
+    return cgroups.lowest_limit("memory", _limit, _free())
 
 
-def holds(nbytes: int, limit: int | None = None) -> bool:
+def can_hold(nbytes: int, limit: int | None = None) -> bool:
     """Whether `nbytes` accessed at random fit in memory; limit: bytes, None for available()."""
     return nbytes <= (available() if limit is None else limit) // 4 * 3
 
 
 @cache
-def return_freed() -> None:
+def return_freed_memory() -> None:
     """Make the C library return large buffers to the system as soon as they are freed.
 
     glibc retains freed buffers of up to 32 MiB in each of several threads. Does nothing where
@@ -45,8 +45,8 @@ def return_freed() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return
-    mallopt(_MMAP_THRESHOLD, RETURNED)
-    mallopt(_TRIM_THRESHOLD, 2 * RETURNED)
+    mallopt(_MMAP_THRESHOLD, MIN_RETURNED)
+    mallopt(_TRIM_THRESHOLD, 2 * MIN_RETURNED)
 
 
 def _free() -> int:
@@ -57,7 +57,7 @@ def _free() -> int:
                     return int(line.split()[1]) << 10
     except (OSError, ValueError, IndexError):
         pass
-    return UNKNOWN
+    return ASSUMED_BYTES
 
 
 def _limit(folder: str) -> int | None:

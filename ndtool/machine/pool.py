@@ -7,7 +7,7 @@ from typing import TypeVar
 from ndtool import _kernels
 
 Item = TypeVar("Item")
-MOST = 8  # threads: more do not write faster, and each has a buffer
+MAX_THREADS = 8  # threads: more do not write faster, and each has a buffer
 
 
 def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int) -> None:
@@ -16,7 +16,7 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
     At the first exception, all threads stop after their current item, and it is raised.
     """
     lock, stop = Lock(), Event()
-    others: list[Thread] = []  # threads that work; each adds itself
+    workers: list[Thread] = []  # threads that work; each adds itself
     failures: list[BaseException] = []
 
     def loop() -> None:
@@ -31,27 +31,27 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
             failures.append(failure)
             stop.set()
 
-    def help_out() -> None:
+    def join_loop() -> None:
         with lock:
             if stop.is_set():
                 return
-            others.append(current_thread())
+            workers.append(current_thread())
         loop()
 
     try:
         if threads > 1:
-            start(help_out, min(threads, MOST) - 1)
+            start_threads(join_loop, min(threads, MAX_THREADS) - 1)
         loop()
     finally:
         with lock:
             stop.set()
-        for other in others:
-            other.join()
+        for worker in workers:
+            worker.join()
     if failures:
         raise failures[0]
 
 
-def start(target: Callable[[], object], count: int) -> None:
+def start_threads(target: Callable[[], object], count: int) -> None:
     """Start up to `count` threads, fewer if the system refuses more."""
     # another run may have tested that the system can start threads, and depend on it
     with _kernels.AdmissionLock():
@@ -69,13 +69,13 @@ class BufferPool:
         self._size = size
         self._free: list[memoryview] = []
 
-    def take(self) -> memoryview:
+    def acquire(self) -> memoryview:
         """Return a free buffer, allocated if none is left."""
         try:
             return self._free.pop()
         except IndexError:
             return memoryview(bytearray(self._size))
 
-    def give(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
         """Put a buffer back on the free list."""
         self._free.append(buffer)

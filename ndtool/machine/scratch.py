@@ -7,13 +7,13 @@ from ndtool.errors import ResourceError
 
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # or a forked child would share the memory
 # Scratch of the last call, for reuse: faulting in new pages costs more than the work on them.
-_spare: deque[mmap.mmap] = deque(maxlen=1)
+_cached: deque[mmap.mmap] = deque(maxlen=1)
 
 
-def take(size: int) -> mmap.mmap:
+def acquire(size: int) -> mmap.mmap:
     """Return at least `size` bytes of scratch memory; ResourceError if there is too little."""
     try:
-        buffer = _spare.pop()
+        buffer = _cached.pop()
         if len(buffer) >= size:
             return buffer
     except IndexError:
@@ -26,10 +26,10 @@ def take(size: int) -> mmap.mmap:
     return buffer
 
 
-def give(buffer: mmap.mmap) -> None:
+def release(buffer: mmap.mmap) -> None:
     """Cache scratch memory for the next call; the system may reclaim its pages."""
     advise(buffer, "MADV_FREE")
-    _spare.append(buffer)
+    _cached.append(buffer)
 
 
 def advise(buffer: mmap.mmap, advice: str) -> None:

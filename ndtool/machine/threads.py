@@ -6,32 +6,32 @@ from functools import cache
 from ndtool.errors import UsageError, format_value
 from ndtool.machine import cgroups
 
-MOST = 1024
-WORTH = 1 << 20  # bytes of work per thread: waking one takes 0.1 ms
+MAX_THREADS = 1024
+MIN_WORK = 1 << 20  # bytes of work per thread: waking one takes 0.1 ms
 
 
-def team(threads: int, work: int) -> int:
+def limit_threads(threads: int, work: int) -> int:
     """Return how many of `threads` to use for `work` bytes."""
-    return max(1, min(threads, work // WORTH))
+    return max(1, min(threads, work // MIN_WORK))
 
 
-def resolve(threads: int | None) -> int:
+def resolve_threads(threads: int | None) -> int:
     """Return `threads` if given, else `default()`.
 
     Raises UsageError if `threads` is not in 1..1024.
     """
     if threads is None:
-        return default()
-    if not 1 <= threads <= MOST:
-        raise UsageError(f"threads is {format_value(threads)}: it must be in 1..{MOST}")
+        return default_threads()
+    if not 1 <= threads <= MAX_THREADS:
+        raise UsageError(f"threads is {format_value(threads)}: it must be in 1..{MAX_THREADS}")
     return threads
 
 
 @cache
-def default() -> int:
+def default_threads() -> int:
     """Return OMP_NUM_THREADS if it is a valid number, else the processors of this process."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if first.isascii() and first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MOST:
+    if first.isascii() and first.isdecimal() and len(first) < 10 and 1 <= int(first) <= MAX_THREADS:
         return int(first)
     return _available()
 
@@ -41,12 +41,12 @@ def _available() -> int:
         processors = len(os.sched_getaffinity(0))
     except (OSError, AttributeError):  # the call is missing or not permitted
         processors = os.cpu_count() or 1
-    return min(processors, _quota(processors), MOST)
+    return min(processors, _quota(processors), MAX_THREADS)
 
 
-def _quota(otherwise: int) -> int:
+def _quota(default: int) -> int:
     """Return the CPU quota of this process's control groups, `otherwise` if unlimited."""
-    return cgroups.lowest("cpu", _processors, otherwise)
+    return cgroups.lowest_limit("cpu", _processors, default)
 
 
 def _processors(folder: str) -> int | None:

@@ -45,7 +45,7 @@ class NewFolder:
         self._parent, self._name = os.path.split(self._real)
         self._temporary, self._lock, self._is_published = "", -1, False
         self.gate = Gate(path)
-        endings.settle(False)
+        endings.set_published(False)
         endings.add_cleanup(self.drop)
         try:
             if abandoned:

@@ -29,7 +29,7 @@ class NewObjects(RemoteFolder):
         self._pending: set[asyncio.Future[None]] = set()
         self._shared = False
         self._closed = False
-        endings.settle(False)
+        endings.set_published(False)
         self._path, self._claim = path, Claim(url, path)
         endings.add_cleanup(self.drop)
 

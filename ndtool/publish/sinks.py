@@ -149,7 +149,7 @@ def convert_stored(fd: int, name: str, start: int, stop: int, dtype: Dtype) -> N
         if len(block) < min(CHUNK, stop - offset):
             raise OutputError(f"{printable(name)}: the file became shorter")
         if swaps:
-            copies.swap(memoryview(block), dtype.unit)
+            copies.swap_bytes(memoryview(block), dtype.unit)
             write_at(fd, offset, block)
         else:
             packed = packing.pack(bytes(block), dtype.bits)

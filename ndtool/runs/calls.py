@@ -45,7 +45,7 @@ class OpenCall:
         reported: Inference | None = None,
     ) -> None:
         self.request, self.started = request, time.perf_counter()
-        self.threads = threads.resolve(request.threads)
+        self.threads = threads.resolve_threads(request.threads)
         self.spills = request.spill_locations
         self.spill = self.spills[0] if self.spills else None
         self.from_caller = frozenset(open_sources or ())

@@ -10,7 +10,7 @@ from ndtool.arrays.sink import Sink, deliver
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout, Source
 from ndtool.engine import copies, layouts
 from ndtool.engine.bind import Operand
-from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import DtypeError, OutputError, argument_name
 from ndtool.formats import locators, outputs
 from ndtool.formats.outputs import Output
@@ -70,7 +70,7 @@ class Conversion:
     def warnings(self) -> list[str]:
         return [self.source.warning] if self.source.warning else []
 
-    def run(self, progress: ProgressCallback = silent) -> tuple[str, ...] | None:
+    def run(self, progress: ProgressCallback = ignore_progress) -> tuple[str, ...] | None:
         """Write the complete output and publish it; return the preserved members of its file."""
         sink: Sink = outputs.create(self.output)
         try:
@@ -114,7 +114,9 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     metadata = origin.metadata
     origin.progress = progress
     byte_range = source.whole(origin)
-    strides = layouts.contiguous(metadata.shape, metadata.dtype.itemsize, metadata.order == "F")
+    strides = layouts.contiguous_strides(
+        metadata.shape, metadata.dtype.itemsize, metadata.order == "F"
+    )
     if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
         data = Operand(byte_range.buffer, 0, strides)
         with direct.whole_output(output, progress=progress) as (buffer, _):
@@ -124,7 +126,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
                 metadata.dtype,
                 metadata.dtype.order,
                 buffer,
-                threads.resolve(None),
+                threads.resolve_threads(None),
                 progress,
             )
         return

@@ -9,14 +9,14 @@ from ndtool._kernels import MADVISE_BYTES, WorkItem
 from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink, deliver
 from ndtool.engine import dispatch, gathers, layouts, tuning
-from ndtool.engine.bind import Operand, Runs
-from ndtool.engine.copies import Write
-from ndtool.engine.counting import Combining
-from ndtool.engine.dispatch import Gathering
+from ndtool.engine.bind import BoundSlices, Operand
+from ndtool.engine.copies import WriteAt
+from ndtool.engine.counting import ReductionOptions
+from ndtool.engine.dispatch import GatherKernel
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import memory
 from ndtool.machine.pool import BufferPool, run_all
-from ndtool.machine.threads import team
+from ndtool.machine.threads import limit_threads
 from ndtool.runs import operands
 from ndtool.runs.operands import Loaded, Validated
 from ndtool.storage.local import ByteRange
@@ -30,7 +30,7 @@ def whole_output(
     threads: int = 1,
     progress: ProgressCallback | None = None,
     directory: str | None = None,
-) -> Iterator[tuple[memoryview, Write | None]]:
+) -> Iterator[tuple[memoryview, WriteAt | None]]:
     """Yield a writable buffer of the complete output, and a write function if that is faster.
 
     The buffer is the sink's map if it has one, else a temporary that is written at the end.
@@ -67,14 +67,14 @@ def gather(
             )
         return
 
-    def choose() -> Gathering:
+    def choose() -> GatherKernel:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
-        return dispatch.gathering(
+        return dispatch.choose_gather(
             inference.plan, item, shape, data, nbytes, inference.row.negatives
         )
 
     kernel, byte_range = choose(), loaded.byte_range
-    if kernel.packs and loaded.constant is None:
+    if kernel.packs_data and loaded.constant is None:
         byte_range, data = _packed(loaded)
         kernel = choose()
     if kernel.slices is not None and sink.metadata.grid == sink.metadata.shape:
@@ -94,12 +94,12 @@ def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
     packed = data.normalized(dtype.order, False)
-    return ByteRange(packed), Operand(packed, 0, layouts.contiguous(shape, dtype.itemsize))
+    return ByteRange(packed), Operand(packed, 0, layouts.contiguous_strides(shape, dtype.itemsize))
 
 
 def _gather_items(
     validated: Validated,
-    runs: Runs,
+    runs: BoundSlices,
     byte_range: ByteRange,
     data: Operand,
     sink: Sink,
@@ -108,19 +108,19 @@ def _gather_items(
     """Gather in work items, each written when complete."""
     inference, indices = validated.call.inference, validated.bound
     nbytes, threads = inference.nbytes, validated.call.threads
-    workers = 1 if sink.streamed else team(threads, nbytes)
+    workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
     prefetches = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
-    releases = limit is not None and not memory.holds(len(byte_range.buffer), limit)
+    releases = limit is not None and not memory.can_hold(len(byte_range.buffer), limit)
     if limit is not None and releases:  # a page for each tuple may be in memory at a time
         tuples = max(1, limit // 4 // workers // (PAGE + runs.width))
         item_bytes = min(item_bytes, tuples * runs.width)
 
     def gather_item(item: WorkItem) -> None:
         if prefetches:
-            gathers.will_need(runs, data, indices, item)
-        buffer = buffers.take()
+            gathers.prefetch_pages(runs, data, indices, item)
+        buffer = buffers.acquire()
         rows = buffer[: item.tuples * item.width]
         if not gathers.gather_item(runs, data, indices, item, rows, team_size):
             raise operands.changed(inference)
@@ -128,19 +128,19 @@ def _gather_items(
             byte_range.advise("dontneed")
         written = item.byte_range(runs.width)
         sink.write(written.start, rows)
-        buffers.give(buffer)
+        buffers.release(buffer)
         progress(written.stop / nbytes)
 
     buffers = BufferPool(min(nbytes, max(item_bytes, runs.itemsize)))
     run_all(gather_item, gathers.work_items(runs, item_bytes), workers)
 
 
-def _read_ahead(data: ByteRange, runs: Runs, gathered: int) -> bool:
+def _read_ahead(data: ByteRange, runs: BoundSlices, gathered: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
-    if is_cold and gathers.needs_all(runs, size):
-        if not memory.holds(size):  # such a plan is direct only if its tuples are in order
+    if is_cold and gathers.reads_all_pages(runs, size):
+        if not memory.can_hold(size):  # such a plan is direct only if its tuples are in order
             return False
         _prefetch_all(data)
         is_cold = False
@@ -159,11 +159,11 @@ def scatter(
     validated: Validated, sink: Sink, progress: ProgressCallback, dry: bool = False
 ) -> Generator[str]:
     """Scatter into a sink: data with the updates applied; yield as `gather` does."""
-    from ndtool.engine.updates import Scatter
+    from ndtool.engine.updates import ScatterCall
 
     call, inference = validated.call, validated.call.inference
     dtype, reduction = inference.dtype, inference.attributes.reduction
-    combining = Combining.of(inference.attributes)
+    reduction_options = ReductionOptions.from_attributes(inference.attributes)
     order = dispatch.arithmetic_order(dtype, reduction)
     updates = operands.load(call, "updates", dry=dry).normalized(order, reduction != "none")
     origin = call.sources["data"]
@@ -174,8 +174,8 @@ def scatter(
         yield ""
         if isinstance(origin, Constant):
             origin.fill(out)
-        work = Scatter(
-            inference.plan, dtype, None, validated.bound, updates, combining, out,
+        work = ScatterCall(
+            inference.plan, dtype, None, validated.bound, updates, reduction_options, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):

@@ -39,7 +39,7 @@ class Loaded(NamedTuple):
         if self.constant is not None:
             return self.constant
         _, dtype, shape = self.info
-        strides = layouts.contiguous(shape, dtype.itemsize, self.fortran)
+        strides = layouts.contiguous_strides(shape, dtype.itemsize, self.fortran)
         return Operand(self.byte_range.buffer, 0, strides)
 
     def normalized(self, order: str, aligned: bool) -> memoryview:
@@ -130,7 +130,7 @@ def validate(call: OpenCall) -> Validated:
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
     inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
-    error = check.found(plan, inputs, call.inference.row.negatives, call.threads)
+    error = check.find_bounds_error(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
         inference.name_inputs(error, call.inference.inputs)
         if check.is_error(plan, mode) or not isinstance(error, BoundsError):
@@ -147,7 +147,7 @@ def validate(call: OpenCall) -> Validated:
 
 def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices and their handling for kernels."""
-    filling = bind.filling_for(inferred.plan, inferred.filling) if handling.skips else None
+    filling = bind.repeat_fill_value(inferred.plan, inferred.filling) if handling.skips else None
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 

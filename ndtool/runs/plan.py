@@ -124,7 +124,7 @@ def _counts(call: OpenCall) -> int:
     from ndtool.runs.external.rows import rows_of
 
     rows = rows_of(call.inference)
-    bits = distinct.bits_for(call.inference.plan) if call.inference.requires_distinct else 0
+    bits = distinct.bitmap_bytes(call.inference.plan) if call.inference.requires_distinct else 0
     return rows.height * rows.count_bytes + bits
 
 
@@ -185,7 +185,7 @@ def _partition_chunked(
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
-    fits, budget = memory.holds(working_set, allowed), min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
+    fits, budget = memory.can_hold(working_set, allowed), min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
     reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
     if fits:
         budget = min(budget, tuning.UNUSED_CHUNKS)
@@ -276,7 +276,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
     size += _counts(call)
-    if memory.holds(size, allowed):
+    if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
     from ndtool.runs.external import choice
     from ndtool.runs.external.partitioning import partitioning_for
@@ -291,7 +291,7 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
         return partitioning.within(allowed)
 
     partitioning = choice.chosen(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
-    is_sparse = memory.holds(rows.tuples * (PAGE + rows.width), allowed)
+    is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
         minimum = choice.least(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
@@ -301,18 +301,18 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     local_fraction, span = access.sample_locality(call, rows)
     scattered = rows.tuples * (1 - local_fraction)
     random_reads = scattered * max(1 - allowed / size, 0.25)
-    if memory.holds(span, allowed):
+    if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
     read_cost, sweep = tuning.RANDOM_READ_COST, choice.cost(partitioning)
     if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached(1, unknown=0.0) if limit is None else 1.0
         touched = min(int(scattered * (PAGE + rows.width)), span)
-        if memory.holds(int(touched * uncached), allowed):
+        if memory.can_hold(int(touched * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)
             read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
     direct = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
     reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
-    if limit is not None and not (is_sparse or is_bounded(call) or memory.holds(span, allowed)):
+    if limit is not None and not (is_sparse or is_bounded(call) or memory.can_hold(span, allowed)):
         return partitioning, f"direct access would take more memory than {allowed}"
     return (partitioning if sweep < direct else None), reason
 
@@ -337,8 +337,8 @@ def _require_parts(call: OpenCall, data: Flat, allowed: int) -> None:
 
     rows, metadata = rows_of(call.inference), data.metadata
     pages = rows.tuples * (rows.width // metadata.dtype.itemsize if metadata.order == "F" else 1)
-    if memory.holds(metadata.nbytes, allowed) or (
-        not call.inference.scatters and memory.holds(pages * PAGE, allowed)
+    if memory.can_hold(metadata.nbytes, allowed) or (
+        not call.inference.scatters and memory.can_hold(pages * PAGE, allowed)
     ):
         return
     what = "is in Fortran order" if metadata.order == "F" else "is remote"

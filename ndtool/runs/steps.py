@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import Flat
-from ndtool.engine.gathers import ProgressCallback, silent
+from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import BoundsError, DuplicatesError
 from ndtool.formats import outputs
 from ndtool.formats.outputs import Output
@@ -163,7 +163,7 @@ def rehearse(run: Prepared) -> Outcome:
         if run.output is not None:
             sink = outputs.create(run.output, dry=True)
             if call.inference.nbytes:
-                with closing(run.execution(sink, silent, reports.append, True)) as phases:
+                with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)
     finally:
         if sink is not None:
@@ -180,7 +180,7 @@ def rehearse(run: Prepared) -> Outcome:
 
 def execute(
     run: Prepared,
-    progress: ProgressCallback = silent,
+    progress: ProgressCallback = ignore_progress,
     companions: Sequence[Sink] = (),
     phase: Callable[[str], object] = do_nothing,
     sink: Sink | None = None,
@@ -213,7 +213,7 @@ def unwritten(run: Prepared) -> Outcome:
     return _outcome(run, None, [])
 
 
-def run(call: OpenCall, progress: ProgressCallback = silent) -> Outcome:
+def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome:
     """Run a call from beginning to end."""
     with prepared(call, resolved(call)) as run:
         return execute(run, progress)

@@ -72,7 +72,7 @@ class Gathered:
         coordinates = grid.blocks_along(self._plan.data, step)
         row_count = len(self._row_shape)
         if self._marks is None or self._step != step:
-            strides = layouts.contiguous(coordinates[:row_count], 1)
+            strides = layouts.contiguous_strides(coordinates[:row_count], 1)
             self._marks = self._marked(step[:row_count], strides, 1, prod(coordinates[:row_count]))
             self._step = step
         each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
@@ -92,7 +92,7 @@ class Gathered:
             return
         row_count = prod(self._row_shape)
         granule = max(1, GRANULE // unit)
-        strides = layouts.contiguous(self._row_shape, 1, fortran)
+        strides = layouts.contiguous_strides(self._row_shape, 1, fortran)
         ones = (1,) * len(self._row_shape)
         marks = self._marked(ones, strides, granule, -(-row_count // granule))
         first = stop = 0
@@ -127,7 +127,7 @@ class Gathered:
 
         k, tuples = len(self._axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
-        pitches = layouts.contiguous(self._positions, 1)
+        pitches = layouts.contiguous_strides(self._positions, 1)
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
             numbers = np.arange(first, min(first + step, tuples))

@@ -27,7 +27,7 @@ class RemoteFolder:
     """
 
     size = 0
-    at_once = pool.MOST
+    at_once = pool.MAX_THREADS
 
     def __init__(self, url: str, pending: dict[str, bytes] | None = None) -> None:
         self.url, self.path = url, redacted(url)

@@ -71,7 +71,7 @@ class Upload:
 
     def publish(self) -> None:
         """Publish the object; OutputError if the current one may not be replaced."""
-        endings.settle(False)  # sending may take long, and the object is visible only afterwards
+        endings.set_published(False)  # sending may take long; the object is visible afterwards
         if self._compares or not self._clobber:
             self._require_same(existing(self._writer.url, required=self._old is not None))
         etag = self._old.etag if self._old else None
@@ -84,7 +84,7 @@ class Upload:
             self._wait(self._writer.commit(self.descriptor, condition))
         except FileExistsError:
             raise self._refusal() from None
-        endings.settle()
+        endings.set_published()
 
     def _refusal(self) -> OutputError:
         if self._compares:

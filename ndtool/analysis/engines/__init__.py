@@ -201,7 +201,9 @@ class EngineCall:
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
         most_threads = (
-            max(2, threads.default()) if self._settings.threads is None else self._settings.threads
+            max(2, threads.default_threads())
+            if self._settings.threads is None
+            else self._settings.threads
         )
         cases: list[tuple[str, int | None]] = []
         for name in names:

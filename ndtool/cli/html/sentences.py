@@ -12,7 +12,7 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import FEW
 from ndtool.analysis.values import short_text
 from ndtool.cli.answers import Names
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
@@ -29,8 +29,8 @@ class Sentences:
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
         self._names, self._drawing = Names(call), drawing
         self._scatters = call.inference.scatters
-        self._combining = Combining.of(call.inference.attributes)
-        self._reduction = self._combining.reduction
+        self._reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
+        self._reduction = self._reduction_options.reduction
         plan = call.inference.plan
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
@@ -63,7 +63,7 @@ class Sentences:
 
     def _signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element: the first may be copied."""
-        first, later = self._combining.signs
+        first, later = self._reduction_options.operator_signs
         return chain([first], repeat(later))
 
     def _output(self, at: Position) -> str:
@@ -74,7 +74,7 @@ class Sentences:
         count = self._drawing.updates[at]
         if not changes:
             return f"{element} from {name_of('data', at)}, which no index selects"
-        if self._combining.duplicates == "first":
+        if self._reduction_options.duplicates == "first":
             ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
             first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
             return f"{element} from {first}, which overwrites {current}{ignored}"
@@ -95,7 +95,7 @@ class Sentences:
         changes = self._links["output", at][1:]
         if not changes:
             return f"{element} is unchanged in {name_of('output', at)}"
-        if self._combining.copies_first:
+        if self._reduction_options.copies_first_update:
             return f"{element} is replaced by {name_of('updates', changes[0].updates or ())}"
         if self._reduction == "none":
             return f"{element} is overwritten by {name_of('updates', changes[-1].updates or ())}"
@@ -139,7 +139,7 @@ class Sentences:
             return f"{element} is for {name_of('data', link.data or ())}, {by}"
         suffix = self._gives(link)
         of_element = self._links["output", link.output]
-        if self._combining.duplicates == "first":
+        if self._reduction_options.duplicates == "first":
             suffix = (
                 "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
             )

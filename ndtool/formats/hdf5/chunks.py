@@ -55,7 +55,7 @@ class ChunkTable:
         along = grid.blocks_along(metadata.shape, metadata.grid)
         coordinates, rest = np.divmod(table[:, :rank], np.array(metadata.grid, np.uint64))
         valid = (coordinates < np.array(along, np.uint64)).all(1) & ~rest.any(1)
-        steps = np.array(layouts.contiguous(along, 1), np.uint64)
+        steps = np.array(layouts.contiguous_strides(along, 1), np.uint64)
         numbers = (coordinates[valid] * steps).sum(1, dtype=np.uint64)
         self._numbers, first = np.unique(numbers, return_index=True)
         self._chunks = table[valid][first, rank:]
@@ -97,7 +97,7 @@ class ChunkedSource(StoredSource):
     ) -> None:
         self.name, self.metadata, self.warning = name, metadata, warning
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
-        self.at_once = pool.MOST if hasattr(storage, "download") else 1
+        self.at_once = pool.MAX_THREADS if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
         self._nbytes = prod(metadata.grid) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None

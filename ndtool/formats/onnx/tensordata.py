@@ -179,7 +179,7 @@ def _decoded(tensor: Tensor, encoded: Iterator[bytes], label: str) -> ByteRange:
     if has_varints:
         encoded = _converted(tensor, _numbers(encoded, label), label)
     if tensor.element.bits in ((2, 4) if has_varints else (2, 4, 6)):
-        encoded = packing.unpacked(encoded, tensor.element.bits)
+        encoded = packing.unpack_blocks(encoded, tensor.element.bits)
     return joined(encoded, tensor.nbytes, label)
 
 

@@ -65,7 +65,7 @@ def opened(storage: File, name: str, header: Header, tensor: Tensor, path: str) 
     if tensor.bits % 8:
         from ndtool.engine import packing
 
-        elements = packing.unpacked(blocks_of(byte_range.all()), tensor.bits)
+        elements = packing.unpack_blocks(blocks_of(byte_range.all()), tensor.bits)
         byte_range = joined(elements, metadata.nbytes, label)
     return Flat(name, metadata, byte_range, storage)
 

@@ -58,8 +58,8 @@ def library() -> Any:
             f"zarr is of version {zarr.__version__}: expected 3 or later",
             hint="pip install --upgrade 'ndtool[zarr]'",
         )
-    if endings.is_program():
-        memory.return_freed()  # the buffers of chunks, which threads of the package allocate
+    if endings.is_command_line():
+        memory.return_freed_memory()  # the buffers of chunks, which threads of the package allocate
     return zarr
 
 

@@ -37,7 +37,7 @@ class Chunks:
         """Return the writer of an array that another process created."""
         storage, put = location.reopen(shared)
         array = zarr.array_of(storage.read, shared.name, shared.within)
-        at_once = 1 if shared.lock is None else pool.MOST  # remote writes have latency
+        at_once = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
         return cls(shared.name, shared.metadata, array, put, at_once)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:

@@ -33,7 +33,7 @@ class Threads:
     def completed(self) -> Iterator[tuple[Task, Any]]:
         with self._changed:
             missing = min(self.slots, len(self._waiting)) - 1 - self._helping
-        pool.start(self._help, missing)
+        pool.start_threads(self._help, missing)
         while True:
             with self._changed:
                 while self._running and not (self._waiting or self._outcomes):

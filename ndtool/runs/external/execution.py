@@ -21,7 +21,7 @@ from ndtool.arrays.constant import Constant
 from ndtool.arrays.sink import Sink
 from ndtool.arrays.source import ArrayMetadata, Flat
 from ndtool.engine import distinct
-from ndtool.engine.distinct import Tuples
+from ndtool.engine.distinct import TupleBlock
 from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
@@ -85,23 +85,24 @@ def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) ->
     blocks = [
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     ]
-    with Threads(min(partitioning.workers, pool.MOST)) as threads:  # a cluster may have more slots
+    limit = pool.MAX_THREADS  # a cluster may have more slots
+    with Threads(min(partitioning.workers, limit)) as threads:
         call_task = partial(do, work)
         checks = (Task(call_task, "check", block) for block in blocks)
         policy.complete(threads, checks, outside.add)
     outside.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
-        distinct.search(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
+        distinct.check_blocks(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
 
 
-def _stored_blocks(work: Work) -> Iterator[Tuples]:
+def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
     """Yield all index tuples by blocks; tuples that batches share once."""
     for block in range(work.partitioning.blocks):
         first, stop = work.partitioning.first_occurrences(block)
         if first < stop:
             with work.arena() as allocate:
-                yield Tuples(first, stop - first, work.first_occurrences(block, allocate))
+                yield TupleBlock(first, stop - first, work.first_occurrences(block, allocate))
 
 
 def arrays(

@@ -186,7 +186,7 @@ class Outside:
         if not self._count:  # repeated tuples differ between batches
             raise OutputError("indices changed during the run")
         plan, negatives = self._inference.plan, self._inference.row.negatives
-        error = indices.bounds_error(plan, self._first[1][:3], self._count, negatives)
+        error = indices.make_bounds_error(plan, self._first[1][:3], self._count, negatives)
         if indices.is_error(plan, self._inference.attributes.out_of_bounds):
             raise error
         report(error)

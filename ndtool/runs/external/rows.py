@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Shape
 from ndtool.rules.reductions import identity
@@ -61,10 +61,13 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
         over = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(plan.tuples, entry, over, width, drops, plan.per_batch, plan.repeats)
-    combining, dtype = Combining.of(inference.attributes), inference.dtype
-    neutral = identity(dtype, combining.reduction) if inference.scatters else b""
+    reduction_options, dtype = (
+        ReductionOptions.from_attributes(inference.attributes),
+        inference.dtype,
+    )
+    neutral = identity(dtype, reduction_options.reduction) if inference.scatters else b""
     return rows._replace(
         over=(rows.height,) if flat else rows.over,
-        count_bytes=combining.bytes_each(rows.tuples, rows.width),
-        combines=bool(neutral) and dtype.kind in "iu" and not combining.is_counted,
+        count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),
+        combines=bool(neutral) and dtype.kind in "iu" and not reduction_options.is_counted,
     )

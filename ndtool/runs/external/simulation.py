@@ -13,7 +13,7 @@ from typing import Any
 
 from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.sink import Sink
-from ndtool.engine.gathers import silent
+from ndtool.engine.gathers import ignore_progress
 from ndtool.runs.calls import Inputs, OpenCall
 from ndtool.runs.executors import Executor
 from ndtool.runs.executors.simulator import Meter, Step
@@ -61,7 +61,9 @@ def run(
             meter.add(Step("computing", seconds=tuples / machine.sorted))
             return done
 
-        for _ in phases.run(call.inference, partitioning, store, executor, do, silent, report):
+        for _ in phases.run(
+            call.inference, partitioning, store, executor, do, ignore_progress, report
+        ):
             pass
 
 

@@ -146,7 +146,7 @@ class ObjectStore:
     A segment is divided into objects, so that neither memory nor a disk need hold it.
     """
 
-    at_once = pool.MOST
+    at_once = pool.MAX_THREADS
     prefetches = False
 
     def __init__(self, url: str) -> None:

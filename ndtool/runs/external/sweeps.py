@@ -160,18 +160,18 @@ def _update(work: Work, group: Group) -> None:
         work.arrays.data.read(box, buffer)
         swaps = bool(group.tuples) and work.swaps_data
         if swaps:
-            copies.swap(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.unit)
         counts = None
-        if group.tuples and work.combining.is_counted:
+        if group.tuples and work.reduction_options.is_counted:
             zeros = memoryview(bytearray(height * partitioning.rows.count_bytes))
-            counts = work.combining.counts(zeros, partitioning.rows.tuples, width)
+            counts = work.reduction_options.bind_counts(zeros, partitioning.rows.tuples, width)
         if partitioning.is_combined(group.tuples):
             _apply_combined(work, group, buffer)
         elif group.tuples:
             _apply(work, group, 0, group.tuples, buffer, counts)
-        work.combining.divide(counts, buffer, width, dtype, 1)
+        work.reduction_options.divide_sums(counts, buffer, width, dtype, 1)
         if swaps:
-            copies.swap(buffer, dtype.unit)
+            copies.swap_bytes(buffer, dtype.unit)
         assert work.arrays.output is not None
         work.arrays.output.write(box, buffer)
 

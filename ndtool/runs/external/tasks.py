@@ -106,7 +106,7 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                 assert work.arrays.updates is not None
                 read_range(work.arrays.updates, first, updates)
                 if work.swaps_updates:
-                    copies.swap(updates, work.inference.dtype.unit)
+                    copies.swap_bytes(updates, work.inference.dtype.unit)
         start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
         segment = spills.create(spill.Segment(phase("split", depth), number, start))
         _permute(ids, starts[:-1], local, permuted, n, back=False)

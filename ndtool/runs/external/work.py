@@ -11,7 +11,7 @@ from ndtool._kernels import LINE, Indices
 from ndtool.arrays.boxes import FlatReader, Reader, Writer, read_range, read_shared
 from ndtool.engine import bind
 from ndtool.engine.check import is_error
-from ndtool.engine.counting import Combining
+from ndtool.engine.counting import ReductionOptions
 from ndtool.machine import pool
 from ndtool.rules.dtypes import NATIVE
 from ndtool.rules.inference import Inference
@@ -47,8 +47,8 @@ class Work:
         self.plan = plan.unrolled if isinstance(plan, NdPlan) else plan
         self.rows = bind.bind_rows(self.plan, inference.row.negatives)
         self.filling = inference.filling * (partitioning.rows.width // dtype.itemsize)  # a row
-        self.combining = Combining.of(inference.attributes)
-        self.reduction = self.combining.reduction
+        self.reduction_options = ReductionOptions.from_attributes(inference.attributes)
+        self.reduction = self.reduction_options.reduction
         order = dtype.order if self.reduction == "none" else NATIVE
         # Whether arithmetic needs a byte swap of data, and of updates.
         self.swaps_data = dtype.unit > 1 and dtype.order != order
@@ -97,14 +97,14 @@ class Work:
     @contextmanager
     def partition_buffer(self) -> Iterator[memoryview]:
         """Yield a buffer for a partition of data."""
-        buffer = self._partition_buffers.take()
+        buffer = self._partition_buffers.acquire()
         yield buffer
-        self._partition_buffers.give(buffer)
+        self._partition_buffers.release(buffer)
 
     @contextmanager
     def arena(self) -> Iterator[Allocate]:
         """Yield an allocator of scratch, aligned to cache lines."""
-        buffer, at = self._scratch.take(), 0
+        buffer, at = self._scratch.acquire(), 0
 
         def allocate(nbytes: int) -> memoryview:
             nonlocal at
@@ -113,4 +113,4 @@ class Work:
             return buffer[start : start + nbytes]
 
         yield allocate
-        self._scratch.give(buffer)
+        self._scratch.release(buffer)
