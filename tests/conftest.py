@@ -129,4 +129,4 @@ def s3(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
         else:
             monkeypatch.setenv(name, value)
     yield s3_server
-    s3_server.empty()
+    s3_server.clear()

@@ -592,7 +592,7 @@ def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
         sink.shared()
     sink.abort()
     assert s3.keys() == ["x.zarr/c/0/0"]
-    s3.empty()
+    s3.clear()
     sink = create_sink(f"{BUCKET_URL}/x.zarr")
     assert sink.shared() is not None
     s3.put("x.zarr/zarr.json", b"another's")

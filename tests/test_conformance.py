@@ -237,24 +237,24 @@ MAKERS = {
         safetensors_with_header(
             '{"a":{"dtype":"F64","shape":[1099511627776],"data_offsets":[0,8796093022208]}}'
         ),
-        holds=is_tensor,
+        supports=is_tensor,
     ),
-    "pb": Maker(tensor, HUGE_TENSOR, holds=is_onnx),
-    "onnx": Maker(lambda a: model(tensor(a)), model(HUGE_TENSOR), holds=is_onnx),
+    "pb": Maker(tensor, HUGE_TENSOR, supports=is_onnx),
+    "onnx": Maker(lambda a: model(tensor(a)), model(HUGE_TENSOR), supports=is_onnx),
     "hdf5": Maker(
-        hdf5_file, huge_hdf5_file(chunks=(1 << 39,)), holds=is_hdf5, stride=31, is_foreign=True
+        hdf5_file, huge_hdf5_file(chunks=(1 << 39,)), supports=is_hdf5, stride=31, is_foreign=True
     ),
     "hdf5 in chunks": Maker(
         lambda a: chunked_hdf5_file(a, compression="gzip", shuffle=True),
         huge_hdf5_file(chunks=(1 << 39,)),
-        holds=is_chunked,
+        supports=is_chunked,
         stride=31,
         is_foreign=True,
     ),
     "hdf5 of lzf": Maker(
         lambda a: chunked_hdf5_file(a, compression="lzf", fletcher32=True),
         huge_hdf5_file(chunks=(1 << 39,)),
-        holds=is_chunked,
+        supports=is_chunked,
         stride=31,
         is_foreign=True,
     ),
@@ -263,17 +263,17 @@ MAKERS = {
             "parquet": Maker(
                 lambda a: column_file(a, "parquet"),
                 b"PAR1" + 32 * b"\xff" + b"PAR1",
-                holds=is_column,
+                supports=is_column,
             ),
             "arrow": Maker(
                 lambda a: column_file(a, "arrow"),
                 b"ARROW1" + 32 * b"\xff" + b"ARROW1",
-                holds=is_column,
+                supports=is_column,
             ),
             "arrow of one batch": Maker(
                 lambda a: column_file(a, "one"),
                 b"ARROW1" + 32 * b"\xff" + b"ARROW1",
-                holds=is_column,
+                supports=is_column,
             ),
         }
         if has_pyarrow()
@@ -374,7 +374,7 @@ ARRAYS = [
 def test_every_format_gives_the_values_and_metadata(maker: Maker, storage: str) -> None:
     for array in maker.arrays:
         with (
-            open_storage(storage, maker.make(array)) as (argument, streams),
+            open_storage(storage, maker.make_file(array)) as (argument, streams),
             closing(locators.open_source(argument, streams)) as opened,
         ):
             assert is_identical(read_array(opened), array)
@@ -388,14 +388,14 @@ def test_every_format_gives_the_values_and_metadata(maker: Maker, storage: str) 
             assert all(block.readonly for block in raw_blocks)
             assert sum(map(len, raw_blocks)) == metadata.nbytes
             del raw_blocks
-        with open_storage(storage, maker.make(array)) as (argument, streams):
+        with open_storage(storage, maker.make_file(array)) as (argument, streams):
             (entry,) = locators.describe(argument, streams)
             assert entry.metadata == metadata
 
 
 @every_maker
 def test_truncated_files_are_refused(maker: Maker) -> None:
-    raw = maker.make(ARRAY)
+    raw = maker.make_file(ARRAY)
     for length in range(0, len(raw), maker.stride):
         Path("in").write_bytes(raw[:length])
         result = load_or_error("in")
@@ -413,7 +413,7 @@ def test_truncated_streams_are_refused(storage: str) -> None:
 @every_maker
 @pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
 def test_any_changed_byte_gives_an_array_or_an_error(maker: Maker, change: int) -> None:
-    raw = bytearray(maker.make(ARRAY))
+    raw = bytearray(maker.make_file(ARRAY))
     if maker.is_foreign:
         pytest.skip("test_hdf5.py damages these files in a process of their own")
     for offset in range(len(raw)):
@@ -450,7 +450,7 @@ def test_changes_of_an_open_input_are_detected(
     if storage != "file" and (change is replace or not maker.streamed):
         pytest.skip("a descriptor stays on its file; other formats are read by their names")
     with (
-        open_storage(storage, maker.make(ARRAY)) as (argument, streams),
+        open_storage(storage, maker.make_file(ARRAY)) as (argument, streams),
         closing(locators.open_source(argument, streams)) as opened,
     ):
         change()
@@ -461,7 +461,7 @@ def test_changes_of_an_open_input_are_detected(
 
 @every_maker
 def test_a_descriptor_of_an_open_input_is_recognized(maker: Maker) -> None:
-    Path("in").write_bytes(maker.make(ARRAY))
+    Path("in").write_bytes(maker.make_file(ARRAY))
     Path("other").write_bytes(b"")
     with closing(locators.open_source("in", Streams(-1))) as opened:
         for name, expected in (("in", True), ("other", False)):

@@ -133,7 +133,7 @@ class Site:
         """Restore the original content."""
         if self.everything() == wanted:
             return
-        self._s3.empty()
+        self._s3.clear()
         for path in Path().iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, body in wanted.items():
