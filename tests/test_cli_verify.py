@@ -104,7 +104,7 @@ def save_scatter(count: int, size: int) -> Request:
     )
 
 
-def test_memory_depends_on_no_size(workdir: Path) -> None:
+def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     request = save_scatter(100_000, 4_000_000)
     before = snapshot(workdir)
     tracemalloc.start()

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from strategies import ARITHMETIC, bits_equal, reductions_of
-from test_determinism import TEAMS, spy
+from test_determinism import THREAD_COUNTS, spy
 
 import ndtool
 from ndtool.engine import scatters, tuning
@@ -97,7 +97,7 @@ def test_copies_give_the_bits_of_one_thread(
             )
             expected = ndtool.scatter_nd(data, indices, updates, reduction, threads=1)
             assert not copied_calls
-            for threads, in_place in product((2, 3, TEAMS[-1]), (False, True)):
+            for threads, in_place in product((2, 3, THREAD_COUNTS[-1]), (False, True)):
                 work = data.copy()
                 out = work if in_place else None
                 result = ndtool.scatter_nd(
