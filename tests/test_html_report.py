@@ -14,7 +14,7 @@ from command import NDTOOL, execute, ndtool, run_in_terminal, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw_bytes
-from test_explain import bits, numbered, opened, results, updates_of
+from test_explain import bits, gathered_positions, open_case, running_values, updates_of
 from test_properties import call, described, many
 
 from ndtool.analysis import drawing, excerpts
@@ -96,7 +96,7 @@ class Page(HTMLParser):
 
 
 def drawn(case: Case) -> Drawing:
-    with opened(case) as call:
+    with open_case(case) as call:
         found = drawing.draw(call)
     assume(found is not None and found.is_complete)
     assert found is not None
@@ -126,7 +126,7 @@ def flat(array: Array) -> list[Array]:
 def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[Any]) -> list[Any]:
     link = links[0]
     assert (link.output, link.updates) == (at, None)
-    assert np.ravel_multi_index(link.data, case.arrays[0].shape) == numbered(case)[at]
+    assert np.ravel_multi_index(link.data, case.arrays[0].shape) == gathered_positions(case)[at]
     assert bits(link.result) == raw_bytes(case.arrays[0][(*link.data, ...)])
     check_tuple(case, found, link.number)
     return links[1:]
@@ -136,7 +136,7 @@ def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list
     data, _, updates = case.arrays
     applied = list(updates_of(case, at))
     taken = [updates[(*origin, ...)] for _, origin in applied]
-    after = results(data[(*at, ...)], taken, case.arguments)
+    after = running_values(data[(*at, ...)], taken, case.arguments)
     old, *others = links[: 1 + len(applied)]
     assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
     for (where, origin), link, value in zip(applied, others, after, strict=True):
@@ -722,7 +722,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataOb
     at = tuple(chosen.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(at) == expected.ndim)
     small = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
-    with small, opened(case) as opened_call:
+    with small, open_case(case) as opened_call:
         found = drawing.draw(opened_call, excerpts.Focus((at,)))
     assume(found is not None)
     assert found is not None

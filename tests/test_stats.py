@@ -12,7 +12,7 @@ from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes
-from test_explain import opened
+from test_explain import open_case
 from test_properties import described, many
 
 from ndtool.analysis import stats, tally, tuples
@@ -89,7 +89,7 @@ def test_every_figure_equals_brute_force(
         (stats, "MOST", (1, 2, 5)),
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
-    with opened(case) as call:
+    with open_case(case) as call:
         found = stats.stats(call)
     check(case, found)
 
@@ -376,7 +376,7 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fortran_order_has_no_pages() -> None:
-    with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
+    with open_case(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
         assert stats.stats(call).pages_touched == 1
     save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
     with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:
