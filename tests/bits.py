@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from strategies import COMPLEX, FLOATS, UFUNCS, Array, same
+from strategies import COMPLEX, FLOATS, UFUNCS, Array, bits_equal
 
 # A block: element type (if not all), reduction; the updates; a row per current value.
 # s: a signaling NaN, q: a quiet one, with its payload.
-TEXT = """\
+TABLES = """\
 add
          0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
 0        0    0    1  inf -inf   q1  -q2   q1  -q2   -q
@@ -168,11 +168,11 @@ q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
 -q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
 -q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
 """
-FRACTION = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
+FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
 Words = tuple[str, ...]
 
 
-def _parsed(block: str) -> tuple[str, dict[tuple[str, str], str]]:
+def _parse_block(block: str) -> tuple[str, dict[tuple[str, str], str]]:
     title, header, *rows = block.strip().splitlines()
     updates = header.split()
     results = {}
@@ -182,23 +182,23 @@ def _parsed(block: str) -> tuple[str, dict[tuple[str, str], str]]:
     return title, results
 
 
-BLOCKS = dict(map(_parsed, TEXT.split("\n\n")))
+BLOCKS = dict(map(_parse_block, TABLES.split("\n\n")))
 PAIRS = tuple(BLOCKS["add"])
-NAMES = tuple(dict.fromkeys(old for old, _ in PAIRS))
+VALUE_NAMES = tuple(dict.fromkeys(old for old, _ in PAIRS))
 
 
-def table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
+def result_table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
     """Return the result of a reduction on a current value and an update, by their names."""
     return BLOCKS.get(f"{dtype.name} {reduction}", BLOCKS[reduction])
 
 
-def named(names: Any, dtype: np.dtype) -> Array:
+def values_by_name(names: Any, dtype: np.dtype) -> Array:
     """Return the values of a type by their names."""
-    return np.array([_word(name, dtype) for name in names], f"u{dtype.itemsize}").view(dtype)
+    return np.array([_bit_pattern(name, dtype) for name in names], f"u{dtype.itemsize}").view(dtype)
 
 
-def _word(name: str, dtype: np.dtype) -> int:
-    bits, fraction = 8 * dtype.itemsize, FRACTION[dtype.name]
+def _bit_pattern(name: str, dtype: np.dtype) -> int:
+    bits, fraction = 8 * dtype.itemsize, FRACTION_BITS[dtype.name]
     sign, digits = name.startswith("-") << (bits - 1), name.lstrip("-")
     infinity, quiet = (1 << (bits - 1)) - (1 << fraction), 1 << (fraction - 1)
     if digits[0] == "q":
@@ -209,26 +209,26 @@ def _word(name: str, dtype: np.dtype) -> int:
 
 
 @cache
-def of_numpy(dtype: np.dtype, reduction: str) -> bool:
+def numpy_matches(dtype: np.dtype, reduction: str) -> bool:
     """Whether NumPy's ufunc.at gives the bits of the table here; for complex numbers it never does.
 
     NumPy's own loops differ for them.
     """
     if reduction == "none" or dtype not in FLOATS:
         return dtype not in COMPLEX
-    old, new = (named(names, dtype) for names in zip(*PAIRS * 20, strict=True))
+    old, new = (values_by_name(names, dtype) for names in zip(*PAIRS * 20, strict=True))
     with np.errstate(all="ignore"):
         UFUNCS[reduction].at(old, np.arange(old.size), new)
-    return same(old, named([*table(dtype, reduction).values()] * 20, dtype))
+    return bits_equal(old, values_by_name([*result_table(dtype, reduction).values()] * 20, dtype))
 
 
-def agree(actual: Array, expected: Array, reduction: str) -> bool:
+def results_match(actual: Array, expected: Array, reduction: str) -> bool:
     """Whether a result equals ufunc.at's; any NaN where NumPy's bits differ, and any zero.
 
     Only max and min may choose among zeros.
     """
-    if same(actual, expected) or of_numpy(actual.dtype, reduction):
-        return same(actual, expected)
+    if bits_equal(actual, expected) or numpy_matches(actual.dtype, reduction):
+        return bits_equal(actual, expected)
     size = actual.dtype.itemsize // (2 if actual.dtype in COMPLEX else 1)
     part = actual.dtype if actual.dtype in FLOATS else np.dtype(f"f{size}")
     left, right = (np.ascontiguousarray(a).reshape(-1).view(part) for a in (actual, expected))

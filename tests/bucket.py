@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 NAME = "bucket"
-KEYS = {
+CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "one",
     "AWS_SECRET_ACCESS_KEY": "two",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -54,7 +54,7 @@ class Bucket:
         found: list[Any] = self.s3.list_multipart_uploads(Bucket=NAME).get("Uploads", [])
         return found
 
-    def empty(self) -> None:
+    def clear(self) -> None:
         for key in self.keys():
             self.s3.delete_object(Bucket=NAME, Key=key)
         for one in self.uploads():
@@ -62,7 +62,7 @@ class Bucket:
 
 
 @contextmanager
-def serving() -> Iterator[Bucket]:
+def run_server() -> Iterator[Bucket]:
     server = pytest.importorskip("moto.server", reason="moto is not installed")
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
     pytest.importorskip("flask_cors", reason="flask_cors is not installed")
@@ -77,7 +77,7 @@ def serving() -> Iterator[Bucket]:
         running.stop()
 
 
-def kind(method: str, path: str) -> str:
+def request_kind(method: str, path: str) -> str:
     """Return the kind of a request, as plans count them."""
     if method == "GET" and re.search(r"[?&](list-type|prefix|delimiter|uploads)\b", path):
         return "list"
@@ -86,7 +86,7 @@ def kind(method: str, path: str) -> str:
     return {"POST": "put"}.get(method, method.lower())
 
 
-class Counted(NamedTuple):
+class RequestCounts(NamedTuple):
     """What the server answered: requests, and bytes of objects, by kind and key."""
 
     requests: Counter[tuple[str, str]]
@@ -94,14 +94,14 @@ class Counted(NamedTuple):
 
 
 @contextmanager
-def counted() -> Iterator[Counted]:
+def count_requests() -> Iterator[RequestCounts]:
     """Count the requests that the server answers; `put` sends objects before."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
-    found, sizes = Counted(Counter(), Counter()), dict[str, int]()
+    found, sizes = RequestCounts(Counter(), Counter()), dict[str, int]()
 
     def note(handler: Any, *_: Any) -> None:
         key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
-        what, headers = kind(handler.command, handler.path), handler.headers
+        what, headers = request_kind(handler.command, handler.path), handler.headers
         if headers.get("Range") == "bytes=0-0":  # for the version, as HEAD
             what = "head"
         found.requests[what, key] += 1
@@ -123,7 +123,7 @@ SLOW_DOWN = (
 
 
 @contextmanager
-def throttled(rate: float, burst: int) -> Iterator[Counter[str]]:
+def throttle_requests(rate: float, burst: int) -> Iterator[Counter[str]]:
     """Refuse requests beyond `rate` per second by 503 Slow Down, as S3 does; count both."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
     real, lock, counts = serving.WSGIRequestHandler.run_wsgi, threading.Lock(), Counter[str]()
@@ -157,9 +157,9 @@ class Proxy:
     """
 
     def __init__(self, endpoint: str, limit: int) -> None:
-        self._to = endpoint.removeprefix("http://").split(":")
+        self._target = endpoint.removeprefix("http://").split(":")
         self._limit = limit
-        self.held, self._let_go = threading.Event(), threading.Event()
+        self.stalled, self._released = threading.Event(), threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -172,20 +172,20 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((self._to[0], int(self._to[1])))
+            server = socket.create_connection((self._target[0], int(self._target[1])))
             self._sockets += client, server
             for pair in ((client, server, self._limit), (server, client, 1 << 62)):
-                self._threads.append(threading.Thread(target=self._pass_on, args=pair, daemon=True))
+                self._threads.append(threading.Thread(target=self._forward, args=pair, daemon=True))
                 self._threads[-1].start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
         passed = 0
         try:
             while block := source.recv(1 << 16):
                 passed += len(block)
                 if passed > limit:
-                    self.held.set()
-                    self._let_go.wait()
+                    self.stalled.set()
+                    self._released.wait()
                 sink.sendall(block)
         except OSError:
             pass
@@ -195,13 +195,13 @@ class Proxy:
             except OSError:
                 pass
 
-    def drop_cached(self) -> None:
-        self._let_go.set()
+    def release(self) -> None:
+        self._released.set()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # or a thread in accept would continue
         self._listener.close()
-        self.drop_cached()
+        self.release()
         for one in self._sockets:
             try:
                 one.shutdown(socket.SHUT_RDWR)
@@ -213,7 +213,7 @@ class Proxy:
             one.close()
 
 
-def settings(endpoint: str, **changes: str | None) -> dict[str, str | None]:
+def client_environment(endpoint: str, **changes: str | None) -> dict[str, str | None]:
     """Return the environment variables by which clients find the server."""
     here = {name: None for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))}
-    return {**here, **KEYS, "AWS_ENDPOINT_URL": endpoint, **changes}
+    return {**here, **CREDENTIALS, "AWS_ENDPOINT_URL": endpoint, **changes}

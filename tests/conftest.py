@@ -16,7 +16,7 @@ from hypothesis import settings
 from ndtool.engine import tuning
 from ndtool.runs.external import choice
 
-SMALL = tuning.SMALL_CALL
+SMALL_CALL = tuning.SMALL_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     settings.register_profile("patient", deadline=None)
@@ -38,21 +38,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def by_kernels() -> None:
+def force_kernels() -> None:
     """Disable the fast path of normalization, so that small arrays test the kernels."""
     tuning.NUMPY_COPY = tuning.SMALL_CALL = 0
 
 
 @pytest.fixture(scope="module")
-def short_calls() -> Iterator[None]:
+def fast_small_calls() -> Iterator[None]:
     """Enable the fast path of small calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "SMALL_CALL", SMALL)
+        patch.setattr(tuning, "SMALL_CALL", SMALL_CALL)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def frozen() -> None:
+def freeze_imports() -> None:
     """Exclude modules that tests import from garbage collection: torch and JAX take seconds."""
     gc.collect()
     gc.freeze()
@@ -66,13 +66,13 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def interruptible() -> None:
+def enable_sigint() -> None:
     """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
-def leveled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def force_levels(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that makes all runs use a number of levels."""
 
     def use(levels: int) -> None:
@@ -98,7 +98,7 @@ def open_files() -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def all_closed() -> Iterator[None]:
+def check_files_closed() -> Iterator[None]:
     """Fail a test that leaves a file open."""
     before = open_files()
     yield
@@ -108,7 +108,7 @@ def all_closed() -> Iterator[None]:
 
 
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable coverage in processes that may not write its data, or lack the memory."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
@@ -116,17 +116,17 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Bucket]:
     """Run an S3 server with one bucket."""
-    with bucket.serving() as running:
+    with bucket.run_server() as running:
         yield running
 
 
 @pytest.fixture
 def s3(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """Direct s3:// to that server, with an empty bucket."""
-    for name, value in bucket.settings(s3_server.endpoint).items():
+    for name, value in bucket.client_environment(s3_server.endpoint).items():
         if value is None:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
     yield s3_server
-    s3_server.empty()
+    s3_server.clear()

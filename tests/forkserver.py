@@ -22,8 +22,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 AVAILABLE = sys.platform == "linux"
-LONGEST = 100_000  # bytes of a request, which is one packet
-ALWAYS = (
+MAX_REQUEST_BYTES = 100_000  # bytes of a request, which is one packet
+PRELOADED = (
     "json", "tempfile", "ndtool.cli.program", "ndtool.cli.reporter", "ndtool.formats.locators",
     "ndtool.publish.targets", "ndtool.runs.request",
 )  # fmt: skip
@@ -33,7 +33,7 @@ PACKAGES = {
     "--scheduler": "distributed", "verify": "numpy",
 }  # fmt: skip
 # Variables that Python and libraries read when they start.
-_AT_START = (
+_STARTUP_PREFIXES = (
     "PYTHON",
     "COVERAGE",
     "LC_",
@@ -58,11 +58,11 @@ class Server:
                 cwd="/",
             )  # fmt: skip
         self.connection = ours
-        self._environment = at_start(os.environ)
+        self._environment = startup_variables(os.environ)
 
-    def fits(self, environment: Mapping[str, str]) -> bool:
+    def is_compatible(self, environment: Mapping[str, str]) -> bool:
         """Return whether its Python was started as this environment demands."""
-        return self._environment == at_start(environment)
+        return self._environment == startup_variables(environment)
 
     def run(self, request: bytes, streams: Sequence[int]) -> int:
         """Fork, wait, and return the exit status as subprocess does."""
@@ -79,8 +79,8 @@ _all: list[Server] = []
 _idle: list[Server] = []
 
 
-def at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_AT_START)}
+def startup_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environment.items() if k.startswith(_STARTUP_PREFIXES)}
 
 
 def descriptors() -> set[str]:
@@ -97,14 +97,14 @@ def run(
     """
     packages = {name for word, name in PACKAGES.items() if any(word in one for one in arguments)}
     request = pickle.dumps((arguments, dict(environment), os.getcwd(), addresses, sorted(packages)))
-    if not AVAILABLE or len(request) > LONGEST:
+    if not AVAILABLE or len(request) > MAX_REQUEST_BYTES:
         return None
     try:
         server = _idle.pop()
     except IndexError:
         server = Server()
         _all.append(server)
-    if not server.fits(environment):
+    if not server.is_compatible(environment):
         _idle.append(server)
         return None
     status = server.run(request, streams)
@@ -121,7 +121,7 @@ def close_all() -> None:
 def serve(connection: socket.socket) -> None:
     """Fork a process for each request, until the connection is closed."""
     while True:
-        request, streams, _, _ = socket.recv_fds(connection, 2 * LONGEST, 3)
+        request, streams, _, _ = socket.recv_fds(connection, 2 * MAX_REQUEST_BYTES, 3)
         if not request:
             return
         *run, packages = pickle.loads(request)
@@ -131,14 +131,14 @@ def serve(connection: socket.socket) -> None:
         gc.freeze()
         if not (process := os.fork()):
             connection.close()
-            become(streams, *run)
+            run_ndtool(streams, *run)
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(process, 0)
         connection.send(pickle.dumps(os.waitstatus_to_exitcode(status)))
 
 
-def become(
+def run_ndtool(
     streams: Sequence[int],
     arguments: Sequence[str],
     environment: dict[str, str],
@@ -176,7 +176,7 @@ if __name__ == "__main__":
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C is for pytest, which closes the connection
     before = dict(os.environ)
-    for module in ALWAYS:
+    for module in PRELOADED:
         importlib.import_module(module)
     assert "ndtool._kernels" not in sys.modules
     with socket.socket(fileno=int(sys.argv[1])) as ours:

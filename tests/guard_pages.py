@@ -14,13 +14,13 @@ Array = np.ndarray[Any, Any]
 
 PAGE = mmap.PAGESIZE
 position = "end"
-_rooms: dict[int, deque[Array]] = {}
+_pools: dict[int, deque[Array]] = {}
 
 
 def memory_block(size: int) -> Array:
     """Return bytes between two guard pages; later calls reuse them."""
     inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
-    made = _rooms.setdefault(inner, deque())
+    made = _pools.setdefault(inner, deque())
     whole = made.popleft() if len(made) == 8 else _pages(inner)
     made.append(whole)
     begin = PAGE + inner - size if position == "end" else PAGE + (position == "unaligned")
@@ -38,7 +38,7 @@ def _pages(inner: int) -> Array:
     return whole
 
 
-def guarded(array: Array) -> Array:
+def guarded_copy(array: Array) -> Array:
     """Return a copy of an array between guard pages, with its strides and gaps."""
     low, high = np.lib.array_utils.byte_bounds(array)
     first = array.ctypes.data
@@ -47,7 +47,7 @@ def guarded(array: Array) -> Array:
     return np.ndarray(array.shape, array.dtype, copy, first - low, array.strides)
 
 
-def scratch(size: int) -> memoryview:
+def guarded_buffer(size: int) -> memoryview:
     """Replace bytearray: buffers for the kernels are between guard pages, too, and not zero."""
     global position
     position, requested = (

@@ -16,7 +16,7 @@ def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
     return stream.getvalue()
 
 
-def with_header(
+def npy_with_header(
     text: str, payload: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
 ) -> bytes:
     """Return a file with any text as its header, and optionally a wrong length."""
@@ -26,7 +26,7 @@ def with_header(
     return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
 
 
-def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
+def write_sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
     """Write an array of zeros as a sparse file; return the offset of its data."""
     with open(name, "wb") as file:
         np.lib.format.write_array_header_1_0(

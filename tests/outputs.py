@@ -30,24 +30,24 @@ def metadata_of(array: Any) -> ArrayMetadata:
     return ArrayMetadata(dtypes.from_numpy(array.dtype), array.shape, "C", array.shape, {})
 
 
-def opened(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
+def open_sink(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
     """Return a sink for an array."""
     return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry=dry)
 
 
 @contextmanager
-def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
+def temporary_sink(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
     """Yield a sink for an array; drop it unless committed."""
-    out = opened(target, array, **options)
+    out = open_sink(target, array, **options)
     try:
         yield out
     finally:
         out.abort()
 
 
-def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
+def preserved_in_dry_run(target: str, array: Any = ARRAY, **options: Any) -> Any:
     """Create a sink as a dry run does, and drop it; return the members to preserve."""
-    with written(target, array, dry=True, **options) as out:
+    with temporary_sink(target, array, dry=True, **options) as out:
         return out.preserved
 
 
@@ -73,7 +73,7 @@ def fill(out: Any, array: Any, mode: str = "write") -> None:
 
 def save(target: str, array: Any = ARRAY, mode: str = "write", **options: Any) -> Any:
     """Write an array as a run does; return the preserved members."""
-    with written(target, array, **options) as out:
+    with temporary_sink(target, array, **options) as out:
         assert out.metadata.nbytes == array.nbytes
         fill(out, array, mode)
         sinks.commit(out)

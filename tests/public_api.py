@@ -21,8 +21,11 @@ from command import FIXTURES, ndtool
 BASELINE = Path(__file__).with_name("public_api.json")
 # Modules for users; some exist only with their library.
 MODULES = ("ndtool", "ndtool.files", "ndtool.onnx", "ndtool.torch", "ndtool.dask", "ndtool.xarray")
-MANY = {1: "", -1: "..."}
-OWN = ("ndtool", "builtins")  # packages whose classes are bases that users catch or test for
+NARGS_SUFFIX = {1: "", -1: "..."}
+BASE_PACKAGES = (
+    "ndtool",
+    "builtins",
+)  # packages whose classes are bases that users catch or test for
 # A run for each kind of JSON object, in fixtures/cookbook; {} is an empty folder.
 RUNS = {
     "operator": "gather-nd table.npy rows.npy -o {}/a.npy",
@@ -48,23 +51,23 @@ RUNS = {
 }
 
 
-def table() -> dict[str, str]:
+def public_names() -> dict[str, str]:
     """Return all public names, each with what may not change about it."""
     from ndtool.errors import Status
 
     entries = {f"status {status.name}": str(status.value) for status in Status}
     for name in MODULES:
-        if (module := loaded(name)) is not None:
-            entries.update(of_module(module))
+        if (module := import_public(name)) is not None:
+            entries.update(module_entries(module))
     from ndtool.cli.program import program
 
-    entries.update(of_command(program(), "ndtool"))
+    entries.update(command_entries(program(), "ndtool"))
     for kind, keys in json_keys().items():
         entries.update({f"json {kind}: {key}": "" for key in keys})
     return dict(sorted(entries.items()))
 
 
-def loaded(name: str) -> ModuleType | None:
+def import_public(name: str) -> ModuleType | None:
     """Return a public module, or None if it or its library is missing."""
     if find_spec(name) is None:
         return None
@@ -74,7 +77,7 @@ def loaded(name: str) -> ModuleType | None:
         return None
 
 
-def of_module(module: ModuleType) -> Iterator[tuple[str, str]]:
+def module_entries(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Yield functions with their signatures, and classes with their fields."""
     name = module.__name__
     whole = name == "ndtool" or hasattr(module, "__all__")
@@ -86,7 +89,7 @@ def of_module(module: ModuleType) -> Iterator[tuple[str, str]]:
         if isinstance(value, ModuleType):
             continue
         if inspect.isclass(value):
-            bases = [c for c in value.__mro__[1:-1] if c.__module__.split(".")[0] in OWN]
+            bases = [c for c in value.__mro__[1:-1] if c.__module__.split(".")[0] in BASE_PACKAGES]
             yield f"python {name}.{found}", ", ".join(c.__name__ for c in bases)
             yield from ((f"python {name}.{found}.{field}", "") for field in fields(value))
         elif callable(value):
@@ -123,10 +126,13 @@ def keys_of(options: type) -> set[str]:
     return {*options.__required_keys__, *options.__optional_keys__}
 
 
-def of_command(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
+def command_entries(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
     """Yield a command, its arguments and its options, then those of its subcommands."""
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    shown = [f"{(p.metavar or str(p.name).upper()).strip('[].')}{MANY[p.nargs]}" for p in arguments]
+    shown = [
+        f"{(p.metavar or str(p.name).upper()).strip('[].')}{NARGS_SUFFIX[p.nargs]}"
+        for p in arguments
+    ]
     yield (
         f"command {path}",
         " ".join(
@@ -140,7 +146,7 @@ def of_command(command: click.Command, path: str) -> Iterator[tuple[str, str]]:
         yield f"option {path} {names}", takes
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
-            yield from of_command(below, f"{path} {name}")
+            yield from command_entries(below, f"{path} {name}")
 
 
 def json_keys() -> dict[str, list[str]]:
@@ -190,8 +196,8 @@ def entries_for_changelog(old: dict[str, str], new: dict[str, str]) -> str:
 
 def main() -> None:
     old = json.loads(BASELINE.read_text("utf-8")) if BASELINE.exists() else {}
-    new = table()
-    missing = [name for name in MODULES if loaded(name) is None and find_spec(name)]
+    new = public_names()
+    missing = [name for name in MODULES if import_public(name) is None and find_spec(name)]
     if missing:
         raise SystemExit(f"cannot be imported here: {', '.join(missing)}")
     BASELINE.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n", "utf-8")

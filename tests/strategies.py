@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 Array = np.ndarray[Any, Any]
-ALL = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
+EXHAUSTIVE = "NDTOOL_TEST_ALL" in os.environ  # set by `make torture`
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INTEGERS = [np.dtype(f"{sign}{size}") for sign in "iu" for size in (1, 2, 4, 8)]
@@ -17,7 +17,7 @@ FLOATS = [np.dtype(f"f{size}") for size in (2, 4, 8)] + [BFLOAT16]
 COMPLEX = [np.dtype("c8"), np.dtype("c16")]
 ORDERED = [np.dtype("?"), *INTEGERS, *FLOATS]
 ARITHMETIC = ORDERED + COMPLEX
-MOVED = [
+COPY_ONLY = [
     np.dtype(code)
     for code in ("g", "G", "M8[ns]", "m8[D]", "S1", "S7", "U3", "V1", "V2", "V16", "V100")
 ] + [
@@ -27,7 +27,7 @@ MOVED = [
     np.dtype(ml_dtypes.int4),
     np.dtype(ml_dtypes.float4_e2m1fn),
 ]
-EVERY = ARITHMETIC + MOVED
+ALL_DTYPES = ARITHMETIC + COPY_ONLY
 EXAMPLES = int(os.environ.get("NDTOOL_TEST_EXAMPLES", "100"))  # of a property
 UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
@@ -49,7 +49,7 @@ def reductions_of(dtype: np.dtype) -> tuple[str, ...]:
     return tuple(name for name in REDUCTIONS if name not in lacks)
 
 
-def combinations_of(dtype: np.dtype) -> list[dict[str, Any]]:
+def all_reduction_options(dtype: np.dtype) -> list[dict[str, Any]]:
     """Return the arguments with which updates of an element type are combined."""
     names = reductions_of(dtype)
     without_self = [name for name in names if name not in ("none", "sub", "div")]
@@ -80,23 +80,27 @@ def mean_of(sums: Array, numbers: Array) -> Array:
         return (sums.astype(wide) / numbers.astype(wide)).astype(sums.dtype)
 
 
-def raw(array: Array) -> bytes:
+def raw_bytes(array: Array) -> bytes:
     """Return the bytes of an array in C order, padding and bools other than 0 and 1 included."""
-    return opaque(array).tobytes()
+    return void_view(array).tobytes()
 
 
-def same(left: Array, right: Array) -> bool:
+def bits_equal(left: Array, right: Array) -> bool:
     """Whether two arrays have one type, one shape and the same bits."""
-    return left.dtype == right.dtype and left.shape == right.shape and raw(left) == raw(right)
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and raw_bytes(left) == raw_bytes(right)
+    )
 
 
-def _parts(dtype: np.dtype) -> np.dtype:
+def _component_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def random_values(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
     """Return random bits of any type; most numbers are special: NaNs, infinities, zeros."""
-    part = _parts(dtype)
+    part = _component_dtype(dtype)
     size = int(np.prod(shape, dtype=np.int64)) * (dtype.itemsize // part.itemsize)
     values = rng.integers(0, 256, size * part.itemsize, dtype=np.uint8).view(part)
     if part in FLOATS:
@@ -122,24 +126,24 @@ def _special_words(part: np.dtype) -> Array:
     return np.array(words, f"u{part.itemsize}")
 
 
-def opaque(array: Array) -> Array:
+def void_view(array: Array) -> Array:
     """Return a view with void elements, which copies do not change."""
     return array.view(np.dtype((np.void, array.dtype.itemsize)))
 
 
-def laid_out(array: Array, layout: str) -> Array:
+def to_layout(array: Array, layout: str) -> Array:
     """Return an array of the same bytes, or its first row repeated, in some layout."""
     if layout == "unaligned":
         space = np.zeros(array.nbytes + 1, np.uint8)
         moved = space[1:].view(array.dtype).reshape(array.shape)
-        opaque(moved)[...] = opaque(array)
+        void_view(moved)[...] = void_view(array)
         return moved
-    moved = _laid_out(opaque(array), layout).view(array.dtype)
+    moved = _copy_to_layout(void_view(array), layout).view(array.dtype)
     moved.setflags(write=layout not in ("read-only", "broadcast"))
     return moved
 
 
-def _laid_out(array: Array, layout: str) -> Array:
+def _copy_to_layout(array: Array, layout: str) -> Array:
     if layout == "Fortran":
         return np.array(array, order="F")
     if layout == "reversed":
@@ -159,7 +163,7 @@ def _laid_out(array: Array, layout: str) -> Array:
     return array.copy()
 
 
-def ordered(array: Array, swapped: bool) -> Array:
+def to_byte_order(array: Array, swapped: bool) -> Array:
     """Return the same values in the other byte order."""
     return array.astype(array.dtype.newbyteorder("S")) if swapped else array
 
@@ -180,7 +184,7 @@ def plain_axes(case: Case) -> tuple[int, int]:
 
 sizes = st.sampled_from((1, 2, 3, 4, 5, 6, 7) * 5 + (0,))  # includes empty cases
 seeds = st.integers(0, 2**32 - 1)
-types = st.sampled_from(ARITHMETIC * 2 + MOVED)
+types = st.sampled_from(ARITHMETIC * 2 + COPY_ONLY)
 
 
 def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
@@ -188,9 +192,9 @@ def shapes(least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.integers(least, most).flatmap(lambda rank: st.tuples(*[sizes] * rank))
 
 
-def combinations(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
+def reduction_options(dtype: np.dtype) -> st.SearchStrategy[dict[str, Any]]:
     """Draw how updates of an element type are combined."""
-    return st.sampled_from(combinations_of(dtype))
+    return st.sampled_from(all_reduction_options(dtype))
 
 
 @st.composite
@@ -218,10 +222,10 @@ def indices_for(draw: st.DrawFn, shape: tuple[int, ...], lengths: tuple[int, ...
 
 
 @st.composite
-def special_values(draw: st.DrawFn, array: Array) -> Array:
+def array_layouts(draw: st.DrawFn, array: Array) -> Array:
     """Draw a layout and a byte order for an array."""
     swapped = draw(st.booleans()) and array.dtype != BFLOAT16
-    return laid_out(ordered(array, swapped), draw(st.sampled_from(LAYOUTS)))
+    return to_layout(to_byte_order(array, swapped), draw(st.sampled_from(LAYOUTS)))
 
 
 @st.composite
@@ -242,7 +246,7 @@ def gather_nd_cases(draw: st.DrawFn) -> Case:
     position = (*shape[:b], *middle, k)
     indices = draw(indices_for(position, shape[b : b + k]))
     data = draw(values_of(dtype, shape))
-    arrays = (draw(special_values(data)), draw(special_values(indices)))
+    arrays = (draw(array_layouts(data)), draw(array_layouts(indices)))
     return Case("gather_nd", arrays, {"batch_dims": b})
 
 
@@ -258,12 +262,12 @@ def scatter_nd_cases(draw: st.DrawFn) -> Case:
     indices = draw(indices_for((*shape[:b], *middle, k), shape[b : b + k]))
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, shape[:b] + middle + shape[b + k :]))
-    arrays = tuple(draw(special_values(a)) for a in (data, indices, updates))
-    arrays = _one_type(arrays)
-    return Case("scatter_nd", arrays, {**draw(combinations(dtype)), "batch_dims": b})
+    arrays = tuple(draw(array_layouts(a)) for a in (data, indices, updates))
+    arrays = _match_byte_order(arrays)
+    return Case("scatter_nd", arrays, {**draw(reduction_options(dtype)), "batch_dims": b})
 
 
-def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+def _match_byte_order(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return the arrays with updates in data's byte order, as records require."""
     data, indices, updates = arrays
     if data.dtype.names is not None and updates.dtype != data.dtype:
@@ -275,12 +279,10 @@ def _one_type(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
 def gather_elements_cases(draw: st.DrawFn) -> Case:
     """Draw a valid call of gather_elements."""
     dtype = draw(types)
-    shape, axis, indices = draw(_elements())
+    shape, axis, indices = draw(_elements_indices())
     data = draw(values_of(dtype, shape))
     return Case(
-        "gather_elements",
-        (draw(special_values(data)), draw(special_values(indices))),
-        {"axis": axis},
+        "gather_elements", (draw(array_layouts(data)), draw(array_layouts(indices))), {"axis": axis}
     )
 
 
@@ -288,15 +290,15 @@ def gather_elements_cases(draw: st.DrawFn) -> Case:
 def scatter_elements_cases(draw: st.DrawFn) -> Case:
     """Draw a valid call of scatter_elements."""
     dtype = draw(types)
-    shape, axis, indices = draw(_elements())
+    shape, axis, indices = draw(_elements_indices())
     data = draw(values_of(dtype, shape))
     updates = draw(values_of(dtype, indices.shape))
-    arrays = _one_type(tuple(draw(special_values(a)) for a in (data, indices, updates)))
-    return Case("scatter_elements", arrays, {"axis": axis, **draw(combinations(dtype))})
+    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in (data, indices, updates)))
+    return Case("scatter_elements", arrays, {"axis": axis, **draw(reduction_options(dtype))})
 
 
 @st.composite
-def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
+def _elements_indices(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
     """Draw data's shape, an axis and indices for the elements operators."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
@@ -306,7 +308,9 @@ def _elements(draw: st.DrawFn) -> tuple[tuple[int, ...], int, Array]:
 
 
 @st.composite
-def _plain(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
+def _plain_indices(
+    draw: st.DrawFn,
+) -> tuple[tuple[int, ...], Array, dict[str, Any], tuple[int, ...]]:
     """Draw data's shape, plain indices, axis and batch_dims, and the shape of output or updates."""
     shape = draw(shapes(1, 4))
     axis = draw(st.integers(-len(shape), len(shape) - 1))
@@ -326,19 +330,19 @@ def _plain(draw: st.DrawFn) -> tuple[tuple[int, ...], Array, dict[str, Any], tup
 def gather_cases(draw: st.DrawFn) -> Case:
     """Draw a valid call of gather."""
     dtype = draw(types)
-    shape, indices, arguments, _ = draw(_plain())
+    shape, indices, arguments, _ = draw(_plain_indices())
     data = draw(values_of(dtype, shape))
-    return Case("gather", (draw(special_values(data)), draw(special_values(indices))), arguments)
+    return Case("gather", (draw(array_layouts(data)), draw(array_layouts(indices))), arguments)
 
 
 @st.composite
 def scatter_cases(draw: st.DrawFn) -> Case:
     """Draw a valid call of scatter."""
     dtype = draw(types)
-    shape, indices, arguments, updated = draw(_plain())
+    shape, indices, arguments, updated = draw(_plain_indices())
     arrays = (draw(values_of(dtype, shape)), indices, draw(values_of(dtype, updated)))
-    arrays = _one_type(tuple(draw(special_values(a)) for a in arrays))
-    return Case("scatter", arrays, {**draw(combinations(dtype)), **arguments})
+    arrays = _match_byte_order(tuple(draw(array_layouts(a)) for a in arrays))
+    return Case("scatter", arrays, {**draw(reduction_options(dtype)), **arguments})
 
 
 cases = st.one_of(
@@ -359,7 +363,7 @@ _orders = st.sampled_from(("", "<", ">", "|", "="))
 
 
 @st.composite
-def codes(draw: st.DrawFn) -> str:
+def type_codes(draw: st.DrawFn) -> str:
     """Draw the code of a plain type: any kind, size, byte order and unit, rarely an invalid one."""
     kind = draw(st.sampled_from("biufcmMSUV"))
     sizes = _SIZES.get(kind, (8,) if kind in "mM" else (0, 1, 2, 3, 5))
@@ -389,14 +393,14 @@ def _fields(items: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     ), max_size=5)  # fmt: skip
 
 
-_repeated = codes() | st.tuples(codes(), field_shapes)
-descrs = codes() | _fields(
+_repeated = type_codes() | st.tuples(type_codes(), field_shapes)
+descrs = type_codes() | _fields(
     st.recursive(_repeated, lambda items: _fields(items) | st.tuples(items, field_shapes))
 )
 
 
-def a_third(*tables: Any) -> list[tuple[Any, ...]]:
+def sample_third(*tables: Any) -> list[tuple[Any, ...]]:
     """Return a third of a product, or all of it; each value occurs in a third of its rows."""
     numbered = (list(enumerate(table)) for table in tables)
     every = (tuple(zip(*row, strict=True)) for row in product(*numbered))
-    return [row for numbers, row in every if ALL or sum(numbers) % 3 == 0]
+    return [row for numbers, row in every if EXHAUSTIVE or sum(numbers) % 3 == 0]

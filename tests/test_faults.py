@@ -20,10 +20,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, state
-from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
-from npyfile import sparse
-from outputs import checked
+from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
+from npyfile import write_sparse
+from outputs import preserved_in_dry_run
 
 from ndtool import __main__ as program
 from ndtool.arrays.source import Source
@@ -101,7 +101,7 @@ def run_with_faults(
 def restore_output(before: dict[str, Any], workdir: Path) -> dict[str, Any]:
     """Restore the previous output and return the state; no other file has changed."""
     Path("out.npy").write_bytes(PREVIOUS)
-    after = state(workdir)
+    after = snapshot(workdir)
     assert {**after, "out.npy": None} == {**before, "out.npy": None}
     return after
 
@@ -149,7 +149,7 @@ operators = pytest.mark.parametrize(
 def test_a_failure_of_every_call(
     arguments: tuple[str, ...], unnamed: bool, step: int, workdir: Path
 ) -> None:
-    before, failed_calls = state(workdir), set()
+    before, failed_calls = snapshot(workdir), set()
     arguments_with_sync = (*arguments, "--sync")
     sampled_calls = ",".join(f"{call}/{step}" for call in ("open", "fstat", "pread", "close"))
     for call, fault, number, status, stderr in chain(
@@ -166,7 +166,7 @@ def test_a_failure_of_every_call(
             before = restore_output(before, workdir)
             continue
         failed_calls.add(call)
-        assert state(workdir) == before, context
+        assert snapshot(workdir) == before, context
         assert status in ((3, 6, 7) if fault == "EIO" else (6, 7)), context
         assert stderr.startswith("error: "), context
         assert stderr.count("\n") == 1 + ("hint: --only replaces it" in stderr), context
@@ -216,7 +216,7 @@ def test_failures_after_publication(unnamed: bool, workdir: Path) -> None:
 @tmpfile_modes
 @operators
 def test_a_signal_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, ended_runs = state(workdir), 0
+    before, ended_runs = snapshot(workdir), 0
     for call, _, number, status, stderr in chain(
         run_with_faults(f"{READ_CALLS},{WRITE_CALLS}", "SIGTERM", unnamed, arguments),
         run_with_faults(WRITE_CALLS, "SIGTERM+", unnamed, arguments),
@@ -225,7 +225,7 @@ def test_a_signal_at_every_call(arguments: tuple[str, ...], unnamed: bool, workd
         assert stderr == "", context
         if status in (143, -signal.SIGTERM):  # -SIGTERM before ndtool installs handlers
             ended_runs += 1
-            assert state(workdir) == before, context
+            assert snapshot(workdir) == before, context
         else:  # too late: the file is published, or about to be
             assert status in (0, NOT_REACHED), context
             assert is_result(arguments), context
@@ -246,14 +246,14 @@ SLOW_SIGNAL = pytest.mark.slow("each signal that ends a run is handled in import
     ],
 )
 def test_a_signal_at_every_import(name: str, calls: str, workdir: Path) -> None:
-    before, ended_runs = state(workdir), 0
+    before, ended_runs = snapshot(workdir), 0
     for _, _, number, status, stderr in run_with_faults(calls, name, True, GATHER):
         context = (number, status, stderr)
         assert stderr == "", context
         assert status in (SIGNAL_STATUSES[name], NOT_REACHED), context
         ended_runs += status != NOT_REACHED
         before = before if status != NOT_REACHED else restore_output(before, workdir)
-        assert state(workdir) == before, context
+        assert snapshot(workdir) == before, context
     assert ended_runs > 10
 
 
@@ -277,11 +277,11 @@ def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, workdir: Pa
 
 @linux
 def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for name, status in SIGNAL_STATUSES.items():
         completed = python(IMPORT_THAT_DROPS_EXCEPTIONS.format(name=name, arguments=GATHER))
         assert (completed.status, completed.out, completed.err) == (status, b"", "")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 @pytest.mark.slow("a kill at any call leaves the previous output or the complete result")
@@ -289,7 +289,7 @@ def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
 @tmpfile_modes
 @operators
 def test_a_kill_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, killed_runs = state(workdir), 0
+    before, killed_runs = snapshot(workdir), 0
     for call, _, number, status, _ in chain(
         run_with_faults(f"{READ_CALLS},{WRITE_CALLS}", "SIGKILL", unnamed, arguments),
         run_with_faults(WRITE_CALLS, "SIGKILL+", unnamed, arguments),
@@ -306,7 +306,7 @@ def test_a_kill_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir
         if Path("out.npy").read_bytes() != PREVIOUS:
             assert is_result(arguments), context
             before = restore_output(before, workdir)
-        assert state(workdir) == before, context
+        assert snapshot(workdir) == before, context
     assert killed_runs > 10
 
 
@@ -383,10 +383,10 @@ def test_an_input_that_changes(
         [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *arguments]
     )
     change()
-    before = state(workdir)
+    before = snapshot(workdir)
     out, err = process.communicate(last_byte)
     assert (process.returncode, out, err.decode()) == (7, b"", expected_text)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @linux
@@ -479,7 +479,7 @@ sys.exit(main())
 @pytest.fixture
 def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    with disk_of_a_megabyte(workdir / "small") as folder:
+    with mount_small_disk(workdir / "small") as folder:
         yield folder
 
 
@@ -535,13 +535,13 @@ def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> 
 @linux
 @pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
 def test_few_descriptors_are_a_resource_error(count: int, workdir: Path) -> None:
-    before = state(workdir)
-    completed = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
+    before = snapshot(workdir)
+    completed = ndtool(*SCATTER, "--threads", "4", preexec_fn=limit_resources(NOFILE=count))
     assert "Traceback" not in completed.err
     if completed.status:
         assert completed.status == 6
         assert "Too many open files" in completed.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
     else:
         assert is_result(SCATTER)
     assert completed.status == 6 or count > 7
@@ -554,20 +554,20 @@ def test_few_descriptors_are_a_resource_error(count: int, workdir: Path) -> None
     [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")],
     ids=["gather", "scatter", "to a pipe"],
 )
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_little_memory_suffices_or_is_a_resource_error(
     arguments: tuple[str, ...], megabytes: int, workdir: Path
 ) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     data[1] = 7
     save(data=data, upd=np.ones_like(data))
-    before = state(workdir)
-    completed = ndtool(*arguments, preexec_fn=limited(AS=megabytes << 20))
+    before = snapshot(workdir)
+    completed = ndtool(*arguments, preexec_fn=limit_resources(AS=megabytes << 20))
     if completed.status:
         assert completed.status == 6
         assert completed.err.startswith("error: ")
         assert "Traceback" not in completed.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
         assert megabytes < 4096  # each thread may reserve 72 MiB of address space
     else:
         result = np.load("out.npy" if "out.npy" in arguments else io.BytesIO(completed.out))
@@ -588,12 +588,12 @@ def test_a_systemerror_in_an_import_is_a_lack_of_memory(
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for arguments in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
-        completed = ndtool(*arguments, preexec_fn=limited(FSIZE=100_000))
+        completed = ndtool(*arguments, preexec_fn=limit_resources(FSIZE=100_000))
         assert (completed.status, completed.out) == (6, b"")
         assert "more than the limit on file sizes" in completed.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 @linux
@@ -608,7 +608,7 @@ def test_stacks_that_openmp_cannot_have(size: str) -> None:
 
 @linux
 def test_stacks_that_no_thread_can_have() -> None:
-    completed = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
+    completed = ndtool(*GATHER, "--threads", "4", preexec_fn=limit_resources(STACK=1 << 50))
     assert (completed.status, completed.err) == (0, "")
     assert is_gather_result()
 
@@ -629,9 +629,9 @@ sys.exit(__main__._run([*run, threads]))
 """
 
 
-@pytest.mark.skipif(not ROOT, reason="only root can change to a user without processes")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can change to a user without processes")
 @pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path) -> None:
     folder = workdir / "open"
     folder.mkdir()
@@ -711,7 +711,7 @@ def test_the_output_may_be_the_data(operator: str, number: int, workdir: Path) -
 def test_the_output_may_be_the_data_under_a_bind_mount(workdir: Path) -> None:
     os.mkdir("other")
     command = ["mount", "--bind", str(workdir), "other"]
-    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+    if not IS_ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("the process may not mount")
     try:
         assert ndtool(*GATHER[:-1], "other/data.npy").status == 0
@@ -722,14 +722,14 @@ def test_the_output_may_be_the_data_under_a_bind_mount(workdir: Path) -> None:
 
 @linux
 def test_standard_output_that_is_an_input_is_refused(workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     for redirection in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
         name = "-" if "<d" in redirection else "data.npy"
         script = f'exec "$@" gather-nd {name} idx.npy {redirection}'
         completed = execute("bash", "-c", script, "bash", *NDTOOL)
         assert completed.status == 7
         assert "which is an input" in completed.err
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
 def test_folders_that_permit_no_new_file(workdir: Path) -> None:
@@ -738,7 +738,7 @@ def test_folders_that_permit_no_new_file(workdir: Path) -> None:
     Path("readonly/out.npy").write_bytes(PREVIOUS)
     os.chmod("readonly/out.npy", 0o444)
     os.chmod("readonly", 0o500)
-    before = state(workdir)
+    before = snapshot(workdir)
     for target, expected_text in (
         ("closed/out.npy", "Permission denied"),
         ("readonly/out.npy", "read-only"),
@@ -746,14 +746,14 @@ def test_folders_that_permit_no_new_file(workdir: Path) -> None:
         ("data.npy/out.npy", "there is no folder data.npy"),
     ):
         for extra in ((), ("--dry-run",)):
-            completed = ndtool(*GATHER[:-1], target, *extra, preexec_fn=without_overrides)
+            completed = ndtool(*GATHER[:-1], target, *extra, preexec_fn=drop_root_capabilities)
             assert (completed.status, completed.out) == (7, b"")
             assert expected_text in completed.err
             assert target in completed.err
-            assert state(workdir) == before
-    completed = ndtool(*GATHER[:-1], "readonly/new.npy", preexec_fn=without_overrides)
+            assert snapshot(workdir) == before
+    completed = ndtool(*GATHER[:-1], "readonly/new.npy", preexec_fn=drop_root_capabilities)
     assert completed.status == 7
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @tmpfile_modes
@@ -810,7 +810,7 @@ def test_no_clobber_lets_one_of_several_runs_create_a_file(unnamed: bool, workdi
 @pytest.fixture
 def long_run(workdir: Path) -> tuple[str, ...]:
     """Return the arguments of a run that copies a gigabyte, mostly from a hole in a sparse file."""
-    sparse("large.npy", "<f4", (1 << 14, 1 << 14))
+    write_sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
     arguments = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
     return (*arguments, "--reduction", "add")
@@ -868,7 +868,7 @@ def test_any_other_fatal_signal_leaves_no_file(
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=limited(CORE=0),
+        preexec_fn=limit_resources(CORE=0),
     )
     while not has_opened_output(process.pid, workdir):
         assert process.poll() is None
@@ -922,7 +922,7 @@ def test_folders_where_no_name_can_be_removed(
     os.mkdir("appendonly")
     Path("appendonly/old.npy").write_bytes(PREVIOUS)
     append_only("appendonly")
-    before = state(workdir)
+    before = snapshot(workdir)
     command = [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER[:-1]]
     for extra in ((), ("--dry-run", "--no-trace")):
         completed = execute(*command, "appendonly/old.npy", *extra)
@@ -930,7 +930,7 @@ def test_folders_where_no_name_can_be_removed(
         assert completed.err.startswith(
             "error: appendonly/old.npy: it cannot be replaced: Operation"
         )
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
     completed = execute(*command, "appendonly/new.npy")
     assert sorted(os.listdir("appendonly")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
     if unnamed:
@@ -950,15 +950,15 @@ def test_append_only_files_are_refused_before_any_work(
     unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
     append_only("out.npy")
-    before = state(workdir)
+    before = snapshot(workdir)
     for extra in ((), ("--dry-run", "--no-trace")):
         completed = execute(*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER, *extra)
         assert (completed.status, completed.out) == (7, b"")
         assert completed.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert state(workdir) == before
+        assert snapshot(workdir) == before
 
 
-@pytest.mark.skipif(not ROOT, reason="only root may change a file's owner")
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
 @pytest.mark.parametrize("user", [0, 54321, 12345])
 def test_another_users_file_in_a_sticky_folder_is_not_replaced(
     user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
@@ -970,10 +970,10 @@ def test_another_users_file_in_a_sticky_folder_is_not_replaced(
         os.chown(name, 54321, 54321)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     if user in (0, 54321):
-        checked("shared/old.npy")
+        preserved_in_dry_run("shared/old.npy")
     else:
         with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            checked("shared/old.npy")
+            preserved_in_dry_run("shared/old.npy")
 
 
 def run_torture_script(script: str, *arguments: object) -> Any:

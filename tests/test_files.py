@@ -11,9 +11,9 @@ import threading
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import load, opened, refused
-from limits import failing, without_overrides
-from npyfile import ARRAY, npy, sparse, with_header
+from inputs import assert_refused, load, open_input
+from limits import drop_root_capabilities, fail_with
+from npyfile import ARRAY, npy, npy_with_header, write_sparse
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
@@ -29,7 +29,7 @@ def write_file(path, raw):
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir, all_closed, monkeypatch):
+def workdir(workdir, check_files_closed, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(workdir / "tmp"))
     (workdir / "tmp").mkdir()
     yield workdir
@@ -41,7 +41,7 @@ def workdir(workdir, all_closed, monkeypatch):
 def test_a_file_is_recognized_by_content(array, name):
     write_file(name, npy(array))
     assert np.array_equal(load(name), array)
-    with opened(name) as source:
+    with open_input(name) as source:
         metadata, byte_range = source.metadata, source.whole()
         assert (source.name, source.warning) == (name, None)
         assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
@@ -78,35 +78,35 @@ def test_an_existing_path_takes_precedence_over_a_member():
 
 
 def test_paths_without_a_readable_file():
-    refused("x.npy", "x.npy: No such file")
-    refused("x.npz:a", "^x.npz: No such file")
-    refused("", "No such file")
-    refused("a:b", "a:b: No such file")
-    refused("n" * 300, "name too long")
-    refused("a\0b", "is not a valid file name")
-    refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
+    assert_refused("x.npy", "x.npy: No such file")
+    assert_refused("x.npz:a", "^x.npz: No such file")
+    assert_refused("", "No such file")
+    assert_refused("a:b", "a:b: No such file")
+    assert_refused("n" * 300, "name too long")
+    assert_refused("a\0b", "is not a valid file name")
+    assert_refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
     write_file("plain", npy())
-    refused("plain/x", "Not a directory")
-    refused("plain:a", "one array: it has no members")
+    assert_refused("plain/x", "Not a directory")
+    assert_refused("plain:a", "one array: it has no members")
     write_file("n.nc", b"CDF\x01 and more")
-    refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
+    assert_refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
     os.symlink("loop", "loop")
-    refused("loop", "symbolic links")
+    assert_refused("loop", "symbolic links")
 
 
 def test_files_that_are_not_regular():
     os.mkdir("d")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
-        assert "standard input" in refused("sock", "sock is a socket: expected").hint
-    refused("d", "d is a directory: expected a file with arrays")
+        assert "standard input" in assert_refused("sock", "sock is a socket: expected").hint
+    assert_refused("d", "d is a directory: expected a file with arrays")
     completed = ndtool(
         "inspect", "/dev/tty", start_new_session=True
     )  # no terminal, so none to open
     assert completed.err == "error: /dev/tty is a device: expected a file with arrays\n"
-    refused("/dev/zero", "/dev/zero is a device")
-    refused("/dev/null", "/dev/null is a device")
-    refused("/proc/self/status", "no data|not a .npy")
+    assert_refused("/dev/zero", "/dev/zero is a device")
+    assert_refused("/dev/null", "/dev/null is a device")
+    assert_refused("/proc/self/status", "no data|not a .npy")
     with pytest.raises(InputError, match="is a directory"):
         locators.describe("d")
 
@@ -116,14 +116,14 @@ def test_no_permission_to_read():
     os.chmod("x.npy", 0)
     for name in ("x.npy", "x.npy:a"):
         message = exception_text(
-            f'locators.open_source("{name}", Streams())', preexec_fn=without_overrides
+            f'locators.open_source("{name}", Streams())', preexec_fn=drop_root_capabilities
         )
         assert message == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():
     write_file("x.npy", npy() + b"abcde")
-    with opened("x.npy") as source:
+    with open_input("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
         assert bytes(source.whole().buffer) == ARRAY.tobytes()
     assert locators.describe("x.npy")[0].warning == source.warning
@@ -132,7 +132,7 @@ def test_bytes_after_the_array():
 @pytest.mark.parametrize("missing", [1, 48, 96])
 def test_less_data_than_the_header_declares(missing):
     write_file("x.npy", npy()[:-missing])
-    refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
+    assert_refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
 
 
 @pytest.mark.parametrize("padding", [1, 63, 4096])
@@ -140,14 +140,14 @@ def test_unaligned_data(padding):
     text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(
         padding + 200
     )
-    write_file("x.npy", with_header(text, LARGE.tobytes()))
+    write_file("x.npy", npy_with_header(text, LARGE.tobytes()))
     assert np.array_equal(load("x.npy"), LARGE)
 
 
 def test_a_sparse_file_of_terabytes():
     nbytes = 1 << 42
-    sparse("x.npy", "|u1", (nbytes,))
-    with opened("x.npy") as source:
+    write_sparse("x.npy", "|u1", (nbytes,))
+    with open_input("x.npy") as source:
         byte_range = source.whole()
         assert byte_range.buffer[nbytes - 1] == 0
         byte_range.advise("random")
@@ -173,7 +173,7 @@ def test_a_file_that_is_modified(array):
 
 def test_a_file_that_is_replaced():
     write_file("x.npy", npy())
-    with opened("x.npy") as source:
+    with open_input("x.npy") as source:
         write_file("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
@@ -184,7 +184,7 @@ def test_a_file_that_is_replaced():
 
 def test_a_file_that_is_truncated():
     write_file("x.npy", npy(LARGE))
-    with opened("x.npy") as source:
+    with open_input("x.npy") as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
@@ -200,7 +200,7 @@ def test_inputs_are_not_modified():
     os.utime("x.npy", ns=(5, 5))
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
-    with opened("x.npy") as source, pytest.raises(TypeError):
+    with open_input("x.npy") as source, pytest.raises(TypeError):
         source.whole().buffer[0] = 1
 
 
@@ -225,9 +225,9 @@ def exception_text(code, limits=None, **options):
     return python(program, **options).out.decode()
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_limits_on_memory_and_descriptors():
-    sparse("x.npy", "|u1", (1 << 32,))
+    write_sparse("x.npy", "|u1", (1 << 32,))
     code = 'locators.open_source("x.npy", Streams()); print("opened")'
     assert exception_text(code, {"AS": 1 << 30}).startswith(
         "ResourceError x.npy: Cannot allocate memory"
@@ -276,7 +276,7 @@ def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
     with PipeWriter(npy(array) + npy()) as stdin:
-        with opened("-", stdin) as source:
+        with open_input("-", stdin) as source:
             byte_range = source.whole()
             assert type(byte_range.buffer.obj).__name__ == "mmap"
             assert (byte_range.mapped, byte_range.position) == (False, None)
@@ -300,14 +300,14 @@ def test_consecutive_arrays_in_a_file(large):
     with open("x", "rb", buffering=0) as file:
         file.seek(4)
         stdin = Streams(file.fileno())
-        with opened("-", stdin) as source:
+        with open_input("-", stdin) as source:
             assert source.whole().mapped == large
             source.recheck()
             assert bytes(source.whole().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
-            refused("-", "standard input, array 4: no data", stdin=stdin)
+            assert_refused("-", "standard input, array 4: no data", stdin=stdin)
             os.truncate("x", 1 << 20)
             os.utime("x", ns=(1, 1))
             with pytest.raises(OutputError, match="standard input changed during the run"):
@@ -318,35 +318,37 @@ def test_consecutive_arrays_in_a_file(large):
 def test_a_stream_that_ends_early(removed):
     raw = npy()[:-removed]
     with PipeWriter(raw) as stdin:
-        refused("-", "standard input: .*(found|truncated)", stdin=stdin)
+        assert_refused("-", "standard input: .*(found|truncated)", stdin=stdin)
     write_file("x", raw)
     with open("x", "rb") as file:
-        refused("-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno()))
+        assert_refused(
+            "-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno())
+        )
 
 
 def test_a_stream_whose_header_claims_terabytes():
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
-    with PipeWriter(with_header(text, bytes(100))) as stdin:
-        refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
+    with PipeWriter(npy_with_header(text, bytes(100))) as stdin:
+        assert_refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
 def test_standard_input_that_is_no_array(workdir):
     with PipeWriter(b"") as stdin:
-        refused("-", "standard input: no data", stdin=stdin)
+        assert_refused("-", "standard input: no data", stdin=stdin)
     with PipeWriter(npy()) as stdin:
         load("-", stdin)
-        refused("-", "standard input, array 2: no data", stdin=stdin)
+        assert_refused("-", "standard input, array 2: no data", stdin=stdin)
     with PipeWriter(b"PK\3\4" + bytes(100)) as stdin:
-        assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
+        assert "from a file" in assert_refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(workdir, os.O_RDONLY)
-    refused("-", "standard input: Is a directory", stdin=Streams(fd))
+    assert_refused("-", "standard input: Is a directory", stdin=Streams(fd))
     os.close(fd)
-    refused("-", "standard input: it is closed", stdin=Streams(fd))
+    assert_refused("-", "standard input: it is closed", stdin=Streams(fd))
     for device in ("/dev/null", "/dev/zero"):
         with open(device, "rb") as file:
-            refused("-", "no data|not a .npy", stdin=Streams(file.fileno()))
+            assert_refused("-", "no data|not a .npy", stdin=Streams(file.fileno()))
     controller, terminal = os.openpty()
-    refused("-", "it is a terminal", UsageError, Streams(terminal))
+    assert_refused("-", "it is a terminal", UsageError, Streams(terminal))
     os.close(controller)
     os.close(terminal)
 
@@ -373,7 +375,7 @@ def test_no_space_for_a_stream(monkeypatch):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         with PipeWriter(npy(LARGE)) as stdin:
-            error = refused("-", "no space for .* File too large", ResourceError, stdin)
+            error = assert_refused("-", "no space for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -424,7 +426,7 @@ def test_describe():
 
 def test_a_disk_error_in_a_header(monkeypatch):
     write_file("x.npy", npy())
-    monkeypatch.setattr(os, "pread", failing(errno.EIO))
+    monkeypatch.setattr(os, "pread", fail_with(errno.EIO))
     for read in (locators.describe, load):
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             read("x.npy")
@@ -451,8 +453,8 @@ def test_arrays_in_memory(monkeypatch, error_code, fraction):
     if error_code is None:
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
-        monkeypatch.setattr(os, "preadv", failing(error_code))
-    with opened("x.npy") as source:
+        monkeypatch.setattr(os, "preadv", fail_with(error_code))
+    with open_input("x.npy") as source:
         assert source.whole().mapped
         assert source.whole().cached() == fraction
         is_known = error_code == errno.EAGAIN
@@ -462,7 +464,7 @@ def test_arrays_in_memory(monkeypatch, error_code, fraction):
 def test_a_closed_descriptor_is_no_input():
     write_file("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
-    with opened("x.npy") as source:
+    with open_input("x.npy") as source:
         assert source.is_open_as(fd)
         os.close(fd)
         assert not source.is_open_as(fd)
@@ -491,13 +493,13 @@ def test_a_close_that_fails_loses_nothing(monkeypatch):
 def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):
     write_file("x.npy", npy())
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", failing(errno.EIO))
+        patch.setattr(os, "fstat", fail_with(errno.EIO))
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             local.open_file("x.npy")
 
 
 def test_no_directory_for_temporary_files(monkeypatch):
-    monkeypatch.setattr(os, "open", failing(errno.EROFS))
+    monkeypatch.setattr(os, "open", fail_with(errno.EROFS))
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
     with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as excinfo:
         tempfiles.Spool().write(bytes(100))
@@ -508,7 +510,7 @@ def test_a_spool_that_cannot_be_mapped(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
     spool = tempfiles.Spool()
     spool.write(bytes(100))
-    monkeypatch.setattr(tempfiles, "map_bytes", failing(errno.ENOMEM))
+    monkeypatch.setattr(tempfiles, "map_bytes", fail_with(errno.ENOMEM))
     with pytest.raises(ResourceError, match="more than 100 bytes: Cannot allocate memory"):
         spool.finish()
 

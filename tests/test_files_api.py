@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import same
+from strategies import bits_equal
 
 import ndtool
 from ndtool import files
@@ -53,11 +53,11 @@ def test_files_and_arrays_mixed(
     expected = getattr(reference, name)(*arguments)
     result = getattr(files, name)(*mixed_arguments)
     assert result.output is None
-    assert same(result.array, expected)
+    assert bits_equal(result.array, expected)
     assert (result.shape, result.nbytes) == (expected.shape, expected.nbytes)
     file_result = getattr(files, name)(*mixed_arguments, out="out.npz:x", threads=2)
     assert (file_result.array, file_result.output, file_result.kept) == (None, "out.npz:x", ())
-    assert same(np.load("out.npz")["x"], expected)
+    assert bits_equal(np.load("out.npz")["x"], expected)
 
 
 def test_an_output_may_be_an_input_and_preserves_other_members(workdir: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_output_may_be_an_input_and_preserves_other_members(workdir: Path) ->
     result = files.scatter_nd("a.npz:data", [[1]], np.zeros((1, 4, 5)), out="a.npz:data")
     assert result.kept == ("other",)
     with np.load("a.npz") as archive:
-        assert same(archive["other"], AXIS_INDICES)
+        assert bits_equal(archive["other"], AXIS_INDICES)
         assert not archive["data"][1].any()
 
 
@@ -146,7 +146,7 @@ def test_progress_is_reported(workdir: Path) -> None:
         "data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=fractions.append
     )
     assert max(fractions) == 1
-    assert same(np.load("out.npy"), np.arange(1 << 20))
+    assert bits_equal(np.load("out.npy"), np.arange(1 << 20))
 
 
 def test_bfloat16_by_name(workdir: Path) -> None:
@@ -156,7 +156,7 @@ def test_bfloat16_by_name(workdir: Path) -> None:
     update = data[:1].view("V2")
     result = files.scatter_nd("data.npy", [[1]], update, "add", dtype="bfloat16")
     assert result.dtype == "bfloat16"
-    assert same(result.array, data)
+    assert bits_equal(result.array, data)
 
 
 FIELDS = [("a", "<i4"), ("b", ">f8", (2,)), (("title", "c"), "S3")]
@@ -191,9 +191,9 @@ def test_types_of_ml_dtypes_in_either_byte_order(workdir: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.arange(5).astype(ml_dtypes.bfloat16)
     swapped = data.byteswap().view(data.dtype.newbyteorder())
-    assert same(files.gather(swapped, [1, 4]).array, data[[1, 4]])
+    assert bits_equal(files.gather(swapped, [1, 4]).array, data[[1, 4]])
     files.gather(swapped, [1, 4], out="out.npy")
-    assert same(np.load("out.npy"), data[[1, 4]].view("V2"))
+    assert bits_equal(np.load("out.npy"), data[[1, 4]].view("V2"))
 
 
 def test_files_is_a_public_name() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import forkserver
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, environment, execute, ndtool, save
+from command import NDTOOL, environment, execute, ndtool, run_in_terminal, save
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="forks are for Linux only")
 DATA = np.arange(12.0).reshape(4, 3)
@@ -37,14 +37,16 @@ def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str])
     server_count = len(forkserver._all)
     forked = ndtool(*command, stdin=stdin, env=env)
     assert max(server_count, 1) == len(forkserver._all)
-    assert forkserver._idle[-1].fits(environment(**env))  # was used
+    assert forkserver._idle[-1].is_compatible(environment(**env))  # was used
     assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
 
 
 def test_a_fork_at_a_terminal() -> None:
     command = ("gather-nd", "data.npy", "idx.npy", "--trace")
-    forked = at_terminal(*NDTOOL, *command, columns=60)
-    assert forked == at_terminal(*NDTOOL, *command, columns=60, cwd=os.getcwd())  # a new process
+    forked = run_in_terminal(*NDTOOL, *command, columns=60)
+    assert forked == run_in_terminal(
+        *NDTOOL, *command, columns=60, cwd=os.getcwd()
+    )  # a new process
     assert "rank(data)" in forked.screen
 
 

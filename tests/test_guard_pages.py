@@ -19,7 +19,7 @@ from typing import Any
 import guard_pages
 import numpy as np
 import pytest
-from guard_pages import guarded, memory_block, scratch
+from guard_pages import guarded_buffer, guarded_copy, memory_block
 
 from ndtool import errors, gather_elements, gather_nd, scatter_elements, scatter_nd
 from ndtool.engine import bind, copies, destinations, gathers, scatters, tuning
@@ -69,8 +69,8 @@ def algorithm(function: Callable[[], None]) -> Callable[[], None]:
     "changing_indices",
 ])  # fmt: skip
 def test_no_access_outside_the_arrays(name: str) -> None:
-    run = run_child(name)
-    assert run.returncode == 0, run.stderr
+    completed = run_child(name)
+    assert completed.returncode == 0, completed.stderr
 
 
 def test_every_algorithm_is_tested() -> None:
@@ -80,9 +80,9 @@ def test_every_algorithm_is_tested() -> None:
 
 @pytest.mark.parametrize("name", ["read_before_array", "read_after_array"])
 def test_guard_pages_fault(name: str) -> None:
-    run = run_child(name)
-    assert run.returncode in (-signal.SIGSEGV, -signal.SIGBUS), run.stderr
-    assert f"in {name}" in run.stderr
+    completed = run_child(name)
+    assert completed.returncode in (-signal.SIGSEGV, -signal.SIGBUS), completed.stderr
+    assert f"in {name}" in completed.stderr
 
 
 def run_child(name: str) -> subprocess.CompletedProcess[str]:
@@ -111,7 +111,7 @@ def check_call(
     """Call an operator with arrays and an output between guard pages, in all alignments."""
     for guard_pages.position, threads in CALLS:
         out = memory_block(expected.nbytes).view(expected.dtype).reshape(expected.shape)
-        operator(*(guarded(a) for a in arrays), *attributes, out=out, threads=threads)
+        operator(*(guarded_copy(a) for a in arrays), *attributes, out=out, threads=threads)
         assert out.tobytes() == expected.tobytes(), (guard_pages.position, threads, arrays)
 
 
@@ -120,7 +120,7 @@ def check_in_place(
 ) -> None:
     """Call an operator as check_call does, with data as the output."""
     for guard_pages.position in ("end", "start"):
-        data, indices, updates = (guarded(a) for a in arrays)
+        data, indices, updates = (guarded_copy(a) for a in arrays)
         operator(data, indices, updates, *attributes, out=data, threads=2)
         assert data.tobytes() == expected.tobytes(), (guard_pages.position, arrays)
 
@@ -183,8 +183,8 @@ def cache_lines() -> None:
     set_thresholds(MIN_WORK=1, NON_TEMPORAL=1)
     for width in range(1, 601):
         guard_pages.position = ("end", "start", "unaligned")[width % 3]
-        data = guarded(random_bits(rng, "u1", (5, width)))
-        index = guarded(boundary_indices(rng, (5,), (97 if width % 50 else 1100,)))
+        data = guarded_copy(random_bits(rng, "u1", (5, width)))
+        index = guarded_copy(boundary_indices(rng, (5,), (97 if width % 50 else 1100,)))
         expected = data[index[:, 0]].tobytes()
         buffer = np.empty(len(expected) + 256, np.uint8)
         buffer = buffer[-buffer.ctypes.data % 64 :]
@@ -297,7 +297,7 @@ def check_refused(data: Array, index: Array, component: int, value: int) -> None
     invalid[component % len(invalid), component] = value
     for threads in (1, 2):
         try:
-            gather_nd(guarded(data), guarded(invalid), threads=threads)
+            gather_nd(guarded_copy(data), guarded_copy(invalid), threads=threads)
         except IndexError:
             continue
         raise AssertionError((invalid.dtype, invalid.shape, component, value))
@@ -341,7 +341,7 @@ def last_axis() -> None:
 @algorithm
 def other_axis() -> None:
     rng = np.random.default_rng(7)
-    gathers.bytearray = scratch
+    gathers.bytearray = guarded_buffer
     set_thresholds(MIN_WORK=1)
     for packed, width, columns in product((True, False), WIDTHS, (1, 6, 70)):
         set_thresholds(
@@ -369,9 +369,9 @@ def with_and_without_include_self(
 
 def scatter_algorithms() -> Iterator[str]:
     """Yield names of scatter algorithms, each with thresholds at which few tuples use it."""
-    scatters.bytearray = destinations.bytearray = gathers.bytearray = scratch
+    scatters.bytearray = destinations.bytearray = gathers.bytearray = guarded_buffer
     assert callable(scratch_memory.acquire)  # else arrays would not be next to guard pages
-    scratch_memory.acquire, scratch_memory._cached = scratch, deque(maxlen=0)
+    scratch_memory.acquire, scratch_memory._cached = guarded_buffer, deque(maxlen=0)
     set_thresholds(MIN_WORK=1)
     yield "default thresholds"
     set_thresholds(CACHE_SIZE=256, MIN_SORTED=1, SORTED_OUTPUT=0, LOCAL_FRACTION=2, NON_TEMPORAL=1)
@@ -462,7 +462,7 @@ def reduce_by_elements() -> None:
 @algorithm
 def array_copies() -> None:
     rng = np.random.default_rng(12)
-    gathers.bytearray = scratch
+    gathers.bytearray = guarded_buffer
     index = np.array([[0], [-1]])
     for non_temporal in (1, 1 << 40):
         set_thresholds(MIN_WORK=1, WORK_ITEM=128, NON_TEMPORAL=non_temporal)
@@ -473,11 +473,13 @@ def array_copies() -> None:
             check_call(scatter_nd, expected, (data, index, updates))
     for unit, count in product(range(1, 18), (*range(1, 40), 129)):
         data = random_bits(rng, "u1", (count, unit))
-        swapped = guarded(data)
+        swapped = guarded_copy(data)
         copies.swap_bytes(memoryview(swapped.reshape(-1)), unit)
         assert swapped.tobytes() == data[:, ::-1].tobytes()
     for width in (*WIDTHS, 1009, 1999):
-        data = guarded(random_bits(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13)))
+        data = guarded_copy(
+            random_bits(rng, f"V{width}", (3, 5, 4) if width < 1009 else (9, 11, 13))
+        )
         for axes in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
             transposed = data.transpose(axes)
             buffer = memoryview(data.reshape(-1).view(np.uint8))
@@ -494,8 +496,11 @@ def changing_indices() -> None:
     """Another thread changes the indices during the calls; no access is out of bounds."""
     rng = np.random.default_rng(13)
     set_thresholds(MIN_WORK=1, MIN_SORTED=1, CACHE_SIZE=1 << 10, SORTED_OUTPUT=0, LOCAL_FRACTION=2)
-    data, updates = guarded(random_bits(rng, "f4", (1000,))), guarded(np.ones(30_000, "f4"))
-    index, valid = guarded(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
+    data, updates = (
+        guarded_copy(random_bits(rng, "f4", (1000,))),
+        guarded_copy(np.ones(30_000, "f4")),
+    )
+    index, valid = guarded_copy(np.zeros(30_000, int)), rng.integers(-1000, 1000, 30_000)
     invalid = np.where(rng.random(30_000) < 0.0005, 1 << 40, valid)
     tuples, is_finished, outcomes = index[:, None], False, set()
 
@@ -536,12 +541,12 @@ def bfloat16() -> np.dtype:
 @algorithm
 def read_before_array() -> None:
     guard_pages.position = "start"
-    ctypes.string_at(guarded(np.ones(3)).ctypes.data - 1, 1)
+    ctypes.string_at(guarded_copy(np.ones(3)).ctypes.data - 1, 1)
 
 
 @algorithm
 def read_after_array() -> None:
-    ctypes.string_at(guarded(np.ones(3)).ctypes.data + 24, 1)
+    ctypes.string_at(guarded_copy(np.ones(3)).ctypes.data + 24, 1)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import load, opened, refused
+from inputs import assert_refused, load, open_input
 from npyfile import ARRAY
-from outputs import checked, save, written
-from outputs import opened as opened_output
-from strategies import same
+from outputs import open_sink as opened_output
+from outputs import preserved_in_dry_run, save, temporary_sink
+from strategies import bits_equal
 
 from ndtool.errors import (
     DtypeError,
@@ -55,7 +55,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     return workdir
 
 
@@ -83,8 +83,8 @@ def test_types_and_shapes(code: Any) -> None:
         if array.dtype.kind in "mM":
             stored = array.astype(h5py.opaque_dtype(array.dtype))
         write_dataset(stored)
-        assert same(load("x.h5:/a"), array)
-        assert same(load("x.h5"), array)
+        assert bits_equal(load("x.h5:/a"), array)
+        assert bits_equal(load("x.h5"), array)
 
 
 @pytest.mark.parametrize("version", ["earliest", "latest"])
@@ -97,8 +97,8 @@ def test_layouts(layout: str, version: str, user_block: int) -> None:
         except ValueError as exc:
             pytest.skip(str(exc))
         expected = file["g/a"][...]
-    assert same(load("x.h5:/g/a"), expected)
-    with opened("x.h5:g/a") as source:
+    assert bits_equal(load("x.h5:/g/a"), expected)
+    with open_input("x.h5:g/a") as source:
         assert ("chunks" in LAYOUTS[layout]) == source.metadata.in_chunks
 
 
@@ -106,7 +106,7 @@ def test_contiguous_values_are_memory_mapped() -> None:
     write_dataset(np.arange(100_000))
     with h5py.File("x.h5") as file:
         offset = file["a"].id.get_offset()
-    with opened("x.h5:/a") as source:
+    with open_input("x.h5:/a") as source:
         byte_range = source.whole()
         assert byte_range is not None
         assert (byte_range.mapped, byte_range.position) == (True, offset)
@@ -121,7 +121,7 @@ def test_small_values_in_the_header_of_a_dataset() -> None:
         space = h5py.h5s.create_simple((5,))
         dataset = h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32BE, space, creation)
         dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(5, dtype=">i4"))
-    assert same(load("x.h5:/a"), np.arange(5, dtype=">i4"))
+    assert bits_equal(load("x.h5:/a"), np.arange(5, dtype=">i4"))
     assert locators.describe("x.h5")[0].problem == "in the dataset's header"
 
 
@@ -151,7 +151,7 @@ def test_a_chunk_that_is_stored_without_its_filters() -> None:
         file["a"].id.write_direct_chunk((16, 0), raw, filter_mask=3)
     expected = TABLE.copy()
     expected[16:32] += 1
-    assert same(load("x.h5"), expected)
+    assert bits_equal(load("x.h5"), expected)
 
 
 @pytest.mark.parametrize("layout", ["chunks", "shuffle, gzip", "lzf"])
@@ -175,7 +175,7 @@ def test_each_chunk_is_read_at_most_once(layout: str, monkeypatch: pytest.Monkey
         reads.clear()
         completed = ndtool("gather", "x.h5:/a", "i.npy", "-o", "o.npy", *memory)
         assert completed.status == 0, completed
-        assert same(np.load("o.npy"), TABLE[rows])
+        assert bits_equal(np.load("o.npy"), TABLE[rows])
     load("x.h5")
     assert {reads[offset] for offset in chunk_sizes} <= {0, 1, 2}
 
@@ -209,15 +209,15 @@ def test_names_groups_and_links() -> None:
 def test_one_of_several_datasets_must_be_named() -> None:
     with h5py.File("x.h5", "w") as file:
         file["g/one"], file["two"] = [1], np.zeros((2, 3), "f4")
-    refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
-    refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
-    error = refused("x.h5:three", "^x.h5: three is not a dataset of the file")
+    assert_refused("x.h5", "^x.h5: the file has 2 datasets: name one of them", UsageError)
+    assert_refused("x.h5:g", "^x.h5: g is a group of a dataset: name one of them", UsageError)
+    error = assert_refused("x.h5:three", "^x.h5: three is not a dataset of the file")
     assert sorted(error.places) == ["/g/one: int64[1]", "/two: float32[2,3]"]
     write_dataset([1], path="y.h5", name="g/only")
     assert load("y.h5").tolist() == [1]
     with h5py.File("z.h5", "w"):
         pass
-    refused("z.h5", "^z.h5: the file has no datasets$")
+    assert_refused("z.h5", "^z.h5: the file has no datasets$")
 
 
 @pytest.mark.parametrize("suffix", ["h5", "hdf5", "nc", "bin"])
@@ -248,9 +248,9 @@ def test_links_to_other_files_are_not_followed() -> None:
         file["dangling"] = h5py.SoftLink("/nowhere")
         file["a"] = [1]
     for member in ("out", "out/b", "past"):
-        refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
-    refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
-    refused("x.h5:dangling", "dangling is not a dataset of the file")
+        assert_refused(f"x.h5:{member}", "out is a link to another file, which is not followed")
+    assert_refused("x.h5:circle", "^x.h5:/circle: more than 16 soft links$")
+    assert_refused("x.h5:dangling", "dangling is not a dataset of the file")
     assert [entry.member for entry in locators.describe("x.h5")] == ["/a"]
 
 
@@ -262,8 +262,8 @@ def test_values_in_other_files_are_not_read() -> None:
         virtual[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
         file.create_virtual_dataset("virtual", virtual)
         file.create_dataset("external", (10,), "f4", external=[("other.h5", 0, 40)])
-    refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
-    refused("x.h5:external", "its values are in external files, which are not read")
+    assert_refused("x.h5:virtual", "a virtual dataset, whose values are in other datasets")
+    assert_refused("x.h5:external", "its values are in external files, which are not read")
     assert len(locators.describe("x.h5")) == 2
 
 
@@ -283,7 +283,7 @@ def test_types_that_numpy_lacks_are_refused() -> None:
         ("null", "a null dataset, without values"),
         ("narrow", "elements of a type that NumPy lacks"),
     ):
-        refused(f"x.h5:{member}", f"^x.h5:/{member}: {message}$")
+        assert_refused(f"x.h5:{member}", f"^x.h5:/{member}: {message}$")
 
 
 def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,21 +294,25 @@ def test_filters_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None
         creation.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,))
         space = h5py.h5s.create_simple((5,))
         h5py.h5d.create(file.id, b"a", h5py.h5t.STD_I32LE, space, creation)
-    error = refused("x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError)
+    error = assert_refused(
+        "x.h5:/a", r"\(32015\) of its chunks needs the hdf5plugin package", UsageError
+    )
     assert error.hint == "pip install hdf5plugin"
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset([1])
     monkeypatch.setitem(sys.modules, "h5py", None)
-    error = refused("x.h5", "needs the h5py package", UsageError)
+    error = assert_refused("x.h5", "needs the h5py package", UsageError)
     assert error.hint == "pip install 'ndtool[hdf5]'"
 
 
 def test_chunks_larger_than_memory_are_refused() -> None:
     with h5py.File("x.h5", "w") as file:
         file.create_dataset("a", (1 << 40,), "i1", chunks=((1 << 32) - 1,))
-    refused("x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError)
+    assert_refused(
+        "x.h5", "^x.h5:/a: a chunk has 4294967295 bytes: at most 2147483648", ResourceError
+    )
 
 
 def test_chunks_with_wrong_sizes_or_content() -> None:
@@ -324,7 +328,7 @@ def test_chunks_with_wrong_sizes_or_content() -> None:
         ):
             file["a"].id.write_direct_chunk((offset,), raw)
         file["a"].id.write_direct_chunk((3072,), bytes(40_000))
-    with opened("x.h5") as source:
+    with open_input("x.h5") as source:
         for chunk in range(3):
             with pytest.raises(InputError, match=r"^x\.h5: "):
                 source.block(chunk)
@@ -345,7 +349,7 @@ def test_files_that_other_processes_write() -> None:
         file.swmr_mode = True
         assert load("x.h5").tolist() == [1]
     write_dataset([1])
-    with opened("x.h5") as source:
+    with open_input("x.h5") as source:
         write_dataset([1, 2, 3])
         with pytest.raises(NdtoolError, match="changed during the run"):
             source.recheck()
@@ -361,16 +365,16 @@ def test_netcdf_attributes_are_not_applied_and_the_run_warns() -> None:
     assert completed.status == 0
     assert "x.nc:/t: values as stored: scale_factor, _FillValue not applied" in completed.err
     assert np.load("o.npy").tolist() == [2]
-    with opened("x.nc:p") as source:
+    with open_input("x.nc:p") as source:
         assert source.warning is None
 
 
 def test_netcdf_3_files_are_refused_with_a_hint() -> None:
     Path("x.nc").write_bytes(b"CDF\x01" + bytes(100))
-    error = refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
+    error = assert_refused("x.nc", "^x.nc: NetCDF-3: expected NetCDF-4")
     assert error.hint == "nccopy -k nc4 x.nc NEW.nc"
     Path("x.h5").write_bytes(b"text")
-    refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
+    assert_refused("x.h5", "^x.h5: not an HDF5 file: expected its signature at byte 0")
 
 
 # Outputs
@@ -412,7 +416,7 @@ def test_a_dataset_is_added_or_replaced_and_the_others_are_preserved(mode: str) 
         }
         preserved = save(f"x.h5:/{name}", array, mode)
         assert sorted(preserved) == sorted(f"/{dataset}" for dataset in before)
-        assert same(read_dataset(name), array)
+        assert bits_equal(read_dataset(name), array)
         assert {dataset: read_dataset(dataset).tobytes() for dataset in before} == before
     with h5py.File("x.h5") as file:
         assert file["g/a"].attrs["units"] == "m"
@@ -424,7 +428,7 @@ def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
     size = os.path.getsize("x.h5")
     for name, array in (("g/a", np.arange(100_000, dtype="<f4")), ("c", TABLE), ("f", TABLE)):
         save(f"x.h5:{name}", array + 1, "map")
-        assert same(read_dataset(name), array + 1)
+        assert bits_equal(read_dataset(name), array + 1)
     with h5py.File("x.h5") as file:
         assert (file["g/a"].attrs["units"], file["c"].attrs["units"]) == ("m", "s")
         assert (file["c"].compression, file["c"].shuffle, file["f"].fletcher32) == (
@@ -434,15 +438,15 @@ def test_values_of_the_same_type_and_shape_are_overwritten() -> None:
     with h5py.File("x.h5", "r+") as file:
         file["alias"] = file["b"]
     save("x.h5:b", TABLE + 5)
-    assert same(read_dataset("b"), TABLE + 5)
-    assert same(read_dataset("alias"), TABLE)
+    assert bits_equal(read_dataset("b"), TABLE + 5)
+    assert bits_equal(read_dataset("alias"), TABLE)
 
 
 def test_replacement_reuses_the_space() -> None:
     write_dataset(np.zeros((1000, 100)))
     size = os.path.getsize("x.h5")
     for count in (999, 998, 997):
-        with written("x.h5:a", np.ones((count, 100))) as out:
+        with temporary_sink("x.h5:a", np.ones((count, 100))) as out:
             sinks.commit(out)  # never written: zeros, not the previous values
         assert not read_dataset("a").any()
     assert os.path.getsize("x.h5") < size + 20_000
@@ -472,8 +476,8 @@ def test_chunks_and_codecs(options: list[str], chunks: Any, codec: int | None) -
     assert completed.status == 0, completed
     with h5py.File("y.h5") as file:
         assert (file["g/a"].chunks, file["g/a"].compression_opts) == (chunks, codec)
-    assert same(read_dataset("g/a", "y.h5"), TABLE)
-    assert same(load("y.h5"), TABLE)
+    assert bits_equal(read_dataset("g/a", "y.h5"), TABLE)
+    assert bits_equal(load("y.h5"), TABLE)
 
 
 def test_variables_set_chunks_and_codecs_of_hdf5() -> None:
@@ -492,7 +496,7 @@ def test_chunks_and_filters_of_data_are_the_default() -> None:
     for memory in ((), ("--memory", "64M")):
         completed = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", *memory)
         assert completed.status == 0, completed
-        assert same(read_dataset("b", "y.h5"), TABLE[np.load("i.npy")])
+        assert bits_equal(read_dataset("b", "y.h5"), TABLE[np.load("i.npy")])
         with h5py.File("y.h5") as file:
             assert (file["b"].chunks, file["b"].shuffle, file["b"].compression_opts) == (
                 (16, 4), True, 4,
@@ -511,7 +515,7 @@ def test_large_chunked_outputs_of_external_runs() -> None:
     np.save("i.npy", rows)
     completed = ndtool("gather", "x.h5:a", "i.npy", "-o", "y.h5:b", "--memory", "8M", "--json")
     assert completed.status == 0, completed
-    assert same(read_dataset("b", "y.h5"), read_dataset("a")[rows])
+    assert bits_equal(read_dataset("b", "y.h5"), read_dataset("a")[rows])
     assert completed.json["plan"]["way"] == "sweep"
 
 
@@ -521,11 +525,11 @@ def test_in_place_and_no_clobber_and_only() -> None:
     np.save("u.npy", np.ones((2, 11), "<f4"))
     call = ("scatter-nd", "x.h5:b", "i.npy", "u.npy", "--reduction", "add", "-o", "x.h5:b")
     assert ndtool(*call, "--no-clobber").status == 7
-    assert same(read_dataset("b"), TABLE)
+    assert bits_equal(read_dataset("b"), TABLE)
     assert ndtool(*call, "--dry-run").status == 0
-    assert same(read_dataset("b"), TABLE)
+    assert bits_equal(read_dataset("b"), TABLE)
     assert ndtool(*call).status == 0
-    assert same(read_dataset("b")[3], TABLE[3] + 2)
+    assert bits_equal(read_dataset("b")[3], TABLE[3] + 2)
     completed = ndtool("convert", "u.npy", "x.h5")
     assert (completed.status, "x.h5 has 4 arrays" in completed.err) == (7, True)
     assert ndtool("convert", "u.npy", "x.h5:z", "--only").status == 0
@@ -546,7 +550,7 @@ def test_in_place_and_no_clobber_and_only() -> None:
 def test_names_that_are_not_written(target: str, message: str) -> None:
     write_example_file()
     before = Path("x.h5").read_bytes()
-    for refuse in (opened_output, checked):
+    for refuse in (opened_output, preserved_in_dry_run):
         with pytest.raises(NdtoolError, match=re.escape(message)):
             refuse(target)
     assert Path("x.h5").read_bytes() == before
@@ -605,7 +609,7 @@ def test_a_disk_that_fails_at_any_write(
                 assert exc.message.startswith("x.h5: ")  # noqa: PT017 # how many writes varies
         assert (os.listdir(), Path("x.h5").read_bytes()) == (["x.h5"], content)
     assert writes > 3
-    assert same(read_dataset("new"), ARRAY)
+    assert bits_equal(read_dataset("new"), ARRAY)
 
 
 # Damaged files

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from npyfile import npy, with_header
+from npyfile import npy, npy_with_header
 from strategies import EXAMPLES
 
 from ndtool.errors import InputError
@@ -18,7 +18,7 @@ VALID_HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
 
 
 def header(text=VALID_HEADER, version=(1, 0), length=None):
-    return with_header(text, b"", version, length)
+    return npy_with_header(text, b"", version, length)
 
 
 def header_with_shape(shape, descr="'<f4'"):

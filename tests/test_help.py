@@ -13,7 +13,7 @@ import time
 import click
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
+from command import FIXTURES, NDTOOL, environment, ndtool, run_in_terminal
 
 from ndtool.cli import program as command_line
 
@@ -87,7 +87,7 @@ def test_no_width_breaks_a_word_of_the_help():
     ],
 )
 def test_help_is_as_wide_as_the_terminal(columns, env, min_width, max_width):
-    completed = at_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
+    completed = run_in_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
     assert completed.status == 0
     lines = [line for line in completed.screen.splitlines() if not line.startswith(EXAMPLE)]
     assert min_width <= max(map(len, lines)) <= max_width
@@ -207,7 +207,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_help_imports_few_modules():
     modules = imported_modules("--help")
     assert "ndtool.cli.commands" in modules
@@ -216,7 +216,7 @@ def test_help_imports_few_modules():
     )
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_a_run_between_files_imports_few_modules(tmp_path):
     for name, folder in FOLDERS.items():
         files = [FIXTURES / folder / f"{role}.npy" for role in ("data", "indices", "updates")]

@@ -10,11 +10,11 @@ from unittest.mock import patch
 import click
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, execute, ndtool, save
+from command import NDTOOL, execute, ndtool, run_in_terminal, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import Array, Case, cases, plain_axes, raw
-from test_explain import bits, numbered, opened, results, updates_of
+from strategies import Array, Case, cases, plain_axes, raw_bytes
+from test_explain import bits, gathered_positions, open_case, running_values, updates_of
 from test_properties import call, described, many
 
 from ndtool.analysis import drawing, excerpts
@@ -102,7 +102,7 @@ class Page(HTMLParser):
 
 
 def draw_case(case: Case) -> Drawing:
-    with opened(case) as call:
+    with open_case(case) as call:
         diagram = drawing.draw(call)
     assume(diagram is not None and diagram.is_complete)
     assert diagram is not None
@@ -118,7 +118,7 @@ def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
     output = diagram.grids["output"]
     assert output.elements is not None
     assert [bits(element) for element in output.elements] == [
-        raw(element) for element in list_elements(expected)
+        raw_bytes(element) for element in list_elements(expected)
     ]
     links = list(diagram.links)
     for position in np.ndindex(expected.shape):
@@ -136,8 +136,10 @@ def check_gather_links(
 ) -> list[Any]:
     link = links[0]
     assert (link.output, link.updates) == (position, None)
-    assert np.ravel_multi_index(link.data, case.arrays[0].shape) == numbered(case)[position]
-    assert bits(link.result) == raw(case.arrays[0][(*link.data, ...)])
+    assert (
+        np.ravel_multi_index(link.data, case.arrays[0].shape) == gathered_positions(case)[position]
+    )
+    assert bits(link.result) == raw_bytes(case.arrays[0][(*link.data, ...)])
     check_tuple(case, diagram, link.tuple_index)
     return links[1:]
 
@@ -148,7 +150,7 @@ def check_scatter_links(
     data, _, updates = case.arrays
     applied_updates = list(updates_of(case, position))
     update_values = [updates[(*origin, ...)] for _, origin in applied_updates]
-    values = results(data[(*position, ...)], update_values, case.arguments)
+    values = running_values(data[(*position, ...)], update_values, case.arguments)
     original_link, *update_links = links[: 1 + len(applied_updates)]
     assert (
         original_link.output,
@@ -162,7 +164,7 @@ def check_scatter_links(
         assert (link.output, link.data, link.updates) == (position, None, origin)
         assert (diagram.tuples[link.tuple_index].position, bits(link.result)) == (
             tuple_position,
-            raw(value),
+            raw_bytes(value),
         )
         check_tuple(case, diagram, link.tuple_index)
     return links[1 + len(applied_updates) :]
@@ -392,7 +394,7 @@ def test_a_report_is_reproducible() -> None:
     command = "scatter-nd", *save_inputs(), "-o", "o.npy", "--html", "p.html"
     pages = []
     for columns in (60, 200):
-        assert at_terminal(*NDTOOL, *command, columns=columns).status == 0
+        assert run_in_terminal(*NDTOOL, *command, columns=columns).status == 0
         pages.append(Path("p.html").read_bytes())
     assert ndtool(*command).status == 0
     assert [Path("p.html").read_bytes()] * 2 == pages
@@ -809,7 +811,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(
     focus = tuple(strategy_data.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(focus) == expected.ndim)
     small_limits = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
-    with small_limits, opened(case) as opened_call:
+    with small_limits, open_case(case) as opened_call:
         diagram = drawing.draw(opened_call, excerpts.Focus((focus,)))
     assume(diagram is not None)
     assert diagram is not None
@@ -819,7 +821,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(
     links = list(diagram.links)
     for position, element in zip(output.positions, output.elements, strict=True):
         if expected.dtype.names is None:  # else padding may differ
-            assert bits(element) == raw(expected[(*position, ...)])
+            assert bits(element) == raw_bytes(expected[(*position, ...)])
         if len(case.arrays) == 2:
             links = check_gather_links(case, diagram, position, links)
         else:

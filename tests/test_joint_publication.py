@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import environment
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, opened
+from outputs import PROGRAM, fill, open_sink
 
 from ndtool.errors import OutputError
 from ndtool.publish import newfile
@@ -24,7 +24,7 @@ NAMES = [f"{number}.npy" for number in range(5)]
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
@@ -38,7 +38,7 @@ def tmpfile_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 def create_sinks(names: list[str] = NAMES, **options: Any) -> list[Any]:
     """Return sinks of different arrays, complete but unpublished."""
-    sinks = [opened(name, **options) for name in names]
+    sinks = [open_sink(name, **options) for name in names]
     for number, out in enumerate(sinks):
         fill(out, ARRAY + number)
     return sinks
@@ -99,7 +99,7 @@ def test_a_refused_output_ends_the_publication(tmpfile_mode: str, position: int)
 
 
 def test_no_output_is_published_if_one_is_incomplete(tmpfile_mode: str) -> None:
-    sinks = [*create_sinks(), opened("/dev/null")]
+    sinks = [*create_sinks(), open_sink("/dev/null")]
     with pytest.raises(ValueError, match="only 0 of 96 bytes"):
         publishing.commit(*sinks)
     for out in sinks:
@@ -114,14 +114,14 @@ def test_the_number_of_temporary_names_is_limited(monkeypatch: pytest.MonkeyPatc
         sinks = create_sinks(names)
         assert len(os.listdir()) >= MAX_TEMPORARY_NAMES
         with pytest.raises(OutputError, match=r"more files are written at once .*: at most 64"):
-            opened("more.npy")
+            open_sink("more.npy")
         for out in sinks:
             out.abort()
         assert os.listdir() == []
     sinks = create_sinks(names)
     publishing.commit(*sinks)
     assert are_published(names)
-    opened("more.npy").abort()
+    open_sink("more.npy").abort()
 
 
 def test_any_number_of_unnamed_files_replace_others() -> None:

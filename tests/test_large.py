@@ -11,22 +11,22 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from bits import agree
+from bits import results_match
 from strategies import (
     ARITHMETIC,
     BFLOAT16,
     COMPLEX,
     INTEGERS,
     Array,
-    a_third,
-    laid_out,
+    bits_equal,
     mean_of,
-    opaque,
     random_values,
-    raw,
+    raw_bytes,
     reductions_of,
-    same,
+    sample_third,
+    to_layout,
     ufunc_of,
+    void_view,
 )
 
 import ndtool
@@ -109,22 +109,22 @@ def expected_scatter(
     duplicates: str = "last",
 ) -> Array:
     """Return data with updates applied in sequence; flat: linear indices of elements of data."""
-    output = opaque(data).copy().view(data.dtype)
+    output = void_view(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
     if duplicates == "first":
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         return output
     if reduction == "none":
         last = np.full(data.size, -1)
         np.maximum.at(last, flat, np.arange(flat.size))
         is_updated = last >= 0
-        opaque(target)[is_updated] = opaque(source)[last[is_updated]]
+        void_view(target)[is_updated] = void_view(source)[last[is_updated]]
         return output
     counts = np.bincount(flat, minlength=data.size)
     if not include_self:
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         flat, source = np.delete(flat, first), np.delete(source, first)
     with np.errstate(all="ignore"):
         ufunc_of(data.dtype, reduction).at(target, flat, source)
@@ -145,7 +145,7 @@ def parameter_id(value: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("case", "dtype_and_reduction"), a_third(SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
+    ("case", "dtype_and_reduction"), sample_third(SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
 )
 def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]) -> None:
     dtype, reduction = dtype_and_reduction
@@ -158,15 +158,17 @@ def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]
     draw_values = random_values if random else order_sensitive_values
     data, updates = draw_values(rng, dtype, case.data), draw_values(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, reduction)
-    before = raw(data), raw(indices), raw(updates)
+    before = raw_bytes(data), raw_bytes(indices), raw_bytes(updates)
     for threads in THREADS:
         actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-        assert agree(actual, expected, reduction), threads
-    assert (raw(data), raw(indices), raw(updates)) == before
+        assert results_match(actual, expected, reduction), threads
+    assert (raw_bytes(data), raw_bytes(indices), raw_bytes(updates)) == before
 
 
 @pytest.mark.parametrize(
-    ("axis", "dtype_and_reduction"), a_third((0, 1, 2), DTYPES_AND_REDUCTIONS), ids=parameter_id
+    ("axis", "dtype_and_reduction"),
+    sample_third((0, 1, 2), DTYPES_AND_REDUCTIONS),
+    ids=parameter_id,
 )
 def test_scatter_elements(axis: int, dtype_and_reduction: tuple[np.dtype, str]) -> None:
     dtype, reduction = dtype_and_reduction
@@ -194,7 +196,7 @@ def test_scatter_elements(axis: int, dtype_and_reduction: tuple[np.dtype, str]) 
             actual = ndtool.scatter_elements(
                 data, indices, updates, axis, reduction, threads=threads
             )
-            assert agree(actual, expected, reduction), (shape, threads)
+            assert results_match(actual, expected, reduction), (shape, threads)
 
 
 @pytest.mark.parametrize(("dtype", "reduction"), DTYPES_AND_REDUCTIONS, ids=lambda v: str(v))
@@ -211,7 +213,7 @@ def test_blocks_of_updates_into_one_slice(dtype: np.dtype, reduction: str) -> No
         data, updates = draw_values(rng, dtype, (3,)), draw_values(rng, dtype, (len(indices),))
         expected = expected_scatter(data, indices[:, 0], updates, reduction)
         actual = ndtool.scatter_nd(data, indices, updates, reduction)
-        assert agree(actual, expected, reduction), (draw_values, other_row)
+        assert results_match(actual, expected, reduction), (draw_values, other_row)
 
 
 @pytest.mark.parametrize("code", ["u1", "f2", "V3", "f4", "f8", "c16", "V70"])
@@ -223,14 +225,14 @@ def test_data_in_fortran_order(code: str) -> None:
         fortran = np.asfortranarray(bits.view(dtype).reshape(shape))
         for data in (fortran, fortran[::-1], fortran[..., ::2], fortran[::3]):
             index = rng.permutation(len(data))[:, None] - len(data)
-            update = opaque(np.ascontiguousarray(data[:1]))
-            expected = opaque(np.ascontiguousarray(data)).copy()
+            update = void_view(np.ascontiguousarray(data[:1]))
+            expected = void_view(np.ascontiguousarray(data)).copy()
             expected[0] = update[0]
             for threads in (1, 2, 5):
                 rows = ndtool.gather_nd(data, index, threads=threads)
-                assert raw(rows) == raw(np.ascontiguousarray(data)[index[:, 0]])
+                assert raw_bytes(rows) == raw_bytes(np.ascontiguousarray(data)[index[:, 0]])
                 scattered = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
-                assert raw(scattered) == raw(expected)
+                assert raw_bytes(scattered) == raw_bytes(expected)
 
 
 @pytest.mark.parametrize("width", [1, 3, 20])
@@ -246,7 +248,7 @@ def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) 
         expected = expected_scatter(data, flat, updates, reduction)
         for threads in THREADS:
             actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-            assert same(actual, expected), (reduction, threads)
+            assert bits_equal(actual, expected), (reduction, threads)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])
@@ -269,7 +271,7 @@ def test_gather_nd(itemsize: int) -> None:
         batch_coordinates = np.indices(index_shape[:-1], sparse=True)[:b]
         expected = data[(*batch_coordinates, *np.moveaxis(indices, -1, 0))]
         for threads in THREADS:
-            assert same(ndtool.gather_nd(data, indices, b, threads=threads), expected)
+            assert bits_equal(ndtool.gather_nd(data, indices, b, threads=threads), expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -283,7 +285,9 @@ def test_gather_elements(itemsize: int, axis: int) -> None:
         indices = rng.integers(-shape[axis], shape[axis], index_shape)
         expected = np.take_along_axis(data, indices, axis)
         for threads in THREADS:
-            assert same(ndtool.gather_elements(data, indices, axis, threads=threads), expected)
+            assert bits_equal(
+                ndtool.gather_elements(data, indices, axis, threads=threads), expected
+            )
 
 
 @pytest.mark.parametrize("layout", ["Fortran", "reversed", "strided", "unaligned", "broadcast"])
@@ -294,18 +298,20 @@ def test_index_types_and_layouts(code: str, layout: str) -> None:
     sizes = np.array([100, 120])
     lowest = -sizes if dtype.kind == "i" else 0 * sizes
     data = random_values(rng, np.dtype("f4"), tuple(sizes))
-    indices = laid_out(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
+    indices = to_layout(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
     rows, columns = np.moveaxis(indices.astype(np.int64), -1, 0)
     updates = order_sensitive_values(rng, np.dtype("f4"), rows.shape)
     flat = rows % 100 * 120 + columns % 120
     expected_sum = expected_scatter(data, flat, updates, "add")
     for threads in THREADS:
-        assert same(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
-        assert same(ndtool.scatter_nd(data, indices, updates, "add", threads=threads), expected_sum)
+        assert bits_equal(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
+        assert bits_equal(
+            ndtool.scatter_nd(data, indices, updates, "add", threads=threads), expected_sum
+        )
     axis_indices = indices[:, :1]
     column = random_values(rng, np.dtype("f4"), (100, 1))
     gathered = ndtool.gather_elements(column, axis_indices, 0, threads=2)
-    assert same(gathered, column[rows % 100])
+    assert bits_equal(gathered, column[rows % 100])
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -361,18 +367,18 @@ def test_big_endian_and_unusual_layouts_of_large_data(dtype: np.dtype) -> None:
     for reduction in reductions_of(dtype):
         expected = expected_scatter(data, flat, updates, reduction)
         for layout in ("Fortran", "reversed", "unaligned"):
-            arrays: list[Any] = [laid_out(a, layout) for a in (data, indices, updates)]
-            assert same(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
+            arrays: list[Any] = [to_layout(a, layout) for a in (data, indices, updates)]
+            assert bits_equal(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
         swapped = ndtool.scatter_nd(
             data.astype(swapped_dtype),
             indices.astype(">i8"),
             updates.astype(swapped_dtype),
             reduction,
         )
-        assert same(swapped, expected.astype(swapped_dtype))
-        target = laid_out(data, "strided")
+        assert bits_equal(swapped, expected.astype(swapped_dtype))
+        target = to_layout(data, "strided")
         assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
-        assert same(target, expected)
+        assert bits_equal(target, expected)
 
 
 @pytest.mark.parametrize("width", [1, 600, 20_000])
@@ -402,5 +408,5 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     monkeypatch.setattr(gathers._kernels, "will_need", count_prefetch)
     with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as open_call:
         steps.run(open_call)
-    assert same(np.load("out.npy"), data[index[:, 0]])
+    assert bits_equal(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1

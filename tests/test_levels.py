@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
+from command import ndtool, save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import scalars_to_update
-from strategies import EXAMPLES, same
+from strategies import EXAMPLES, bits_equal
 from toy_executor import Toy
 
 import ndtool as ndtool_package
@@ -158,7 +158,7 @@ def folder(workdir: Path) -> Path:
 def test_a_run_that_exceeds_memory_is_refused_with_the_minimum(folder: Path) -> None:
     call = ("scatter-nd", "wide.npy", "rows.npy", "changes.npy", "--reduction", "add")
     assert ndtool(*call, "-o", "direct.npy").status == 0
-    before = state(folder)
+    before = snapshot(folder)
     for dry_run in ((), ("--dry-run",)):
         completed = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", "--no-trace", *dry_run)
         assert completed.status == 6
@@ -168,7 +168,7 @@ def test_a_run_that_exceeds_memory_is_refused_with_the_minimum(folder: Path) -> 
             completed.err,
         )
         assert match, completed.err
-        assert state(folder) == before
+        assert snapshot(folder) == before
     completed = ndtool(*call, "--memory", match[1], "-o", "out.npy", "--json")
     assert (completed.status, completed.json["plan"]["way"]) == (0, "sweep")
     assert completed.json["plan"]["memory"] <= int(match[1])
@@ -187,7 +187,7 @@ def test_a_gather_that_exceeds_memory_is_refused_with_the_minimum(
     min_memory = int(excinfo.value.hint.split()[1].rstrip(","))
     files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=min_memory)
     expected = ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
-    assert same(np.load("out.npy"), expected)
+    assert bits_equal(np.load("out.npy"), expected)
 
 
 def test_wide_rows_are_gathered_directly_in_any_memory(
@@ -197,7 +197,7 @@ def test_wide_rows_are_gathered_directly_in_any_memory(
     released: list[str] = []
     monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: released.append(kind))
     result = files.gather_nd("wide.npy", "rows.npy", out="out.npy", memory=1 << 20)
-    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+    assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
     assert result.shape == (90, 1 << 17)
     assert released.count("dontneed") == 90
 
@@ -213,7 +213,7 @@ def test_chunks_that_exceed_memory_are_refused_with_the_minimum(folder: Path) ->
         "gather-nd", "wide.zarr", "rows.npy", "--memory", min_memory, "-o", "out.npy"
     )
     assert completed.status == 0, completed.err
-    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+    assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
 
 
 def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -> None:
@@ -222,7 +222,7 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -
         ("gather-nd", "fortran.npy", "idx.npy"),
         ("scatter-nd", "fortran.npy", *SCATTER[2:]),
     ):
-        before = state(folder)
+        before = snapshot(folder)
         completed = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
         assert completed.status == 6
         assert completed.err == (
@@ -230,7 +230,7 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -
             " be read in parts: expected a local file or a store, in C order\n"
             "  hint: ndtool convert fortran.npy NEW makes one\n"
         )
-        assert state(folder) == before
+        assert snapshot(folder) == before
         assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
@@ -240,29 +240,29 @@ def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("levels", [2, 3])
 def test_levels_on_a_cluster_give_the_bits_of_the_reference(
-    folder: Path, leveled: Any, levels: int, seed: int
+    folder: Path, force_levels: Any, levels: int, seed: int
 ) -> None:
-    leveled(levels)
+    force_levels(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, executor = state(folder), Toy(seed, memory=1 << 20)
+    before, executor = snapshot(folder), Toy(seed, memory=1 << 20)
     gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=executor)
     options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": executor}
     scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
-    assert same(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
-    assert same(
+    assert bits_equal(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
+    assert bits_equal(
         np.load("scattered.npy"), ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
-    assert state(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert snapshot(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
 
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_spilled_tuples_are_prefetched_a_group_at_a_time(
-    folder: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, force_levels: Any, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All tuples together may exceed the page cache."""
-    leveled(levels)
+    force_levels(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
     expect, prefetch_group = spillstore.Store.expect, batches.SpilledTuples.prefetch
@@ -282,7 +282,7 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
 
     monkeypatch.setattr(batches.SpilledTuples, "prefetch", prefetch)
     files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=1 << 20, spill=".", threads=1)
-    assert same(
+    assert bits_equal(
         np.load("out.npy"), ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
     )
     phase = f"split{levels}" if levels > 1 else "split"
@@ -305,16 +305,21 @@ class FailingExecutor(Toy):
 
 @pytest.mark.parametrize("levels", [2, 3])
 @pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
-def test_a_run_with_levels_resumes(folder: Path, leveled: Any, levels: int, kind: str) -> None:
+def test_a_run_with_levels_resumes(folder: Path, force_levels: Any, levels: int, kind: str) -> None:
     """Each run fails after some tasks; the next one reuses the segments of all previous runs."""
-    leveled(levels)
+    force_levels(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     if kind == "hot":
         data, idx, upd = data.view(np.int32), np.tile(idx, (6, 1, 1)), np.tile(upd, (6, 1))
         upd = upd.view(np.int32)
         idx[50:] = 7, 9
         save(data=data, idx=idx, upd=upd)
-    before, resumed, failures, options = state(folder), [0], 0, {"out": "out.npy", "resume": True}
+    before, resumed, failures, options = (
+        snapshot(folder),
+        [0],
+        0,
+        {"out": "out.npy", "resume": True},
+    )
     while not Path("out.npy").exists():
         executor = FailingExecutor(failures, 40)
         try:
@@ -333,8 +338,8 @@ def test_a_run_with_levels_resumes(folder: Path, leveled: Any, levels: int, kind
         if kind == "gather"
         else ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
-    assert same(np.load("out.npy"), expected)
-    assert state(folder).keys() - before.keys() == {"out.npy"}
+    assert bits_equal(np.load("out.npy"), expected)
+    assert snapshot(folder).keys() - before.keys() == {"out.npy"}
 
 
 class RecordingExecutor(Toy):
@@ -364,11 +369,11 @@ class RecordingExecutor(Toy):
 )
 @pytest.mark.parametrize("kind", ["one row", "power law"])
 def test_a_hot_partition_is_shared_by_tasks(
-    workdir: Path, leveled: Any, kind: str, dtype: str, options: dict[str, Any] | None,
+    workdir: Path, force_levels: Any, kind: str, dtype: str, options: dict[str, Any] | None,
     phases: list[str],
 ) -> None:  # fmt: skip
     """Each task applies a range of its tuples, if their order does not matter."""
-    leveled(1)
+    force_levels(1)
     rng, count, rows = np.random.default_rng(2), 200_000, 1 << 20
     idx = rng.integers(0, rows, (count, 1))
     if kind == "one row":
@@ -386,7 +391,7 @@ def test_a_hot_partition_is_shared_by_tasks(
             "data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=executor, **options
         )
         expected = ndtool_package.scatter_nd(data, idx, upd, **options)
-    assert same(np.load("out.npy"), expected)
+    assert bits_equal(np.load("out.npy"), expected)
     assert list(executor.tasks) == phases
     counts = {"mean": 4, "max": 1}.get((options or {}).get("reduction", ""), 0)
     partitions = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts

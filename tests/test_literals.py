@@ -19,7 +19,7 @@ DATA = np.arange(24.0).reshape(6, 4)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     np.save("data.npy", DATA)
     return workdir
 

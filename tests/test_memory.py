@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 import pytest
 from command import ndtool
-from memory import Measured, measured, peak
+from memory import MemoryUse, measure_memory, peak_megabytes
 
 from ndtool.runs import steps
 from ndtool.runs.request import Request
@@ -112,14 +112,14 @@ def pipe_file(path: str) -> Iterator[IO[bytes]]:
         yield process.stdout
 
 
-def measure_run(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
+def measure_run(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> MemoryUse:
     """Run an operator on inputs in a format (of a pipe: only data), and measure its memory."""
     inputs = create_inputs(folder, operator, kind)
     output = str(folder / (f"out.{kind}" if kind in CODECS else "out.npy"))
     if kind == "pipe":
         with pipe_file(inputs[0]) as stdin:
-            return measured(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
-    return measured(operator, *inputs, *options, "-o", output)
+            return measure_memory(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
+    return measure_memory(operator, *inputs, *options, "-o", output)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def baseline(folder: Path) -> float:
     np.save(folder / "small.npy", np.ones(9))
     small = str(folder / "small.zarr")
     assert ndtool("convert", str(folder / "small.npy"), small).status == 0
-    return peak("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
+    return peak_megabytes("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
 
 
 @pytest.mark.parametrize(("operator", "kind", "options"), list(operator_format_cases()))
@@ -137,12 +137,10 @@ def test_a_run_stays_within_its_memory_and_its_plan(
 ) -> None:
     if kind == "h5":
         pytest.importorskip("h5py", reason="h5py is not installed")
-    peak_megabytes, plan = measure_run(
-        folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB")
-    )
+    peak_memory, plan = measure_run(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
     assert plan["way"] == "sweep", plan["reason"]
     assert plan["memory"] <= BUDGET << 20
-    assert peak_megabytes - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
 def buffered_cases() -> Iterator[object]:
@@ -164,9 +162,9 @@ def buffered_cases() -> Iterator[object]:
 def test_a_run_with_complete_buffers_stays_within_its_plan(
     folder: Path, baseline: float, operator: str, kind: str
 ) -> None:
-    peak_megabytes, plan = measure_run(folder, operator, kind, ("--memory", "4GiB"))
+    peak_memory, plan = measure_run(folder, operator, kind, ("--memory", "4GiB"))
     assert plan["way"] == "direct"
-    assert peak_megabytes - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
 @pytest.mark.parametrize(
@@ -199,12 +197,12 @@ def test_large_chunks_are_part_of_the_planned_memory(
     if not os.path.exists(store):
         extra = ("--chunks", "16384,128", "--codec", codec)
         assert ndtool("convert", str(folder / "table.npy"), store, *extra).status == 0
-    peak_megabytes, plan = measured(
+    peak_memory, plan = measure_memory(
         "gather-nd", store, idx, "--memory", f"{budget}MiB", "-o", str(folder / output)
     )
     assert plan["way"] == "sweep"
     assert plan["memory"] <= budget << 20
-    assert peak_megabytes - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
 @pytest.mark.parametrize("kind", ["zarr", "h5"])

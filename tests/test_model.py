@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, state
+from command import NDTOOL, ndtool, run_in_terminal, snapshot
 from test_html_report import MARKUP, Page
 from test_onnx_backend import CASES, OPERATORS
 
@@ -436,7 +436,7 @@ def test_the_output_of_the_command_line(workdir: Path) -> None:
         ["out", "ScatterND-13", "-", "table float32[4,3], rows int64[N,1], doubled ?[...]", "out float32[...]"],
     ]  # fmt: skip
     np.savez("in.npz", rows=np.array([[1], [-1]]))
-    before = state(workdir)
+    before = snapshot(workdir)
     completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--against", "numpy")
     assert (completed.status, completed.err) == (0, "")
     lines = completed.out.decode().splitlines()
@@ -456,7 +456,7 @@ def test_the_output_of_the_command_line(workdir: Path) -> None:
     }  # fmt: skip
     assert scatter["engines"][0]["result"] == "same"
     assert scatter["engines"][0]["equal"] == 12
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_an_index_out_of_bounds_names_node_and_input() -> None:
@@ -792,12 +792,12 @@ def test_the_report_of_a_model(workdir: Path) -> None:
 def test_the_report_of_a_model_replaces_no_input(workdir: Path) -> None:
     save_embedding_model()
     os.rename("m.onnx", "m.html")
-    before = state(workdir)
+    before = snapshot(workdir)
     for page, status in (("m.html", 2), ("nowhere/p.html", 7), ("p.txt", 2)):
         assert ndtool("model", "m.html", "--html", page).status == status
     os.mkdir("inputs")
     assert ndtool("model", "m.html", "--inputs", "inputs", "--html", "inputs/p.html").status == 2
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_names_in_the_report_of_a_model_are_escaped() -> None:
@@ -814,7 +814,7 @@ def test_names_in_the_report_of_a_model_are_escaped() -> None:
 @pytest.mark.parametrize("columns", [60, 200])
 def test_tables_fit_the_terminal(columns: int) -> None:
     save_embedding_model()
-    completed = at_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
+    completed = run_in_terminal(*NDTOOL, "model", "m.onnx", columns=columns, env={"NO_COLOR": "1"})
     assert completed.status == 0
     assert "rows int64[N,1]" in " ".join(completed.screen.split())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, state
+from command import ndtool, snapshot
 
 import ndtool as python
 from ndtool.analysis import modeltensors
@@ -96,10 +96,10 @@ def test_file_names_have_only_safe_characters(name: str, workdir: Path) -> None:
     inputs = [value_info("d", FLOAT, [3]), value_info("i", INT64, [2])]
     save_model(helper.make_graph([node], "g", inputs, [value_info("o", FLOAT, None)]))
     np.savez("in.npz", d=np.arange(3, dtype="f4"), i=np.array([2, 0]))
-    before = set(state(workdir))
+    before = set(snapshot(workdir))
     completed = save_tensors()
     assert completed.status == 0, completed.err
-    created = {Path(path).parts[-1] for path in set(state(workdir)) - before}
+    created = {Path(path).parts[-1] for path in set(snapshot(workdir)) - before}
     files = set(os.listdir("tensors"))
     assert len(files) == 3
     assert created <= {*files, "tensors"}
@@ -124,7 +124,7 @@ def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.M
     np.savez("in.npz", rows=np.array([[3], [1]]))
     assert save_tensors().status == 0
     Path("tensors/mine.txt").write_text("mine")
-    before = state(Path("tensors"))
+    before = snapshot(Path("tensors"))
 
     def fail(*_: Any) -> None:
         raise DifferenceError("stopped")
@@ -133,7 +133,7 @@ def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.M
     np.savez("in.npz", rows=np.array([[0], [1]]))
     with pytest.raises(DifferenceError, match="stopped"):
         python.model("m.onnx", "in.npz", save="tensors")
-    assert state(Path("tensors")) == before
+    assert snapshot(Path("tensors")) == before
 
 
 def test_refusals() -> None:

@@ -10,7 +10,7 @@ import pytest
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Array, raw
+from strategies import Array, raw_bytes
 
 import ndtool
 from ndtool.engine import copies, gathers, layouts, tuning
@@ -136,7 +136,7 @@ def test_gathers_of_rows_from_fortran_files(
     dtype = np.dtype(code)
     data = distinct_elements(shape, dtype.itemsize)
     indices = random_indices(shape, tuples, b)
-    expected = raw(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
+    expected = raw_bytes(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
     variants = (
         ("C", 1 << 28, 70, 1),
         ("F", 1 << 28, 999, 3),
@@ -152,7 +152,7 @@ def test_gathers_of_rows_from_fortran_files(
             "gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy"
         )
         assert result.dtype == dtype
-        assert raw(result) == expected, (order, packed, box, threads)
+        assert raw_bytes(result) == expected, (order, packed, box, threads)
 
 
 @pytest.mark.parametrize("code", ["<f4", ">f8"])
@@ -168,7 +168,7 @@ def test_scatters_into_fortran_files(small_boxes: pytest.MonkeyPatch, code: str)
         small_boxes.setattr(tuning, "NORMALIZED_BOX", box)
         names = "data.npy", "indices.npy", "updates.npy"
         result = run_operator("scatter_nd", Attributes(reduction="add"), threads, *names)
-        assert raw(result) == raw(expected), (index_order, box, threads)
+        assert raw_bytes(result) == raw_bytes(expected), (index_order, box, threads)
 
 
 def test_many_rows_are_not_gathered_one_element_at_a_time(small_boxes: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from command import environment, ndtool, save
-from inputs import load, opened
+from inputs import load, open_input
 from npyfile import npy
 from outputs import save as save_output
-from outputs import written
+from outputs import temporary_sink
 
 from ndtool.arrays import source
 from ndtool.errors import InputError, OutputError, UsageError
@@ -173,7 +173,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(remote.FsspecObject, "_read", record_size)
     monkeypatch.setattr(remote.FsspecObject, "largest", 1 << 18)
     url = store.put("x.npy", npy(np.zeros((60_000, 4), "<f4")))
-    with opened(url) as array:
+    with open_input(url) as array:
         assert sizes == [1 << 16]
         source.whole(array)
         array.recheck()
@@ -182,7 +182,7 @@ def test_only_needed_ranges_are_read(store: Store, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_change_during_the_run(store: Store) -> None:
-    with opened(store.put("x.npy", npy(ROWS))) as array:
+    with open_input(store.put("x.npy", npy(ROWS))) as array:
         source.whole(array)
         array.recheck()
         store.put("x.npy", npy(ROWS + 1))
@@ -211,7 +211,7 @@ def test_objects_are_not_replaced_with_no_clobber(store: Store) -> None:
         save_output(url, ROWS[:5], clobber=False)
     save_output(url, ROWS[:5])
     assert store.get("x.npy") == npy(ROWS[:5])
-    with written(f"{store.url}/y.npy", ROWS[:5], clobber=False) as out:
+    with temporary_sink(f"{store.url}/y.npy", ROWS[:5], clobber=False) as out:
         out.write(0, ROWS[:5].tobytes())
         store.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match="exists and may not be replaced"):
@@ -229,7 +229,7 @@ def test_azure_checks_no_clobber_itself(store: Store) -> None:
 
 
 def test_a_failure_leaves_no_object(store: Store) -> None:
-    with written(f"{store.url}/x.npy", ROWS) as out:
+    with temporary_sink(f"{store.url}/x.npy", ROWS) as out:
         out.write(0, ROWS.tobytes())
         out.finish()
     assert store.names() == []

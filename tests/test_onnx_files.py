@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save
-from messages import external, field, fixed, message, model, packed, pair, tensor
-from outputs import checked, opened
+from messages import external_tensor, field, fixed_field, message, model, packed_field, pair, tensor
+from outputs import open_sink, preserved_in_dry_run
 from outputs import save as write
 from test_onnx_backend import CASES, OPERATORS
 
@@ -33,7 +33,7 @@ TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED", "STRING"})
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
@@ -112,15 +112,19 @@ def test_numbers_may_be_packed_in_several_fields_or_unpacked() -> None:
     expected = ("int64", (6,), np.array([1, -2, 300, 2**63 - 1, -(2**63), 0]).tobytes())
     numbers = [1, -2, 300, 2**63 - 1, -(2**63), 0]
     unpacked = b"".join(field(7, number) for number in numbers)
-    assert load_bytes(header + packed(7, numbers)) == expected
+    assert load_bytes(header + packed_field(7, numbers)) == expected
     assert load_bytes(header + unpacked) == expected
-    assert load_bytes(packed(7, numbers[:2]) + header + packed(7, numbers[2:])) == expected
     assert (
-        load_bytes(header + packed(7, numbers[:2]) + field(7, 300) + packed(7, numbers[3:]))
+        load_bytes(packed_field(7, numbers[:2]) + header + packed_field(7, numbers[2:])) == expected
+    )
+    assert (
+        load_bytes(
+            header + packed_field(7, numbers[:2]) + field(7, 300) + packed_field(7, numbers[3:])
+        )
         == expected
     )
     floats = ARRAY.ravel()
-    fields = b"".join(fixed(4, value.tobytes()) for value in floats)
+    fields = b"".join(fixed_field(4, value.tobytes()) for value in floats)
     assert load_bytes(message((1, 6), (2, 1)) + fields) == ("float32", (6,), floats.tobytes())
     mixed = field(4, floats[:2].tobytes()) + fields[10:]
     assert load_bytes(message((1, 6), (2, 1)) + mixed) == ("float32", (6,), floats.tobytes())
@@ -141,7 +145,7 @@ def test_numbers_are_decoded_across_blocks() -> None:
 def test_unknown_values_are_skipped() -> None:
     raw = message((12, "a doc"), (16, pair("k", "v")), (99, b"new"), (98, 7), (13, pair("a", "b")))
     assert (
-        load_bytes(raw + fixed(97, b"1234") + fixed(96, b"12345678") + tensor(ARRAY))[2]
+        load_bytes(raw + fixed_field(97, b"1234") + fixed_field(96, b"12345678") + tensor(ARRAY))[2]
         == ARRAY.tobytes()
     )
 
@@ -164,7 +168,7 @@ INVALID_TENSORS = {
     "huge size": (field(1, 1 << 62) + FLOAT_TYPE, "valid up to"),
     "huge sizes around a zero": (field(1, 0) + field(1, 1 << 40) * 2 + FLOAT_TYPE, "valid up to"),
     "many axes": (field(1, 1) * 65 + FLOAT_TYPE, "dims has more than 64 entries"),
-    "many packed axes": (packed(1, [1] * 65) + FLOAT_TYPE, "dims has more than 64 entries"),
+    "many packed axes": (packed_field(1, [1] * 65) + FLOAT_TYPE, "dims has more than 64 entries"),
     "a list of axes without end": (field(1, bytes(10_000)) + FLOAT_TYPE, "not a list of up to 64"),
     "two types": (DIMS + FLOAT_TYPE * 2 + RAW_DATA, "twice: valid once"),
     "two names": (DIMS + FLOAT_TYPE + field(8, "a") * 2 + RAW_DATA, "twice: valid once"),
@@ -173,27 +177,27 @@ INVALID_TENSORS = {
     "a key of 6 bytes": (DIMS + FLOAT_TYPE + b"\xca\x80\x80\x80\x80\0\x18" + bytes(24), "up to 5"),
     "a length of 6 bytes": (DIMS + FLOAT_TYPE + b"\x4a\x98\x80\x80\x80\x80\0" + bytes(24), "up to 5"),
     "raw and numbers": (DIMS + FLOAT_TYPE + RAW_DATA + field(4, bytes(24)), "in one field"),
-    "numbers of another type": (DIMS + FLOAT_TYPE + packed(7, range(6)), "valid in raw_data, float_data"),
+    "numbers of another type": (DIMS + FLOAT_TYPE + packed_field(7, range(6)), "valid in raw_data, float_data"),
     "few numbers": (DIMS + FLOAT_TYPE + field(4, bytes(20)), "expected 6 values of 4 bytes in float_data"),
     "bytes of an incomplete value": (DIMS + FLOAT_TYPE + field(4, bytes(23)), "expected a multiple of 4"),
     "numbers of the wrong kind": (DIMS + FLOAT_TYPE + field(4, 5), "float_data has values of the wrong"),
-    "few varints": (DIMS + field(2, 7) + packed(7, range(5)), "expected 6 values in int64_data"),
+    "few varints": (DIMS + field(2, 7) + packed_field(7, range(5)), "expected 6 values in int64_data"),
     "fewer varints than their bytes": (
-        DIMS + field(2, 7) + packed(7, [300] * 5), "expected 6 values in int64_data, found 5"
+        DIMS + field(2, 7) + packed_field(7, [300] * 5), "expected 6 values in int64_data, found 5"
     ),
-    "many varints": (DIMS + field(2, 7) + packed(7, range(7)), "expected 6 values in int64_data, found 7"),
+    "many varints": (DIMS + field(2, 7) + packed_field(7, range(7)), "expected 6 values in int64_data, found 7"),
     "a varint of 11 bytes": (
         field(1, 1) + field(2, 7) + field(7, b"\xff" * 10), "a varint is truncated"
     ),
     "a varint of 65 bits": (field(1, 1) + field(2, 7) + field(7, b"\xff" * 9 + b"\x02"), "64 bits"),
     "a varint without end": (field(1, 2) + field(2, 7) + field(7, b"\xff" * 11 + b"\x01"), "64 bits"),
     "int8 of 9 bits": (
-        field(1, 2) + field(2, 3) + packed(5, [1, 128]),
+        field(1, 2) + field(2, 3) + packed_field(5, [1, 128]),
         "int32_data[1] is 128: valid -128..127 for INT8",
     ),
-    "bool of 2": (field(1, 1) + field(2, 9) + packed(5, [2]), "is 2: valid 0..1 for BOOL"),
-    "bfloat16 of 17 bits": (field(1, 1) + field(2, 16) + packed(5, [1 << 16]), "valid 0..65535"),
-    "uint32 of 33 bits": (field(1, 1) + field(2, 12) + packed(11, [1 << 32]), "valid 0..4294967295"),
+    "bool of 2": (field(1, 1) + field(2, 9) + packed_field(5, [2]), "is 2: valid 0..1 for BOOL"),
+    "bfloat16 of 17 bits": (field(1, 1) + field(2, 16) + packed_field(5, [1 << 16]), "valid 0..65535"),
+    "uint32 of 33 bits": (field(1, 1) + field(2, 12) + packed_field(11, [1 << 32]), "valid 0..4294967295"),
     "unknown location": (DIMS + FLOAT_TYPE + field(14, 2), "data_location is 2: valid 0 (DEFAULT), 1"),
     "a type that is a text": (DIMS + field(2, "1") + RAW_DATA, "wrong wire type"),
     "a group": (DIMS + FLOAT_TYPE + b"\x7b", "field 15 begins or ends a group"),
@@ -274,7 +278,11 @@ def onnx_result(raw: bytes, kind: Any) -> Any:
 def test_any_changed_byte_of_a_header() -> None:
     for kind, raw, argument in (
         (TensorProto, tensor(ARRAY), "x.pb"),
-        (TensorProto, message((1, 2), (1, 3), (2, 6)) + packed(5, [1, -2, 3, 300, 5, 6]), "x.pb"),
+        (
+            TensorProto,
+            message((1, 2), (1, 3), (2, 6)) + packed_field(5, [1, -2, 3, 300, 5, 6]),
+            "x.pb",
+        ),
         (onnx.ModelProto, model(tensor(ARRAY)), "x.onnx:a"),
     ):
         content = bytearray(raw)
@@ -440,7 +448,7 @@ def test_unusual_constants() -> None:
         (message((1, "value")), "the constant has no value"),
         (message((1, "value"), (22, b"")), "it is sparse"),
         (message((1, "value_int"), (3, "abc")), "several values"),
-        (message((1, "value_float")) + fixed(2, bytes(8)), "wrong wire type"),
+        (message((1, "value_float")) + fixed_field(2, bytes(8)), "wrong wire type"),
         (message((1, "value_floats"), (7, b"12345")), "expected a multiple of 4"),
         (message((1, "value_ints"), (8, b"\xff")), "truncated"),
         (message((1, "value"), (5, tensor(ARRAY)), (5, tensor(ARRAY))), "several values"),
@@ -520,20 +528,20 @@ def test_external_data_have_an_offset_and_length() -> None:
     os.mkdir("sub")
     Path("sub/w.bin").write_bytes(b"1234" + ARRAY.tobytes() + b"more")
     entries = {"location": "sub/w.bin", "offset": "4", "length": "24"}
-    assert load_bytes(external((2, 3), **entries)) == ("float32", (2, 3), ARRAY.tobytes())
+    assert load_bytes(external_tensor((2, 3), **entries)) == ("float32", (2, 3), ARRAY.tobytes())
     Path("w.bin").write_bytes(ARRAY.tobytes())
-    assert load_bytes(external((2, 3), location="w.bin"))[2] == ARRAY.tobytes()
-    assert load_bytes(external((12,), code=22, location="w.bin", length="6", checksum="?"))[1] == (
-        12,
-    )
+    assert load_bytes(external_tensor((2, 3), location="w.bin"))[2] == ARRAY.tobytes()
+    assert load_bytes(external_tensor((12,), code=22, location="w.bin", length="6", checksum="?"))[
+        1
+    ] == (12,)
     os.symlink("w.bin", "link")
-    assert load_bytes(external((2, 3), location="link"))[2] == ARRAY.tobytes()
+    assert load_bytes(external_tensor((2, 3), location="link"))[2] == ARRAY.tobytes()
 
 
 def test_a_cache_of_links_to_a_model_and_its_data() -> None:
     os.makedirs("cache/blobs")
     os.makedirs("cache/snapshots/1")
-    Path("cache/blobs/aa").write_bytes(model(external((2, 3), location="w.bin")))
+    Path("cache/blobs/aa").write_bytes(model(external_tensor((2, 3), location="w.bin")))
     Path("cache/blobs/bb").write_bytes(ARRAY.tobytes())
     os.symlink("../../blobs/aa", "cache/snapshots/1/m.onnx")
     os.symlink("../../blobs/bb", "cache/snapshots/1/w.bin")
@@ -543,7 +551,7 @@ def test_a_cache_of_links_to_a_model_and_its_data() -> None:
 def test_a_local_model_refers_to_no_url(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(ARRAY.tobytes())
     for url in (f"file://{tmp_path}/w.bin", "http://127.0.0.1:1/w.bin"):
-        assert OUTSIDE_FOLDER in refusal(external((2, 3), location=url))
+        assert OUTSIDE_FOLDER in refusal(external_tensor((2, 3), location=url))
 
 
 OUTSIDE_FOLDER = "expected a relative path inside the model's folder"
@@ -583,8 +591,8 @@ def test_external_data_that_are_refused(entries: dict[str, str], expected_text: 
     os.mkfifo("model/fifo")
     Path("model/w.bin").write_bytes(ARRAY.tobytes())
     for path, raw, member in (
-        ("model/x.pb", external((2, 3), **entries), ""),
-        ("model/m.onnx", model(external((2, 3), **entries)), ":a"),
+        ("model/x.pb", external_tensor((2, 3), **entries), ""),
+        ("model/m.onnx", model(external_tensor((2, 3), **entries)), ":a"),
     ):
         text = refusal(raw, path, member)
         assert expected_text in text
@@ -597,7 +605,7 @@ def test_external_data_with_many_entries_are_refused() -> None:
 
 
 def test_external_data_with_raw_data_are_refused() -> None:
-    raw = external((2, 3), location="w.bin")
+    raw = external_tensor((2, 3), location="w.bin")
     assert "in external_data and in raw_data" in refusal(raw + RAW_DATA)
     duplicate = raw + field(13, pair("location", "v.bin"))
     assert "external_data has location twice" in refusal(duplicate)
@@ -605,7 +613,7 @@ def test_external_data_with_raw_data_are_refused() -> None:
 
 def test_external_data_that_change_during_a_run() -> None:
     Path("w.bin").write_bytes(ARRAY.tobytes())
-    Path("x.pb").write_bytes(external((2, 3), location="w.bin"))
+    Path("x.pb").write_bytes(external_tensor((2, 3), location="w.bin"))
     for path in ("w.bin", "x.pb"):
         with closing(locators.open_source("x.pb", Streams(-1))) as source:
             fd = os.open(path, os.O_RDONLY)
@@ -655,18 +663,18 @@ def test_types_beyond_numpy_are_preserved() -> None:
 def test_types_that_onnx_lacks_are_refused_before_any_work(code: str) -> None:
     dtype = np.dtype([("a", "i4")]) if code == "struct" else np.dtype(code)
     with pytest.raises(DtypeError, match=r"^out.pb: an ONNX tensor cannot hold .*: valid "):
-        opened("out.pb", np.zeros(3, dtype))
+        open_sink("out.pb", np.zeros(3, dtype))
     with pytest.raises(DtypeError):
-        checked("out.pb", np.zeros(3, dtype))
+        preserved_in_dry_run("out.pb", np.zeros(3, dtype))
     assert os.listdir() == []
 
 
 def test_a_message_has_a_limit_and_models_are_not_written() -> None:
     with pytest.raises(OutputError, match="valid up to 2147483647"):
-        opened("out.pb", np.broadcast_to(np.float64(0), (1 << 28,)))
+        open_sink("out.pb", np.broadcast_to(np.float64(0), (1 << 28,)))
     with pytest.raises(UsageError, match="the name has 65537 bytes: valid up to 65536"):
-        checked("out.pb:" + "n" * 65537)
-    for check in (opened, checked):
+        preserved_in_dry_run("out.pb:" + "n" * 65537)
+    for check in (open_sink, preserved_in_dry_run):
         with pytest.raises(UsageError, match=r"m.onnx:? ?.*models are read, not written"):
             check("m.onnx")
     assert os.listdir() == []
@@ -778,9 +786,9 @@ def test_inspect_shows_nodes_and_offsets_of_tensors() -> None:
 
 def test_attributes_that_json_lacks_or_of_another_type() -> None:
     attributes = (
-        (fixed(2, np.float32("nan").tobytes()), "nan"),
-        (fixed(2, np.float32("-inf").tobytes()), "-inf"),
-        (fixed(2, b"\xff" * 8), None),
+        (fixed_field(2, np.float32("nan").tobytes()), "nan"),
+        (fixed_field(2, np.float32("-inf").tobytes()), "-inf"),
+        (fixed_field(2, b"\xff" * 8), None),
         (field(2, 1 << 40), None),
         (field(3, "text"), None),
     )

@@ -13,7 +13,7 @@ from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAMPLES, Array, Case, cases, opaque, raw, same, seeds
+from strategies import EXAMPLES, Array, Case, bits_equal, cases, raw_bytes, seeds, void_view
 from thresholds import lowered
 
 import ndtool
@@ -45,7 +45,7 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
     params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
     ids=["as is", "small limits"],
 )
-def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
+def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
     with lowered(*request.param):
         yield
@@ -100,7 +100,7 @@ def error_fields(error: BoundsError) -> tuple[Any, ...]:
 
 def are_equal(actual: Any, expected: Any) -> bool:
     if isinstance(expected, np.ndarray):
-        return isinstance(actual, np.ndarray) and same(actual, expected)
+        return isinstance(actual, np.ndarray) and bits_equal(actual, expected)
     return bool(actual == expected)
 
 
@@ -111,7 +111,7 @@ def test_arrays(limits: None, case_and_mode: tuple[Case, str], threads: int, has
     name, arrays, arguments = case
     data = arrays[0]
     expected = result_or_error(getattr(reference, name), *arrays, **arguments, out_of_bounds=mode)
-    before = [raw(a) for a in arrays]
+    before = [raw_bytes(a) for a in arrays]
     out = None
     if has_out and isinstance(expected, np.ndarray):
         out = np.zeros(expected.shape, data.dtype)
@@ -120,7 +120,7 @@ def test_arrays(limits: None, case_and_mode: tuple[Case, str], threads: int, has
     )
     assert are_equal(actual, expected)
     assert out is None or actual is out
-    assert [raw(a) for a in arrays] == before
+    assert [raw_bytes(a) for a in arrays] == before
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -144,7 +144,7 @@ def test_files(
     )
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     for is_external in (False, True):
-        arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+        arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
         sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
         request = Request(case.operator, *roles, attributes=attributes, threads=threads)
         with OpenCall(request, sources) as call:
@@ -175,13 +175,13 @@ def test_files(
             else:
                 continue
             actual = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
-            assert same(actual, np.asarray(expected, arrays[0].dtype))
+            assert bits_equal(actual, np.asarray(expected, arrays[0].dtype))
 
 
 @given(out_of_bounds_calls() | padded_calls())
 def test_the_bounds_report_equals_the_error(case_and_mode: tuple[Case, str]) -> None:
     case, mode = case_and_mode
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
     error = result_or_error(getattr(reference, case.operator), *arrays, **case.arguments)
     result = result_or_error(
         getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=mode
@@ -219,10 +219,10 @@ def test_numpys_modes() -> None:
     rng = np.random.default_rng(3)
     data, indices = rng.random((7, 5)), rng.integers(-30, 30, 200)
     wrapped = np.take(data, indices, 0, mode="wrap")
-    assert same(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
+    assert bits_equal(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
     valid = np.where(indices < 0, np.maximum(indices + 7, 0), indices)
     clipped = np.take(data, valid, 0, mode="clip")  # its clip maps -1 to 0
-    assert same(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
+    assert bits_equal(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
 
 
 def test_jaxs_modes() -> None:
@@ -237,10 +237,12 @@ def test_jaxs_modes() -> None:
             at_indices.get(mode=jax_mode, **({"fill_value": 3.0} if mode == "fill" else {}))
         )
         fill = {"fill": 3} if mode == "fill" else {}
-        assert same(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
+        assert bits_equal(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
     for mode in ("clip", "drop"):
         expected = np.asarray(at_indices.max(updates, mode=mode))
-        assert same(ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode), expected)
+        assert bits_equal(
+            ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode), expected
+        )
 
 
 @pytest.mark.parametrize("mode", ["clip", "wrap"])
@@ -254,7 +256,7 @@ def test_an_axis_of_size_0_has_no_valid_index(mode: str) -> None:
 
 def test_an_axis_of_no_elements_can_be_filled_and_dropped() -> None:
     filled = ndtool.gather(np.zeros((3, 0), np.int8), [4, -1], axis=1, out_of_bounds="fill", fill=9)
-    assert same(filled, np.full((3, 2), 9, np.int8))
+    assert bits_equal(filled, np.full((3, 2), 9, np.int8))
     empty = np.zeros((0, 2))
     assert ndtool.scatter_nd(empty, [[4]], [[1.0, 2.0]], out_of_bounds="drop").shape == (0, 2)
 
@@ -362,7 +364,7 @@ def test_invalid_modes_are_refused() -> None:
 def test_zeros_of_either_sign_are_not_mixed_up() -> None:
     for fill in (0.0, -0.0, 0, np.float32(-0.0)):
         result = ndtool.gather(np.ones(2, np.float32), [5], out_of_bounds="fill", fill=fill)
-        assert same(result, np.array([fill], np.float32))
+        assert bits_equal(result, np.array([fill], np.float32))
 
 
 def test_on_the_command_line(workdir: Path) -> None:
@@ -436,9 +438,9 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     window = preview.window(expected.shape)
     elements = preview.elements(inference.infer(case.operator, inputs, attributes), arrays, window)
-    bits = opaque(expected)  # NumPy's selection of records drops their padding
+    bits = void_view(expected)  # NumPy's selection of records drops their padding
     expected_elements = bits[np.ix_(*window.positions)] if expected.ndim else bits
-    assert same(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
+    assert bits_equal(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
 
 
 @given(out_of_bounds_calls(), st.data())
@@ -446,7 +448,7 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     case_and_mode: tuple[Case, str], data: st.DataObject
 ) -> None:
     case, mode = case_and_mode
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
     arguments = {**case.arguments, "out_of_bounds": mode}
     expected = result_or_error(getattr(reference, case.operator), *arrays, **arguments)
     if not isinstance(expected, np.ndarray) or not expected.size:
@@ -459,7 +461,7 @@ def test_an_explanation_ends_with_the_result_of_a_run(
     ) as call:
         ((element,), _) = explain.explain(call, [position])
     assert element.value is not None
-    assert raw(element.value) == raw(np.asarray(expected[(*position, ...)]))
+    assert raw_bytes(element.value) == raw_bytes(np.asarray(expected[(*position, ...)]))
     if mode == "drop":
         assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from command import environment, execute, ndtool, python
 from inputs import load
-from limits import ROOT, failing, without_overrides
+from limits import IS_ROOT, drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, metadata_of, opened, save, written
+from outputs import PROGRAM, fill, metadata_of, open_sink, save, temporary_sink
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError, UsageError
@@ -38,7 +38,7 @@ METADATA_OF_10_BYTES = metadata_of(np.zeros(10, "u1"))
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir, all_closed):
+def workdir(workdir, check_files_closed):
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
@@ -73,7 +73,7 @@ def test_bytes_are_written_in_any_order_by_any_thread(tmpfile_mode):
         for offset in range(first, last, 4096):
             out.write(offset, raw[offset : offset + 4096])
 
-    with written("x.npy", LARGE) as out:
+    with temporary_sink("x.npy", LARGE) as out:
         threads = [
             threading.Thread(target=write, args=span) for span in ((half, len(raw)), (0, half))
         ]
@@ -87,7 +87,7 @@ def test_bytes_are_written_in_any_order_by_any_thread(tmpfile_mode):
 
 @pytest.mark.parametrize(("offset", "count"), [(-1, 1), (96, 1), (90, 7)])
 def test_writes_outside_the_array_are_refused(offset, count):
-    with written("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
+    with temporary_sink("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
         out.write(offset, memoryview(bytes(count)))
 
 
@@ -103,7 +103,7 @@ def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, error_
             with open(path, "wb") as file:
                 file.write(existing)
         try:
-            with written(target) as out:
+            with temporary_sink(target) as out:
                 out.map()[:50] = bytes(50)
                 if error_type is not None:
                     raise error_type
@@ -160,7 +160,7 @@ def test_mode_is_that_of_the_replaced_file_or_the_umask(tmpfile_mode, umask):
         os.umask(previous_umask)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root may change a file's owner")
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
 def test_owner_is_preserved(tmpfile_mode):
     save("x.npy")
     os.chown("x.npy", 1234, 4321)
@@ -184,9 +184,9 @@ def test_targets_of_links_are_replaced(tmpfile_mode):
     os.symlink("nowhere", "dangling")
     os.symlink("loop", "loop")
     with pytest.raises(OutputError, match="dangling: it is a dangling link"):
-        opened("dangling")
+        open_sink("dangling")
     with pytest.raises(OutputError, match=r"loop: .*symbolic links"):
-        opened("loop")
+        open_sink("loop")
 
 
 @pytest.mark.parametrize("alias", ["x.npy", "./d/../x.npy", "soft", "hard", "d/up/x.npy"])
@@ -196,7 +196,10 @@ def test_output_is_an_input(tmpfile_mode, alias):
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with closing(locators.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
+    with (
+        closing(locators.open_source("x.npy", Streams())) as source,
+        temporary_sink(alias, LARGE) as out,
+    ):
         raw = source.whole().buffer
         for offset in range(0, len(raw), 4096):
             out.write(offset, bytes(raw[len(raw) - offset - 4096 : len(raw) - offset]))
@@ -227,14 +230,14 @@ def test_invalid_targets_are_refused_before_any_work():
         "a\n\x1b[1mb/x": r"there is no folder a\\n\\x1b\[1mb",
     }.items():
         with pytest.raises(OutputError, match=reason) as excinfo:
-            opened(target)
+            open_sink(target)
         assert excinfo.value.message.isprintable()
     with pytest.raises(OutputError, match=r"^plain:a: the file is no archive: it has no members$"):
-        opened("plain:a")
+        open_sink("plain:a")
     with pytest.raises(UsageError, match="the member has no name"):
-        opened("x.npz:")
+        open_sink("x.npz:")
     with pytest.raises(UsageError, match="is over 65276 bytes"):
-        opened("x.npz:" + "m" * 70_000)
+        open_sink("x.npz:" + "m" * 70_000)
     assert sorted(os.listdir()) == ["d", "plain"]
 
 
@@ -254,24 +257,24 @@ except sinks.OutputError as exc:
         ("d/x.npy", b"d/x.npy: Permission denied"),
         ("open/x.npy", b"open/x.npy is read-only"),
     ):
-        assert expected_text in python(code, target, preexec_fn=without_overrides).out
+        assert expected_text in python(code, target, preexec_fn=drop_root_capabilities).out
     assert read_bytes("open/x.npy") == PREVIOUS
 
 
 def test_clobber(tmpfile_mode):
     save("x.npy", clobber=False)
     with pytest.raises(OutputError, match=r"x.npy exists and may not be replaced"):
-        opened("x.npy", clobber=False)
+        open_sink("x.npy", clobber=False)
     os.symlink("x.npy", "soft")
     with pytest.raises(OutputError, match="soft exists"):
-        opened("soft", clobber=False)
-    with written("y.npy", clobber=False) as out:
+        open_sink("soft", clobber=False)
+    with temporary_sink("y.npy", clobber=False) as out:
         with open("y.npy", "wb") as file:  # another process was faster
             file.write(PREVIOUS)
         with pytest.raises(OutputError, match=r"y.npy exists"):
             sinks.commit(out)
     assert read_bytes("y.npy") == PREVIOUS
-    with written("z.npy") as out:
+    with temporary_sink("z.npy") as out:
         with open("z.npy", "wb") as file:
             file.write(PREVIOUS)
         out.write(0, memoryview(ARRAY.tobytes()))
@@ -280,7 +283,7 @@ def test_clobber(tmpfile_mode):
 
 
 def test_two_runs_on_one_output(tmpfile_mode):
-    with written("x.npy") as first, written("x.npy") as second:
+    with temporary_sink("x.npy") as first, temporary_sink("x.npy") as second:
         first.write(0, memoryview(ARRAY.tobytes()))
         second.write(0, memoryview((ARRAY + 1).tobytes()))
         sinks.commit(first)
@@ -349,7 +352,7 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:
-        out = opened("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
+        out = open_sink("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
     except ResourceError:
         pytest.skip("no space for 4 GiB")
     out.write(nbytes - 5, memoryview(b"12345"))
@@ -392,7 +395,7 @@ def test_limit_on_the_size_of_files(tmpfile_mode, target):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         with pytest.raises(ResourceError, match="more than the limit on file sizes"):
-            opened(target, LARGE)
+            open_sink(target, LARGE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert read_bytes(target) == PREVIOUS
@@ -400,7 +403,7 @@ def test_limit_on_the_size_of_files(tmpfile_mode, target):
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_systems_that_cannot_reserve(monkeypatch, code):
-    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    monkeypatch.setattr(os, "posix_fallocate", fail_with(code))
     for mode in ("write", "map"):
         save("x.npy", mode=mode)
         assert read_bytes("x.npy") == npy(ARRAY)
@@ -550,7 +553,7 @@ def test_a_deleted_folder(workdir):
     os.rmdir("../d")
     try:
         with pytest.raises(OutputError, match=r"x.npy: No such file"):
-            opened("x.npy")
+            open_sink("x.npy")
         save(str(workdir / "y.npy"))
     finally:
         os.chdir(workdir)
@@ -604,7 +607,7 @@ def test_a_link_to_an_unnamed_file():
     with open("x.npy (deleted)", "wb") as file:  # another file, named as the link in /proc
         file.write(PREVIOUS)
     with pytest.raises(OutputError, match="it links to an unnamed file"):
-        opened(f"/proc/self/fd/{fd}")
+        open_sink(f"/proc/self/fd/{fd}")
     os.close(fd)
     assert read_bytes("x.npy (deleted)") == PREVIOUS
 
@@ -657,7 +660,7 @@ def test_failing_closes_and_unlinks_during_cleanup(tmpfile_mode, monkeypatch):
         unlink(*args, **kwargs)
         raise OSError(errno.EIO, "Input/output error")
 
-    out = opened("x.npy")
+    out = open_sink("x.npy")
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", close_and_fail)
         patch.setattr(os, "unlink", unlink_and_fail)
@@ -669,7 +672,7 @@ def test_a_fifo_whose_close_fails(monkeypatch):
     fd = os.open("/dev/null", os.O_WRONLY)
     out = stream_sink(fd, b"header", metadata_of(np.zeros(0)), "fifo", owned=True)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "close", failing(errno.EIO))
+        patch.setattr(os, "close", fail_with(errno.EIO))
         with pytest.raises(OutputError, match="fifo: Input/output"):
             sinks.commit(out)
     os.close(fd)
@@ -686,7 +689,7 @@ def test_an_aborted_stream_is_closed():
     ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
 )
 def test_a_stream_that_fails(monkeypatch, code, kind):
-    monkeypatch.setattr(sinks, "write_next", failing(code))
+    monkeypatch.setattr(sinks, "write_next", fail_with(code))
     with pytest.raises(kind, match="standard output: " + os.strerror(code)):
         stream_sink(1, b"header").write(0, memoryview(bytes(10)))
 
@@ -709,20 +712,20 @@ def test_a_temporary_copy_without_space(monkeypatch, error):
 
 @pytest.mark.parametrize("mode", ["write", "map"])
 def test_a_disk_that_fails(tmpfile_mode, monkeypatch, mode):
-    with written("x.npy") as out:
-        monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
-        monkeypatch.setattr(sinks, "map_bytes", failing(errno.EIO))
+    with temporary_sink("x.npy") as out:
+        monkeypatch.setattr(os, "pwrite", fail_with(errno.EIO))
+        monkeypatch.setattr(sinks, "map_bytes", fail_with(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
             out.map() if mode == "map" else out.write(0, memoryview(bytes(8)))
 
 
 def test_an_output_is_mapped_once(tmpfile_mode):
-    with written("x.npy") as out:
+    with temporary_sink("x.npy") as out:
         assert out.map() is out.map()
 
 
 def test_an_archive_truncated_before_its_checksum_is_known(tmpfile_mode):
-    with written("x.npz") as out:
+    with temporary_sink("x.npz") as out:
         os.ftruncate(out._file.descriptor, 100)
         with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
             sinks.commit(out)
@@ -765,7 +768,7 @@ def test_clean_preserves_files_of_others(workdir):
 @pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
 def test_a_member_of_a_file_of_one_array_that_does_not_exist(target):
     with pytest.raises(UsageError, match=f"^{target}: the file is one array: it has no members$"):
-        opened(target)
+        open_sink(target)
     assert os.listdir() == []
 
 
@@ -778,7 +781,7 @@ def test_a_shared_file_is_locked_until_it_is_published(tmpfile_mode, monkeypatch
         move(self)
 
     monkeypatch.setattr(newfile.NewFile, "_move", check_lock_and_move)
-    with written("x.npy") as out:
+    with temporary_sink("x.npy") as out:
         assert out.shared() is not None
         fill(out, ARRAY)
         sinks.commit(out)
@@ -797,7 +800,7 @@ def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
     save(target)
     assert os.listdir() == [target.partition(":")[0]]
     assert load(target).tolist() == ARRAY.tolist()
-    with written(f"other-{target}", clobber=False) as out:
+    with temporary_sink(f"other-{target}", clobber=False) as out:
         fill(out, ARRAY)
         with pytest.raises(OutputError, match=os.strerror(code)):
             sinks.commit(out)
@@ -806,7 +809,7 @@ def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
 
 def test_clean_preserves_the_temporary_file_of_a_live_run(workdir, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    with written("live.npy") as out:
+    with temporary_sink("live.npy") as out:
         fill(out, ARRAY)
         assert ndtool("clean", ".").out == b"nothing to remove\n"
         sinks.commit(out)

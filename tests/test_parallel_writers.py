@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from bucket import Bucket
 from command import environment, ndtool
-from limits import failing, without_overrides
+from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY
-from outputs import PROGRAM, fill, save, written
+from outputs import PROGRAM, fill, save, temporary_sink
 
 from ndtool.errors import OutputError
 from ndtool.formats import locators
@@ -56,7 +56,10 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> Non
     if exists:
         save(f"{target}:old")
     independent = exists and target == "s.zarr"
-    with written(f"{target}:one") as first_sink, written(f"{target}:two", ARRAY + 1) as second_sink:
+    with (
+        temporary_sink(f"{target}:one") as first_sink,
+        temporary_sink(f"{target}:two", ARRAY + 1) as second_sink,
+    ):
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY + 1)
         first, second = first_sink.finish(), second_sink.finish()
@@ -73,7 +76,7 @@ def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> Non
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
 def test_a_file_that_gained_arrays_during_the_run_is_not_replaced(target: str) -> None:
     save(target)
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         save(f"{target}:more")
@@ -88,7 +91,7 @@ def test_an_archive_with_another_suffix_that_gained_arrays_is_not_replaced(targe
     save("other.npz:first")
     Path(path).write_bytes(Path("other.npz").read_bytes())
     save("other.npz:more")
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         os.replace("other.npz", path)
@@ -100,7 +103,7 @@ def test_an_archive_with_another_suffix_that_gained_arrays_is_not_replaced(targe
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
 def test_a_removed_file_is_not_restored(target: str) -> None:
     save(f"{target}:a")
-    with written(f"{target}:b") as out:
+    with temporary_sink(f"{target}:b") as out:
         fill(out, ARRAY)
         os.unlink(target)
         with pytest.raises(OutputError, match=f"^{target} was removed during the run"):
@@ -150,17 +153,17 @@ def test_a_lock_that_is_not_released_ends_the_run(
     assert file_contents(target) == before
 
 
-def test_files_of_one_folder_take_one_lock(all_closed: None) -> None:
-    with written("a.npz:x") as first_sink, written("./b.npz:y") as second_sink:
+def test_files_of_one_folder_take_one_lock(check_files_closed: None) -> None:
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("./b.npz:y") as second_sink:
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY)
         publishing.publish([first_sink.finish(), second_sink.finish()])
     assert array_names("a.npz") | array_names("b.npz") == {"x", "y"}
 
 
-def test_no_output_is_published_if_another_one_is_refused(all_closed: None) -> None:
+def test_no_output_is_published_if_another_one_is_refused(check_files_closed: None) -> None:
     save("b.npz:old")
-    with written("a.npz:x") as first_sink, written("b.npz:y") as second_sink:
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("b.npz:y") as second_sink:
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY)
         files = [first_sink.finish(), second_sink.finish()]
@@ -171,15 +174,15 @@ def test_no_output_is_published_if_another_one_is_refused(all_closed: None) -> N
 
 
 @pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_a_late_failure_leaves_no_temporary_files(call: str, all_closed: None) -> None:
+def test_a_late_failure_leaves_no_temporary_files(call: str, check_files_closed: None) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("a.npy") as first_sink, written("s.zarr") as second_sink:
+    with temporary_sink("a.npy") as first_sink, temporary_sink("s.zarr") as second_sink:
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY)
         files = [first_sink.finish(), second_sink.finish()]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files[0], call, failing(5))
+            patch.setattr(files[0], call, fail_with(5))
             with pytest.raises(OSError, match="Input/output error"):
                 publishing.publish(files)
         assert sorted(os.listdir()) == ["a.npy", "s.zarr"]
@@ -188,12 +191,12 @@ def test_a_late_failure_leaves_no_temporary_files(call: str, all_closed: None) -
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
 def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    monkeypatch.setattr(fcntl, "flock", failing(37))
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
     save(f"{target}:a")
     save(f"{target}:b")
     assert array_names(target) == {"a", "b"}
     if target != "s.zarr":
-        with written(f"{target}:c") as out:
+        with temporary_sink(f"{target}:c") as out:
             fill(out, ARRAY)
             save(f"{target}:d")
             with pytest.raises(OutputError, match=CONFLICT):
@@ -204,8 +207,8 @@ def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatc
 def test_one_of_two_runs_that_create_a_file_is_refused_without_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fcntl, "flock", failing(37))
-    with written("a.npz:x") as first_sink, written("a.npz:y") as second_sink:
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("a.npz:y") as second_sink:
         fill(first_sink, ARRAY)
         fill(second_sink, ARRAY)
         first, second = first_sink.finish(), second_sink.finish()
@@ -223,7 +226,7 @@ def test_a_folder_that_may_not_be_read_is_written_to(workdir: Path) -> None:
     save("d/a.npz:a")
     os.chmod("d", 0o300)
     try:
-        completed = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=without_overrides)
+        completed = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=drop_root_capabilities)
         assert (completed.status, completed.err) == (0, "preserved a\n")
     finally:
         os.chmod("d", 0o700)
@@ -234,14 +237,14 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
     """Writes of chunks after the replacement do not recreate the temporary folder."""
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr:g/old")
-    with written("s.zarr:g/a") as out:
+    with temporary_sink("s.zarr:g/a") as out:
         save("s.zarr:g/new", only=True)
         before = file_contents("s.zarr")
         with pytest.raises(OutputError, match=r"s.zarr/g was replaced during the run"):
             fill(out, ARRAY)
     assert file_contents("s.zarr") == before
     assert array_names("s.zarr") == {"g/new"}
-    with written("s.zarr:g/a") as out:
+    with temporary_sink("s.zarr:g/a") as out:
         fill(out, ARRAY)
         save("s.zarr", only=True)
         with pytest.raises(OutputError, match=CONFLICT + "|is not a group"):
@@ -252,7 +255,7 @@ def test_a_replaced_store_gets_no_part_of_an_array() -> None:
 def test_an_array_that_became_a_group_during_the_run_is_not_replaced() -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("s.zarr", ARRAY + 1) as out:
+    with temporary_sink("s.zarr", ARRAY + 1) as out:
         fill(out, ARRAY + 1)
         save("s.zarr:a", only=True)
         save("s.zarr:b")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from limits import ROOT, failing
-from outputs import written
+from limits import IS_ROOT, fail_with
+from outputs import temporary_sink
 
 from ndtool.errors import OutputError, ResourceError
 from ndtool.publish import newfile, permissions, sinks, targets
@@ -64,7 +64,7 @@ def mode(path: str = "x.npy") -> int:
 
 
 def save_output(path: str = "x.npy") -> None:
-    with written(path, np.frombuffer(b"new", "u1")) as out:
+    with temporary_sink(path, np.frombuffer(b"new", "u1")) as out:
         out.write(0, memoryview(b"new"))
         sinks.commit(out)
 
@@ -84,7 +84,7 @@ def test_an_acl_that_cannot_be_set_grants_its_group_nothing_more(
     raw: bytes, expected: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_attribute("x.npy", ACCESS, raw)
-    monkeypatch.setattr(os, "setxattr", failing(code))
+    monkeypatch.setattr(os, "setxattr", fail_with(code))
     save_output()
     assert (mode(), get_attribute("x.npy", ACCESS)) == (expected, None)
 
@@ -92,7 +92,7 @@ def test_an_acl_that_cannot_be_set_grants_its_group_nothing_more(
 def test_a_mask_bounds_the_group_if_the_acl_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = acl((USER_OBJ, 7), (USER, 7, 1234), (GROUP_OBJ, 7), (MASK, 4), (OTHER, 0))
     set_attribute("x.npy", ACCESS, raw)
-    monkeypatch.setattr(os, "setxattr", failing(errno.EOPNOTSUPP))
+    monkeypatch.setattr(os, "setxattr", fail_with(errno.EOPNOTSUPP))
     save_output()
     assert mode() == 0o740
 
@@ -156,10 +156,10 @@ def patch_group(monkeypatch: pytest.MonkeyPatch) -> None:
         return os.stat_result((*status[:5], status.st_gid + 1, *status[6:]))
 
     monkeypatch.setattr(targets.os, "stat", stat_with_other_group)
-    monkeypatch.setattr(os, "fchown", failing(errno.EPERM))
+    monkeypatch.setattr(os, "fchown", fail_with(errno.EPERM))
 
 
-@pytest.mark.skipif(not ROOT, reason="only root may change a file's owner")
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
 def test_owner_and_group_are_preserved() -> None:
     os.chown("x.npy", 1234, 4321)
     os.chmod("x.npy", 0o640)
@@ -204,7 +204,7 @@ def test_other_users_cannot_read_an_output_before_its_mode_is_set(
 def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     os.chmod("x.npy", 0o640)
     for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
-        monkeypatch.setattr(os, name, failing(errno.EOPNOTSUPP))
+        monkeypatch.setattr(os, name, fail_with(errno.EOPNOTSUPP))
     save_output()
     assert mode() == 0o640
     for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
@@ -217,7 +217,7 @@ def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyP
 def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if call == "setxattr":
         set_attribute("x.npy", ACCESS, SHARED)
-    monkeypatch.setattr(os, call, failing(errno.EIO))
+    monkeypatch.setattr(os, call, fail_with(errno.EIO))
     with pytest.raises(OutputError, match=r"^x.npy: Input/output error$"):
         save_output()
     assert os.listdir() == ["x.npy"]
@@ -227,6 +227,6 @@ def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.Monk
 def test_no_space_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", "user.note", b"1")
     assert errno.ENOSPC in descriptors.EXHAUSTED
-    monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "setxattr", fail_with(errno.ENOSPC))
     with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
         save_output()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
-from inputs import array, opened
+from command import NDTOOL, environment, ndtool, save, snapshot
+from inputs import open_input, read_array
 
 from ndtool.errors import InputError
 from ndtool.formats import locators
@@ -26,7 +26,7 @@ LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
     return workdir
@@ -86,9 +86,9 @@ SCRIPTS = (
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_pipe_is_read_as_standard_input_is(script: str, workdir: Path) -> None:
-    before = state(workdir)
+    before = snapshot(workdir)
     assert run_bash(f"{script} -o -") == (0, npy_stream(DATA[IDX[:, 0]]), "")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_all_inputs_are_one_pipe() -> None:
@@ -124,14 +124,14 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
     feeder = start_feeder(npy_stream(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
-    with opened("fifo", stdin) as source:
+    with open_input("fifo", stdin) as source:
         byte_range = source.whole()
         assert type(byte_range.buffer.obj).__name__ == "mmap"
         assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
-        assert np.array_equal(array(source), LARGE.reshape(2, -1))
+        assert np.array_equal(read_array(source), LARGE.reshape(2, -1))
         source.recheck()
-    with opened("fifo", stdin) as source:
-        assert np.array_equal(array(source), DATA)
+    with open_input("fifo", stdin) as source:
+        assert np.array_equal(read_array(source), DATA)
     feeder.join()
 
 

@@ -10,7 +10,7 @@ import pytest
 from command import ndtool, save
 from hypothesis import assume, given
 from strategies import Case, cases
-from test_explain import opened
+from test_explain import open_case
 from test_html_report import MARKUP, Page
 from test_properties import described, many
 from test_stats import named, sizes_of
@@ -34,7 +34,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         int(np.ravel_multi_index([i % n for i, n in zip(run, runs, strict=True)], runs))
         for _, run, _, _ in named(case)
     )
-    with opened(case) as call:
+    with open_case(case) as call:
         shown = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
     assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from npyfile import sparse
-from strategies import Array, Case, cases, opaque, same, ufunc_of
+from npyfile import write_sparse
+from strategies import Array, Case, bits_equal, cases, ufunc_of, void_view
 from test_properties import call, described, many
 
 from ndtool.analysis import preview
@@ -46,7 +46,7 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
 def part(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
     shown = np.ix_(*(np.array(along, int) for along in seen.positions))
-    bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
+    bytes_of_each = void_view(whole)  # a copy of records drops the padding between fields
     return (bytes_of_each[shown] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
@@ -65,7 +65,7 @@ def test_previews_equal_the_reference(
     seen = preview.window(expected.shape)
     shown = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, seen)
     assert shown.shape == seen.shape
-    assert same(shown, part(expected, seen))
+    assert bits_equal(shown, part(expected, seen))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
@@ -103,7 +103,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
             ufunc_of(data.dtype, reduction).at(expected, index, updates)
         if reduction == "mean":
             expected[location] /= np.float32(count + 1)
-    assert same(shown, part(expected, seen))
+    assert bits_equal(shown, part(expected, seen))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -115,10 +115,12 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     arrays = {role: every[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
     seen = preview.window(expected.shape)
-    assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
+    assert bits_equal(
+        preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected
+    )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
-    ran = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    ran = run_in_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
     assert (ran.status, ran.err) == (0, "")
     assert ran.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
 
@@ -154,8 +156,8 @@ def traced(request: Request) -> tuple[str, int]:
 
 
 def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
-    sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
     for data in ("data.npy", "fortran.npy"):
@@ -168,10 +170,10 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
 
 
 def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
     before = state_of(workdir)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    ran = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (ran.status, ran.err) == (0, "")
     title, *lines = ran.screen.splitlines()
     assert title == "float32[1048576,2048]"
@@ -186,28 +188,28 @@ def state_of(folder: Any) -> list[str]:
 
 @pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
 def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     index = np.zeros((1 << 20, 1), int)
     index[number] = 1 << 20
     save(idx=index)
     with pytest.raises(BoundsError) as caught:
         traced(Request("gather_nd", "data.npy", "idx.npy"))
     assert caught.value.position == (number,)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    ran = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (ran.status, ran.screen) == (5, "")
     assert ran.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
 
 
 def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
     save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
-    before = state(workdir)
+    before = snapshot(workdir)
     program = (
         "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
         "assert 'ndtool.analysis.preview' not in sys.modules\n"
         "assert 'numpy' not in sys.modules\nsys.exit(status)"
     )
     run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    ran = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    ran = run_in_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
     assert (ran.status, ran.err) == (0, "")
     message = json.loads(ran.screen)
     written = ndtool(*run, "-o", "out.npy").json
@@ -215,4 +217,4 @@ def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
     for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
         assert message[name] == written[name], name
     assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
-    assert state(workdir) == before
+    assert snapshot(workdir) == before

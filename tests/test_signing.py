@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bucket import KEYS, Bucket, settings
+from bucket import CREDENTIALS, Bucket, client_environment
 from command import python, save
-from inputs import load, opened
-from npyfile import npy, sparse
+from inputs import load, open_input
+from npyfile import npy, write_sparse
 from webserver import serving
 
 from ndtool.errors import InputError
@@ -31,9 +31,9 @@ BASE = "https://bucket.s3.amazonaws.com"
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
     """No settings of the user's."""
-    for name, value in settings("").items():
+    for name, value in client_environment("").items():
         monkeypatch.delenv(name, raising=False)
-        assert value is None or name in {*KEYS, "AWS_ENDPOINT_URL"}
+        assert value is None or name in {*CREDENTIALS, "AWS_ENDPOINT_URL"}
     for name in signing._PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -197,7 +197,7 @@ def test_proxies_are_left_to_s3fs(clean: pytest.MonkeyPatch, name: str) -> None:
 @pytest.fixture
 def served(s3: Bucket, clean: pytest.MonkeyPatch) -> Bucket:
     """The variables of the server, which `clean` has removed."""
-    for name, value in settings(s3.endpoint).items():
+    for name, value in client_environment(s3.endpoint).items():
         clean.setenv(name, value) if value is not None else clean.delenv(name, raising=False)
     return s3
 
@@ -212,7 +212,7 @@ from ndtool import files
 files.gather("{url}", "i.npy", out="o.npy")
 print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 """
-    ran = python(code, env=settings(served.endpoint, HOME=str(workdir)))
+    ran = python(code, env=client_environment(served.endpoint, HOME=str(workdir)))
     assert ran.out.strip() == b"set()", ran.err
     assert np.array_equal(np.load("o.npy"), ROWS[[3, -1]])
 
@@ -291,7 +291,7 @@ def test_a_server_without_ranges_is_read_by_the_client(
             clean.setenv(name, value)
         called = counted(clean)
         try:
-            with opened("s3://bucket/x.npy") as one:
+            with open_input("s3://bucket/x.npy") as one:
                 assert one.metadata.shape == (9, 4)
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
@@ -329,7 +329,7 @@ def test_urls_are_signed_again_before_they_expire(
 
 def test_small_ranges_are_read_64_at_a_time(clean: pytest.MonkeyPatch, workdir: Path) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    sparse("big.npy", "<f4", (1 << 22, 16))
+    write_sparse("big.npy", "<f4", (1 << 22, 16))
     with serving() as server:
         slow = {"before": lambda number: time.sleep(0.5)}
         url = server.add("/bucket/big.npy", workdir / "big.npy", **slow)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
+from command import ndtool, save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import peak
-from strategies import EXAMPLES, Case, opaque, same
+from memory import peak_megabytes
+from strategies import EXAMPLES, Case, bits_equal, void_view
 from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_error
 
 from ndtool.analysis.oracle import reference
@@ -90,7 +90,7 @@ def test_chunks_give_the_bits_of_the_reference(
     roles = OPERATORS[case.operator].inputs
     sources: dict[str, Any] = {}
     for role, one in zip(roles, case.arrays, strict=True):
-        array = np.array(opaque(one), order="C")
+        array = np.array(void_view(one), order="C")
         flat = memory.source(role, array.view(one.dtype))
         if role == "data" or given.draw(st.booleans()):
             metadata = in_chunks(flat.metadata, steps(given.draw, one.shape))
@@ -112,14 +112,14 @@ def test_chunks_give_the_bits_of_the_reference(
         cut = plan.partition_chunks(call, to, 1, budget, levels)
         if cut is None:
             return
-        out = np.zeros(shape, opaque(case.arrays[0]).dtype)
+        out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, cut, sink, ignore_progress, counted.append))
     assert [error_fields(one) for one in counted] == (
         [] if outside is None else [error_fields(outside)]
     )
-    assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
+    assert bits_equal(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
 
@@ -163,8 +163,8 @@ def test_a_sweep_of_stores_equals_direct_execution(
 ) -> None:
     ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
     assert ran.status == 0, ran.err
-    error_fields = ran.json if output != "-" else json.loads(ran.err)
-    assert error_fields["plan"]["way"] == "sweep"
+    report = ran.json if output != "-" else json.loads(ran.err)
+    assert report["plan"]["way"] == "sweep"
     wanted = [one.replace(".zarr", ".npy") for one in call]
     checked = ndtool(
         "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
@@ -175,12 +175,12 @@ def test_a_sweep_of_stores_equals_direct_execution(
 def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    before = state(stores)
+    before = snapshot(stores)
     for more in ((), ("--dry-run",)):
         ran = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
         assert ran.status == 5
         assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in ran.err
-        assert state(stores) == before
+        assert snapshot(stores) == before
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,8 @@ def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
     big[...], small[...] = 1, 1
     rng = np.random.default_rng(1)
     save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
-    least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
-    most = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
+    least = peak_megabytes("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
+    most = peak_megabytes(
+        "gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr"
+    )
     assert most - least < 48 + 16  # the package has its own buffers

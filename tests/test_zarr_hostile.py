@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import webserver
-from command import Ran, ndtool, python
-from limits import limited
-from strategies import same
+from command import Completed, ndtool, python
+from limits import limit_resources
+from strategies import bits_equal
 from test_zarr import MEASURED, load, put, refused
 from test_zarr_remote import serve
 from webserver import Server
@@ -63,14 +63,14 @@ def store(**options: Any) -> tuple[Path, Path]:
     )
 
 
-def measured(*arguments: object) -> tuple[Ran, int]:
+def measured(*arguments: object) -> tuple[Completed, int]:
     """Run ndtool; return the result, and the peak of private memory."""
     ran = python(MEASURED, *arguments)
     status, most = map(int, ran.out.split()[-2:])
     return ran._replace(status=status), most
 
 
-def gathered(argument: str = "x.zarr") -> Ran:
+def gathered(argument: str = "x.zarr") -> Completed:
     """Gather from a store that must be refused within the memory limit."""
     ran, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
     assert most <= OWN + 3 * CHUNK, most
@@ -148,7 +148,7 @@ def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int =
 def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, options: Any) -> None:
     kind = BOMBS[name][0]
     _, chunk = store(**options, compressors=codec(kind, options["zarr_format"]))
-    assert same(load("x.zarr")[:9], DATA[:9])
+    assert bits_equal(load("x.zarr")[:9], DATA[:9])
     body = bomb(name)
     chunk.write_bytes(in_shard(body) if "shards" in options else body)
     gathered()
@@ -202,13 +202,13 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
-        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
+        assert bits_equal(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
 
 
 def test_packed_bits() -> None:
     data = np.arange(70).reshape(7, 10) % 3 == 0
     put("x.zarr", data, zarr_format=2, filters=[numcodecs.PackBits()])
-    assert same(load("x.zarr"), data)
+    assert bits_equal(load("x.zarr"), data)
 
 
 @pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
@@ -358,8 +358,8 @@ def test_links_within_a_store_are_followed() -> None:
     os.rename(chunk, "x.zarr/c/zero")
     chunk.symlink_to("zero")
     os.symlink("x.zarr", "y.zarr")
-    assert same(load("x.zarr"), DATA)
-    assert same(load("y.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
+    assert bits_equal(load("y.zarr"), DATA)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -481,7 +481,7 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr.core.sync.sync", fail)
     monkeypatch.setattr("zarr.core.sync._get_loop", fail)
     monkeypatch.setattr("zarr.storage.LocalStore.__init__", fail)
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     ran = ndtool("convert", "x.zarr", "y.zarr")
     assert (ran.status, ran.err) == (0, "")
 
@@ -491,10 +491,10 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
 @pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
-    ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
+    ran = ndtool("convert", "x.zarr", to, preexec_fn=limit_resources(AS=megabytes << 20))
     if ran.status:
         assert ran.status == 6
         assert ran.err.startswith("error: ")
@@ -503,7 +503,7 @@ def test_little_memory(megabytes: int, to: str) -> None:
         assert megabytes < 512
     else:
         got = np.load(to) if to == "o.npy" else load(to)
-        assert same(got, DATA)
+        assert bits_equal(got, DATA)
 
 
 @pytest.mark.parametrize("count", [6, 7, 8, 10])
@@ -511,13 +511,13 @@ def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))
     for to in ("o.npy", "o.zarr", "old.zarr"):
-        ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
+        ran = ndtool("convert", "x.zarr", to, preexec_fn=limit_resources(NOFILE=count))
         assert "Traceback" not in ran.err
         assert ran.status in (0, 6)
         if ran.status:
             assert "Too many open files" in ran.err
         else:
-            assert same(np.load(to) if to == "o.npy" else load(to), DATA)
+            assert bits_equal(np.load(to) if to == "o.npy" else load(to), DATA)
         assert not [name for name in os.listdir() if name.startswith(".")]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, save
-from limits import without_overrides
-from outputs import checked, written
-from strategies import raw, same
+from limits import drop_root_capabilities
+from outputs import preserved_in_dry_run, temporary_sink
+from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, SHAPES, load, put, some
 
 from ndtool.arrays import sink
@@ -58,7 +58,7 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     out = outputs.create(outputs.resolve(argument, metadata, encoding=encoding, **options))
     try:
         if array.nbytes:
-            sink.deliver(memoryview(raw(array)), out)
+            sink.deliver(memoryview(raw_bytes(array)), out)
         sinks.commit(out)
     finally:
         out.abort()
@@ -75,10 +75,10 @@ def everything(path: str = ".") -> dict[str, bytes]:
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
     array = some(code, shape)
     write("x.zarr", array, like=like(version))
-    assert same(load("x.zarr"), array)
+    assert bits_equal(load("x.zarr"), array)
     reference = zarr.open_array("x.zarr", mode="r")
     assert reference.metadata.zarr_format == version
-    assert raw(np.asarray(reference[...]).astype(array.dtype)) == raw(array)
+    assert raw_bytes(np.asarray(reference[...]).astype(array.dtype)) == raw_bytes(array)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -86,7 +86,7 @@ def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: in
 def test_chunks_that_look_empty_keep_their_bits(special: float) -> None:
     array = np.full((6, 6), special)
     write("x.zarr", array, chunks=(3, 3))
-    assert raw(load("x.zarr")) == raw(array)
+    assert raw_bytes(load("x.zarr")) == raw_bytes(array)
 
 
 @pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
@@ -101,7 +101,7 @@ def test_options_say_how_it_is_stored() -> None:
     made = zarr.open_array("x.zarr", mode="r")
     assert (made.chunks, made.shards) == ((4, 5), (8, 10))
     assert made.compressors[0].to_dict()["configuration"]["clevel"] == 3
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
     made = zarr.open_array("x.zarr", mode="r")
     assert (made.chunks, made.compressors) == ((24, 3), ())
@@ -237,7 +237,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     for name, most in (("LONGEST", size + 100), ("_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, most)
-            for attempt in (write, checked):
+            for attempt in (write, preserved_in_dry_run):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
             patch.setattr(hierarchy, "require_growth", lambda *_: None)  # a concurrent run
@@ -245,7 +245,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
                 write("x.zarr:g/b", DATA)
         assert everything() == before
     write("x.zarr:g/b", DATA)
-    assert same(load("x.zarr:g/b"), DATA)
+    assert bits_equal(load("x.zarr:g/b"), DATA)
 
 
 def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,14 +278,14 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
     """Nor next to it if the client is killed, too."""
     save(data=DATA)
     for killed in (False, True):
-        with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
+        with temporary_sink("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
             command = [sys.executable, "-c", KILLED, out.shared().path]
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
                 out._output._folder.leave()
                 break
-            out.write(0, memoryview(raw(DATA)))
+            out.write(0, memoryview(raw_bytes(DATA)))
             sinks.commit(out)
         assert sorted(everything("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
         assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
@@ -296,8 +296,8 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
 
 @pytest.mark.parametrize("blocks", [(), (0,), (0, 1, 2), (0, 1, 2, 2)])
 def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> None:
-    with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
-        each = memoryview(raw(DATA)[: 6 * 10 * 4])
+    with temporary_sink("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
+        each = memoryview(raw_bytes(DATA)[: 6 * 10 * 4])
         for block in blocks:
             out.write(0, each, block)
         if len(blocks) == 3:
@@ -331,12 +331,12 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     with OpenCall(given) as call:
         steps.run(call, shares.append)
     assert shares[:6] == [i / 6 for i in range(1, 7)]
-    assert same(load("x.zarr"), DATA[::-1])
+    assert bits_equal(load("x.zarr"), DATA[::-1])
 
 
 def test_an_array_in_a_store_that_is_not_there_yet() -> None:
     assert write("x.zarr:g/a", DATA) is None
-    assert same(load("x.zarr:g/a"), DATA)
+    assert bits_equal(load("x.zarr:g/a"), DATA)
     assert sorted(zarr.open_group("x.zarr", mode="r")["g"]) == ["a"]
 
 
@@ -354,7 +354,7 @@ def test_only_and_no_clobber() -> None:
     assert write("x.zarr:d", DATA + 1, only=True) is None
     assert sorted(zarr.open_group("x.zarr", mode="r")) == ["d"]
     assert write("x.zarr", DATA, only=True) is None
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
     before = everything()
-    for act in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
+    for act in (lambda: write(argument, DATA), lambda: preserved_in_dry_run(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
             act()
     assert everything() == before
@@ -393,7 +393,7 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
     assert done.status == 0, done
     wanted = DATA.copy()
     wanted[INDICES[:, 0]] = DATA[:3]
-    assert same(load("x.zarr"), wanted)
+    assert bits_equal(load("x.zarr"), wanted)
     assert sorted(os.listdir()) == ["indices.npy", "updates.npy", "x.zarr"]
 
 
@@ -410,7 +410,7 @@ def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     out = outputs.create(
         outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
     )
-    out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
+    out.write(0, memoryview(raw_bytes(DATA))[: out._chunks.nbytes(0)], 0)
     visible = {name for name in everything() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
@@ -427,7 +427,7 @@ def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatc
     if way == "two renames":
         monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
-    assert same(load("x.zarr"), DATA[:3])
+    assert bits_equal(load("x.zarr"), DATA[:3])
     assert sorted(everything()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
     assert os.stat("x.zarr").st_mode & 0o777 == 0o750
     assert os.listdir() == ["x.zarr"]
@@ -438,12 +438,12 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
     metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
-    sink.deliver(memoryview(raw(DATA)), out)
+    sink.deliver(memoryview(raw_bytes(DATA)), out)
     put("x.zarr", DATA + 1)
     with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
         sinks.commit(out)
     out.abort()
-    assert same(load("x.zarr"), DATA + 1)
+    assert bits_equal(load("x.zarr"), DATA + 1)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -622,7 +622,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(newfolder, "locked", swept)
     write("x.zarr", DATA)
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -636,7 +636,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
         locked.chmod(mode)
         dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
         for command in (("convert", "data.npy", output), *dry_run):
-            done = ndtool(*command, preexec_fn=without_overrides)
+            done = ndtool(*command, preexec_fn=drop_root_capabilities)
             assert done.status == 7, done
             assert f"{locked}: nothing can be removed from it, so" in done.err
     locked.chmod(0o755)
@@ -670,13 +670,13 @@ def test_clean_reports_failures() -> None:
     (hidden / "new" / "c" / "0").touch()
     (hidden / "new" / "c").chmod(0o555)
     Path(".two.zarr.ndtool-0123456789ab/new").mkdir(parents=True)
-    done = ndtool("clean", ".", preexec_fn=without_overrides)
+    done = ndtool("clean", ".", preexec_fn=drop_root_capabilities)
     assert done.status == 7, done
     assert done.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
     assert done.err == (
         "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
-    done = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
+    done = ndtool("clean", ".", "--json", preexec_fn=drop_root_capabilities)
     assert (done.status, done.json) == (7, {"removed": [], "kept": []})
     (hidden / "new" / "c").chmod(0o755)
     assert ndtool("clean", ".").status == 0
@@ -722,7 +722,7 @@ def test_types_that_zarr_lacks(name: str) -> None:
     for more in ((), ("--dtype", name)):
         ran = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
         assert (ran.status, ran.err) == (0, "")
-        assert same(load("y.zarr"), data[2:].view(code))
+        assert bits_equal(load("y.zarr"), data[2:].view(code))
     ran = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
     assert ran.status == 0, ran.err
-    assert Path("b.safetensors").read_bytes().endswith(raw(data))
+    assert Path("b.safetensors").read_bytes().endswith(raw_bytes(data))

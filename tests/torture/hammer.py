@@ -39,8 +39,8 @@ import test_secrets as secrets
 import webserver
 import zarr
 from command import NDTOOL, environment, save
-from inputs import opened
-from limits import limited
+from inputs import open_input
+from limits import limit_resources
 
 WRITERS = 8
 TARGETS = {
@@ -55,8 +55,8 @@ Report = dict[str, Any]
 @contextmanager
 def server() -> Iterator[bucket.Bucket]:
     """Run an S3 server on the loopback interface; set the environment variables for clients."""
-    with bucket.serving() as s3_server:
-        for name, value in bucket.settings(s3_server.endpoint).items():
+    with bucket.run_server() as s3_server:
+        for name, value in bucket.client_environment(s3_server.endpoint).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         yield s3_server
 
@@ -77,7 +77,7 @@ def write(targets: list[str], rounds: int) -> Report:
         report["failures"] += [[target, name, "lost"] for name in names - present]
         report["failures"] += [[target, name, "not written"] for name in present - names]
         for name in names & present:
-            with opened(f"{target}:{name}") as array:
+            with open_input(f"{target}:{name}") as array:
                 byte_range = array.whole()
                 raw = bytes(array.block(0) if byte_range is None else byte_range.buffer)
             if raw != bytes([int(name.partition("_")[2])] * 8):
@@ -133,7 +133,7 @@ class Storage:
         """Write these files and objects, and remove all others."""
         if self.contents() == expected:
             return
-        self._s3.empty()
+        self._s3.clear()
         for path in Path().iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for name, body in expected.items():
@@ -183,7 +183,7 @@ def run_and_signal(
     """Start a run and send it a signal; reads_pipes: read its output from the start."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-        preexec_fn=limited(CORE=0), start_new_session=True,
+        preexec_fn=limit_resources(CORE=0), start_new_session=True,
     ) as process:  # fmt: skip
         streams: list[bytes] = []
         reader = threading.Thread(target=lambda: streams.extend(process.communicate()))
@@ -336,7 +336,7 @@ def check_urls(count: int, rng: random.Random) -> Report:
                 for fragment in (secret[:8], secret[-6:])
             }
             cases = list(_cases(url, rng))
-            results = secrets.run(cases, **bucket.settings("http://127.0.0.1:9"))
+            results = secrets.run(cases, **bucket.client_environment("http://127.0.0.1:9"))
             for case, (status, text) in zip(cases, results, strict=True):
                 report["calls"] += 1
                 report["statuses"][status] += 1
