@@ -31,7 +31,7 @@ from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
 from ndtool.errors import OutputError, ResourceError
 from ndtool.formats import locators
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
@@ -423,11 +423,11 @@ def test_verify_of_a_truncated_input(workdir: Path) -> None:
 def test_a_truncated_mapping_is_reported_in_json(stdout_is_closed: bool) -> None:
     program = """
 import mmap, os, sys
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.cli.reporter import Reporter
 reporter = Reporter()
 reporter.json = True
-endings.install_handlers(*reporter.final_messages())
+signals.install_handlers(*reporter.final_messages())
 with open("lost", "w+b") as file:
     file.truncate(4096)
     pages = mmap.mmap(file.fileno(), 4096)
@@ -1122,16 +1122,16 @@ def test_a_descriptor_limit_reached_in_a_library_has_its_status(
 def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     registrations = []
     monkeypatch.setattr(
-        endings,
+        signals,
         "signal",
         SimpleNamespace(
             SIGINT=2, SIGTERM=15, SIGALRM=14, SIGCHLD=17, valid_signals=lambda: {2, 14, 15, 17}
         ),
     )
     monkeypatch.setattr(
-        endings._kernels, "end_on", lambda *arguments: registrations.append(arguments)
+        signals._kernels, "install_handler", lambda *arguments: registrations.append(arguments)
     )
-    endings.install_handlers(b"lost", 1, b"stopped")
+    signals.install_handlers(b"lost", 1, b"stopped")
     assert registrations == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 

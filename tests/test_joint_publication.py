@@ -134,10 +134,10 @@ def test_any_number_of_unnamed_files_replace_others() -> None:
 
 CHILD_PROGRAM = f"""{PROGRAM}
 import time
-from ndtool.machine import endings
+from ndtool.machine import signals
 if sys.argv[1] == "named":
     del os.O_TMPFILE
-endings.install_handlers(b"lost", 2, b"")
+signals.install_handlers(b"lost", 2, b"")
 publisher = sinks
 def create_sinks(first):
     sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]

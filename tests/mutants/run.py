@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
 # Files without mutants, and the reason.
 WITHOUT_MUTANTS = {
-    "_endings.pxd": "C code in strings, for the end of a process",
+    "_signals.pxd": "C code in strings, for the end of a process",
     "_process.pxi": "signals and memory pages of the process",
     "loops/startable.pxd": "the number of threads affects only speed",
     "loops/pages.pxd": "constants of the system",
