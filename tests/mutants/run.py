@@ -133,24 +133,18 @@ FUNCTION = re.compile(
 TYPED_FIELD = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed.
 SPEED_ONLY = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_FRACTION|stream|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|team\("
+    r"prefetch|ahead|AHEAD|touch|LOCAL_FRACTION|stream|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|team\("
     r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
-    r"|by_columns|division|often|last_index|lowest \+=|highest \+="
-    r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
-    r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
-    r"|in_cache|locality|n_local|closest"
+    r"|by_columns|division|is_reused|last_index|lowest \+=|highest \+="
+    r"|\bwork =|work_bytes =|unit_bytes|\bmoved =|moved_bytes =|\bmost =|max_elements =|max_groups =|\bsoon\b|strict=|lru_cache"
+    r"|packs_data =|packs_tiles =|is_packing_faster|is_contiguous =|is_dense"
+    r"|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
+    r"|\bin_cache|locality|n_local|closest"
 )
 # In the kernels, a condition in the line before this text detects only bugs of callers.
 ARGUMENT_CHECK = "raise ValueError"
 # Functions that detect only bugs of callers, or that only prefetch.
-UNTESTED_FUNCTIONS = (
-    "_bind",
-    "_extend",
-    "_check_span",
-    "_buffers",
-    "will_need",
-    "prefetch_strided",
-)
+UNTESTED_FUNCTIONS = ("_bind", "_extend", "_check_span", "_buffers", "will_need")
 NO_CODE = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
 
 # (file, text in the line, token): the reason why the mutant is equivalent.
@@ -185,44 +179,48 @@ EQUIVALENT = {
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap completely equal one copy",
     (
         "engine/bind.py",
-        "tile = tile // LINE * LINE",
+        "columns = columns // LINE * LINE",
         "*",
     ): "a tile of another width has the same result",
     (
         "engine/bind.py",
-        "tile = tile // LINE * LINE",
+        "columns = columns // LINE * LINE",
         "//",
     ): "a tile as wide as the panel has the same result",
     (
         "engine/bind.py",
-        "if tile < p.columns and tile > LINE",
+        "if columns < panels.columns and columns > LINE",
         ">",
     ): "a tile of another width has the same result",
     (
         "engine/bind.py",
-        "if tile < p.columns and tile > LINE",
+        "if columns < panels.columns and columns > LINE",
         "<",
     ): "a tile of another width has the same result",
     ("engine/bind.py", "zero_strides = (0,)", "0"): "a check accesses no data at these strides",
     (
         "engine/bind.py",
-        "runs = bind_slices(plan, strides, 1, negatives)",
+        "slices = bind_slices(plan, strides, 1, negatives)",
         "1",
     ): "only the addressing of the result is used",
     (
         "engine/distinct.py",
-        "            if at >= 0:",
+        "            if position >= 0:",
         ">=",
     ): "the second of two duplicates is never at position 0",
     (
         "engine/distinct.py",
-        "            if at >= 0:",
+        "            if position >= 0:",
         "0",
     ): "the second of two duplicates is never at position 0",
-    ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not, the result is the same",
+    (
+        "engine/narrow.py",
+        "is_faster = tuple_bytes >= 4",
+        ">=",
+    ): "narrowed or not, the result is the same",
     (
         "engine/bind.py",
-        "fits = scratch <= 2 * tile_limit",
+        "fits_in_cache = scratch <= 2 * tile_limit",
         "*",
     ): "packed or not, the result is the same",
     ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",
@@ -256,17 +254,17 @@ EQUIVALENT = {
         "        shift += 1",
         "1",
     ): "partitions of another size have the same result",
-    ("engine/destinations.py", "groups = min(most", "min"): "affects only memory use",
-    ("engine/destinations.py", "groups = min(most", "//"): "affects only memory use",
+    ("engine/destinations.py", "groups = min(max_groups", "min"): "affects only memory use",
+    ("engine/destinations.py", "groups = min(max_groups", "//"): "affects only memory use",
     (
         "engine/scatters.py",
-        "spec, s.out, True, options",
+        "spec, call.out, True, options",
         "True",
     ): "work distributed to threads in another way has the same result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer is allocated instead",
     (
         "engine/destinations.py",
-        "entry = 4 +",
+        "entry_bytes = 4 +",
         "<",
     ): "slices of a cache line get a larger buffer than necessary",
 }
@@ -279,7 +277,7 @@ KNOWN_KILLED = (
 )
 KNOWN_EQUIVALENT = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
-    ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
+    ("engine/bind.py", "columns = columns // LINE * LINE", "*"),
 )
 # Quick tests kill nearly all mutants; slow tests are run on the survivors.
 ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
