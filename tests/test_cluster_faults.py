@@ -164,7 +164,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def started(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+def cluster(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     rng = np.random.default_rng(3)
     save(
         data=rng.random((256, 256), np.float32),
