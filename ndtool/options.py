@@ -233,7 +233,7 @@ def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
     from ndtool.analysis import engines
 
     name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
-    return engines.chosen(",".join(word("against", name) for name in name_list))
+    return engines.parse_names(",".join(word("against", name) for name in name_list))
 
 
 def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -> EngineSettings:

@@ -17,7 +17,7 @@ from test_properties import call, many
 import ndtool as ndtool_package
 from ndtool.analysis import diagnosis, verify
 from ndtool.analysis.oracle import blocks, reference
-from ndtool.analysis.oracle.distances import INFINITE, distances, measurable
+from ndtool.analysis.oracle.distances import INFINITE, distances, has_distances
 from ndtool.cli import figures
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import DifferenceError
@@ -79,7 +79,7 @@ def test_types_without_distance_have_0_or_infinity() -> None:
     assert distances(left, right).tolist() == [0, 1, INFINITE]
     for array in (np.array([b"a", b"b"]), np.zeros(2, "V3"), np.array([True, False]),
                   np.array([1, 2], "M8[D]"), np.array([1, 2], "g")):  # fmt: skip
-        assert not measurable(array.dtype)
+        assert not has_distances(array.dtype)
         assert distances(array, array).tolist() == [0, 0]
     assert distances(np.array([b"a", b"b"]), np.array([b"a", b"c"])).tolist() == [0, INFINITE]
 

@@ -36,7 +36,7 @@ from ndtool.runs.request import Request
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
-INSTALLED = engines.chosen("auto")
+INSTALLED = engines.parse_names("auto")
 RNG = np.random.default_rng(5)
 
 
@@ -58,12 +58,14 @@ def reports_of(
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.chosen("all") == tuple(ENGINES) == tuple(side.ENGINES)
-    assert engines.chosen("auto") == tuple(name for name in ENGINES if name not in ("torch", "jax"))
-    assert engines.chosen("numpy, torch,numpy") == ("numpy", "torch")
+    assert engines.parse_names("all") == tuple(ENGINES) == tuple(side.ENGINES)
+    assert engines.parse_names("auto") == tuple(
+        name for name in ENGINES if name not in ("torch", "jax")
+    )
+    assert engines.parse_names("numpy, torch,numpy") == ("numpy", "torch")
     for wrong in ("", "numpy,", "polars", "Numpy"):
         with pytest.raises(UsageError, match="valid onnxruntime, openvino"):
-            engines.chosen(wrong)
+            engines.parse_names(wrong)
 
 
 # Each engine is called directly, as its users do, and through ndtool.
@@ -360,7 +362,7 @@ def run_fake_engine(
 
 def test_a_correct_engine_is_the_same(run_fake_engine: Any) -> None:
     assert run_fake_engine("") == [
-        Report("torch", "9.9", n, "same", 0, None, report.compared)
+        Report("torch", "9.9", n, "same", 0, None, report.comparison)
         for n, report in enumerate(run_fake_engine(""), 1)
     ]
 
@@ -418,7 +420,7 @@ def test_differences_of_an_engine_are_counted(run_fake_engine: Any) -> None:
     (report, _) = run_fake_engine("answer = answer.copy(); answer[1] += 1e-6")
     assert (report.result, report.different) == ("different", 1)
     assert report.message == "1 of 3 elements differ, by up to 4 ulp"
-    assert report.compared.largest.position == (1,)
+    assert report.comparison.largest.position == (1,)
     (report, _) = run_fake_engine("answer = answer.copy(); answer[1] += 1e-6", within=4)
     assert (report.result, report.different) == ("same", 1)
     assert report.message == "1 of 3 elements differ, by up to 4 ulp, within 4 ulp"
@@ -435,7 +437,7 @@ def test_results_that_vary_between_runs_are_unstable(run_fake_engine: Any) -> No
         "bits vary between runs; at worst 2 of 3 elements differ, by up to 10485760 ulp"
     )
     # the comparison of an output is independent of later ones
-    assert reports[1].compared.first.output == 7
+    assert reports[1].comparison.first.output == 7
     assert [report.result for report in run_fake_engine(body, runs=1)] == ["same", "same"]
 
 
@@ -488,7 +490,7 @@ def test_lost_updates_of_an_engine_are_counted() -> None:
         output[arrays["indices"][row, 0]] -= arrays["updates"][row]
     different = int((output != expected).sum())
     comparison = engines.compare(request, arrays, output, expected)
-    report = engines.with_verdict(
+    report = engines.add_verdict(
         Report("x", "1", 2, "same"),
         [engines.compare(request, arrays, expected, expected), comparison],
     )

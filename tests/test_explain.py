@@ -121,7 +121,7 @@ def test_an_explanation_equals_the_reference(
     thresholds: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, list_all: bool
 ) -> None:
     described(case)
-    thresholds.setattr(tuples, "FEW", chosen.draw(st.sampled_from((1, 2, 5))))
+    thresholds.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
     thresholds.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
     data = case.arrays[0]
@@ -137,7 +137,7 @@ def test_an_explanation_equals_the_reference(
         (element,), (explained_origin,) = explain.explain(
             opened, [tuple(signed_coordinates)], [origin_coordinates], list_all
         )
-    assert (element.at, explained_origin.position) == (coordinates, origin_coordinates)
+    assert (element.position, explained_origin.position) == (coordinates, origin_coordinates)
     assert bits(element.value) == raw_bytes(expected[(*coordinates, ...)])
     assert bits(explained_origin.value) == raw_bytes(data[(*origin_coordinates, ...)])
     if len(case.arrays) == 2:
@@ -155,7 +155,7 @@ def thresholds() -> Iterator[pytest.MonkeyPatch]:
 
 def abbreviate(items: list[Any], list_all: bool) -> list[Any]:
     """Return the items that an explanation lists: all, or the first and the last ones."""
-    n = tuples.FEW
+    n = tuples.EDGE_TUPLES
     return items if list_all or len(items) <= 2 * n else items[:n] + items[-n:]
 
 
@@ -165,7 +165,7 @@ def check_gather(
     data, indices = case.arrays
     positions = gathered_positions(case)
     (step,) = element.steps
-    assert np.ravel_multi_index(step.position, data.shape) == positions[element.at]
+    assert np.ravel_multi_index(step.position, data.shape) == positions[element.position]
     assert bits(step.value) == bits(step.result) == bits(element.value)
     assert step.stored == tuple(np.atleast_1d(indices[step.indices]).tolist())
     origin_position = np.ravel_multi_index(origin.position, data.shape)
@@ -173,7 +173,7 @@ def check_gather(
         tuple(coordinates) for coordinates in np.argwhere(positions == origin_position).tolist()
     ]
     assert origin.total == len(outputs)
-    assert sorted(copy.at for copy in origin.outputs) == sorted(abbreviate(outputs, list_all))
+    assert sorted(copy.position for copy in origin.outputs) == sorted(abbreviate(outputs, list_all))
     for copy in origin.outputs:
         assert copy.stored == tuple(np.atleast_1d(indices[copy.indices]).tolist())
 
@@ -183,8 +183,8 @@ def check_scatter(
 ) -> None:
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
-    current, selections = data[(*element.at, ...)], list(updates_of(case, element.at))
-    steps = [(element.at, None, (), raw_bytes(current), raw_bytes(current))]
+    current, selections = data[(*element.position, ...)], list(updates_of(case, element.position))
+    steps = [(element.position, None, (), raw_bytes(current), raw_bytes(current))]
     values = [updates[(*coordinates, ...)] for _, coordinates in selections]
     values_after = running_values(current, values, case.arguments)
     for (tuple_position, coordinates), update, result in zip(
@@ -201,7 +201,7 @@ def check_scatter(
     assert element.updates == len(steps) - 1
     is_replacing = reduction == "none" or not case.arguments.get("include_self", True)
     is_replaced = is_replacing and any(updates_of(case, origin.position))
-    assert [copy.at for copy in origin.outputs] == [origin.position] * (not is_replaced)
+    assert [copy.position for copy in origin.outputs] == [origin.position] * (not is_replaced)
     assert origin.total == len(origin.outputs)
 
 
@@ -514,7 +514,7 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     shares: list[float] = []
     tracemalloc.start()
     try:
-        with typed.opened(request) as call:
+        with typed.open_typed_call(request) as call:
             (element,), _ = explain.explain(call, [(1,)], progress=shares.append)
             assert element.value is not None
             assert int(element.value) == np.int64(count).astype("i1")
@@ -545,10 +545,12 @@ def test_memory_is_independent_of_the_length_of_an_answer(
     size = 0
     tracemalloc.start()
     try:
-        with typed.opened(request) as call:
+        with typed.open_typed_call(request) as call:
             explanation = explain.explain(call, elements, origins, list_all=True)
             if format_name == "JSON":
-                fragments = reporter._json_parts(records.explained_record(call, *explanation, True))
+                fragments = reporter._json_parts(
+                    records.explanation_record(call, *explanation, True)
+                )
             else:
                 fragments = answers.explained(call, *explanation)
             for fragment in fragments:
@@ -584,7 +586,7 @@ def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) ->
 def test_an_input_that_changes_while_the_answer_is_printed_is_an_error(workdir: Path) -> None:
     save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
-    with typed.opened(request) as call:
+    with typed.open_typed_call(request) as call:
         (element,), _ = explain.explain(call, [(0,)], list_all=True)
         with open("idx.npy", "r+b") as file:
             file.seek(-8, 2)
@@ -607,7 +609,7 @@ def test_indices_that_change_during_the_run_are_an_error() -> None:
             file.write(b"\x09")
 
     request = Request("gather_nd", "data.npy", "idx.npy")
-    with typed.opened(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
+    with typed.open_typed_call(request) as call, pytest.raises(OSError, match=r"idx\.npy changed"):
         explain.explain(call, [(0,)], progress=corrupt)
 
 

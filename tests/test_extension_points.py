@@ -133,7 +133,7 @@ def test_an_index_type_is_rows_of_two_modules(
     monkeypatch.setattr(specs, "INTEGERS", types)
     rows = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
     monkeypatch.setattr(specs, "TABLE", tuple(rows))
-    monkeypatch.setattr(refusals, "KINDS", "iuV")
+    monkeypatch.setattr(refusals, "INDEX_KINDS", "iuV")
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
     for call in examples:

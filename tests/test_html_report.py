@@ -21,7 +21,7 @@ from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
 from ndtool.analysis.engines import Report
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.verify import compare, opened_arrays, recomputed
+from ndtool.analysis.verify import compare, open_arrays, recompute
 from ndtool.cli.html import markup
 from ndtool.cli.html.page import Report as PageReport
 from ndtool.cli.reporter import Reporter
@@ -128,7 +128,7 @@ def check_gathered(case: Case, found: Drawing, at: tuple[int, ...], links: list[
     assert (link.output, link.updates) == (at, None)
     assert np.ravel_multi_index(link.data, case.arrays[0].shape) == gathered_positions(case)[at]
     assert bits(link.result) == raw_bytes(case.arrays[0][(*link.data, ...)])
-    check_tuple(case, found, link.number)
+    check_tuple(case, found, link.tuple_index)
     return links[1:]
 
 
@@ -138,20 +138,25 @@ def check_scattered(case: Case, found: Drawing, at: tuple[int, ...], links: list
     taken = [updates[(*origin, ...)] for _, origin in applied]
     after = running_values(data[(*at, ...)], taken, case.arguments)
     old, *others = links[: 1 + len(applied)]
-    assert (old.output, old.data, old.number, old.updates) == (at, at, None, None)
+    assert (old.output, old.data, old.tuple_index, old.updates) == (at, at, None, None)
     for (where, origin), link, value in zip(applied, others, after, strict=True):
         assert (link.output, link.data, link.updates) == (at, None, origin)
-        assert (found.tuples[link.number].at, bits(link.result)) == (where, raw_bytes(value))
-        check_tuple(case, found, link.number)
+        assert (found.tuples[link.tuple_index].position, bits(link.result)) == (
+            where,
+            raw_bytes(value),
+        )
+        check_tuple(case, found, link.tuple_index)
     return links[1 + len(applied) :]
 
 
 def check_tuple(case: Case, found: Drawing, number: int) -> None:
     one = found.tuples[number]
-    assert one.stored == tuple(int(case.arrays[1][cell]) for cell in one.cells)
+    assert one.stored == tuple(int(case.arrays[1][cell]) for cell in one.component_positions)
     assert one.out_of_bounds == []
     assert one.normalized is not None
-    for written, front, (_, highest) in zip(one.stored, one.normalized, found.valid, strict=True):
+    for written, front, (_, highest) in zip(
+        one.stored, one.normalized, found.valid_ranges, strict=True
+    ):
         assert front == written % (highest + 1)
 
 
@@ -169,9 +174,9 @@ def test_a_drawing_without_output_shows_selected_elements(
     wide[bad] = chosen.draw(st.sampled_from((10**6, -(10**6), 2**63 - 1, -(2**63))))
     found = drawn(Case(case.operator, (data, wide, *updates), case.arguments))
     assert "output" not in found.grids
-    beyond = [one.cells[j] for one in found.tuples for j in one.out_of_bounds]
+    beyond = [one.component_positions[j] for one in found.tuples for j in one.out_of_bounds]
     assert beyond == [tuple(map(int, bad))]
-    assert {(link.data, link.number) for link in found.links} == named(case, wide, found)
+    assert {(link.data, link.tuple_index) for link in found.links} == named(case, wide, found)
     assert all((link.updates is not None) == bool(updates) for link in found.links)
 
 
@@ -182,15 +187,17 @@ def named(case: Case, indices: Array, found: Drawing) -> set[tuple[tuple[int, ..
     for number, one in enumerate(found.tuples):
         if one.out_of_bounds:
             continue
-        row = tuple(int(indices[cell]) for cell in one.cells)
+        row = tuple(int(indices[cell]) for cell in one.component_positions)
         if case.operator.endswith("_nd"):
-            lead = one.at[: case.arguments.get("batch_dims", 0)]
+            lead = one.position[: case.arguments.get("batch_dims", 0)]
             run = numbers[(*lead, *row)]
         else:
             a, b = plain_axes(case)
             whole = case.operator in ("gather", "scatter")
-            before: Any = (*one.at[:b], *(slice(None),) * (a - b)) if whole else one.at[:a]
-            run = numbers[(*before, row[0], *(() if whole else one.at[a + 1 :]))]
+            before: Any = (
+                (*one.position[:b], *(slice(None),) * (a - b)) if whole else one.position[:a]
+            )
+            run = numbers[(*before, row[0], *(() if whole else one.position[a + 1 :]))]
         places = np.unravel_index(np.ravel(run), data.shape)
         pairs |= {(tuple(map(int, at)), number) for at in zip(*places, strict=True)}
     return pairs
@@ -480,8 +487,8 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     saved()
     request = Request("scatter_nd", "data.npy", "indices.npy", "updates.npy")
     wrong = np.float32([1.5, 30, 3, 21])
-    with opened_arrays(request) as call:
-        compared = compare(request, call.arrays, wrong, recomputed(request, call.arrays))
+    with open_arrays(request) as call:
+        compared = compare(request, call.arrays, wrong, recompute(request, call.arrays))
     answers = [
         Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", compared),
         Report("yours", None, None, "missing", None, "pip install yours"),
@@ -745,12 +752,12 @@ def check_shortened(case: Case, found: Drawing, at: tuple[int, ...], links: list
     applied = list(updates_of(case, at))
     assert found.updates[at] == len(applied)
     own = [link for link in links if link.output == at]
-    assert (own[0].output, own[0].data, own[0].number) == (at, at, None)
+    assert (own[0].output, own[0].data, own[0].tuple_index) == (at, at, None)
     ends = (len(own) - 1) // 2
     wanted = applied if len(own) > len(applied) else [*applied[:ends], *applied[-ends:]]
-    assert [(found.tuples[link.number].at, link.updates) for link in own[1:]] == wanted
+    assert [(found.tuples[link.tuple_index].position, link.updates) for link in own[1:]] == wanted
     for link in own[1:]:
-        check_tuple(case, found, link.number)
+        check_tuple(case, found, link.tuple_index)
     return links[len(own) :]
 
 

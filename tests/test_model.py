@@ -343,7 +343,7 @@ def test_an_answer_that_differs_names_its_node_and_may_be_within_some_ulps() -> 
         compared = verify.compare(
             requested._request, requested._arrays, given, exact, within=requested._settings.within
         )
-        return [engines.with_verdict(engines.Report("torch", "2", 1, "same"), [compared])]
+        return [engines.add_verdict(engines.Report("torch", "2", 1, "same"), [compared])]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines.EngineCall, "reports", reports)

@@ -120,8 +120,8 @@ def check(case: Case, found: Stats) -> None:
     assert found.distinct == len(counts)
     often = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(often)
-    assert [(-one.times, one.row) for one in found.most] == often[: stats.MOST]
-    for one in found.most:
+    assert [(-one.frequency, one.row) for one in found.most_frequent] == often[: stats.MOST]
+    for one in found.most_frequent:
         who = [i for (i, _), run in zip(good, runs, strict=True) if run == one.row]
         assert one.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
     check_places(case, found, counts)
@@ -342,7 +342,9 @@ def test_memory_depends_on_no_size(
         tracemalloc.stop()
     rows_met, times = np.unique(idx % rows, return_counts=True)
     assert (found.distinct, found.duplicated) == (len(rows_met), (times > 1).sum())
-    assert [one.times for one in found.most] == sorted(times[times > 1].tolist())[::-1][:5]
+    assert [one.frequency for one in found.most_frequent] == sorted(times[times > 1].tolist())[
+        ::-1
+    ][:5]
     assert shares == sorted(shares)
     assert 0.99 < shares[-1] <= 1 or not found.most
     assert snapshot(workdir) == before

@@ -229,12 +229,12 @@ def test_byte_ranges_of_few_elements(order: str) -> None:
 
 def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None:
     put(data=DATA, indices=ROWS, updates=DATA[:5])
-    with typed.opened(Request("gather_nd", "data.toy", "indices.toy")) as call:
+    with typed.open_typed_call(Request("gather_nd", "data.toy", "indices.toy")) as call:
         (one,), _ = explain.explain(call, [(2, 9)], [(4, 0)])
     assert one.value == DATA[4, 9]
     assert numbers(read, "data.toy") == [0, 2]
     read.clear()
-    with typed.opened(Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as call:
+    with typed.open_typed_call(Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as call:
         explain.explain(call, [(23, 9)])
     assert numbers(read, "data.toy") == [14]
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import tuples
 from ndtool.analysis.causes import cause
-from ndtool.analysis.oracle.blocks import in_order
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.blocks import flat_view
+from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Array, native
 from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.modes import Handling
@@ -109,7 +109,7 @@ def _updates_of_each(
 
 def _elements_at(array: Array, numbers: Numbers) -> Array:
     """Return elements by their linear indices, in native byte order."""
-    return native(np.asarray(in_order(opaque(array))[numbers]))
+    return native(np.asarray(flat_view(records_as_void(array))[numbers]))
 
 
 def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:

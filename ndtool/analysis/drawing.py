@@ -43,27 +43,27 @@ class Grid(NamedTuple):
         """The positions of the elements, in order."""
         return list(product(*self.axes))
 
-    def number(self, position: Position) -> int | None:
+    def flat_index(self, position: Position) -> int | None:
         """Return the number of an element among those drawn, or None."""
-        number = 0
+        flat_index = 0
         for i, along in zip(position, self.axes, strict=True):
             nth = bisect_left(along, i)
             if nth == len(along) or along[nth] != i:
                 return None
-            number = number * len(along) + nth
-        return number
+            flat_index = flat_index * len(along) + nth
+        return flat_index
 
 
 class DrawnTuple(NamedTuple):
     """An index tuple.
 
-    at: its position in indices. cells: the positions of its components. stored: the components.
-    normalized: the same without negative ones; None if the tuple selects nothing. out_of_bounds:
-    the numbers of the components that are out of bounds.
+    position: its position in indices. component_positions: the positions of its components. stored:
+    the components. normalized: the same without negative ones; None if the tuple selects nothing.
+    out_of_bounds: the numbers of the components that are out of bounds.
     """
 
-    at: Position
-    cells: list[Position]
+    position: Position
+    component_positions: list[Position]
     stored: Position
     normalized: Position | None
     out_of_bounds: list[int]
@@ -72,13 +72,13 @@ class DrawnTuple(NamedTuple):
 class Link(NamedTuple):
     """The positions of elements that one index tuple links.
 
-    number: the linear index of the tuple. result: the element of the output after this update, None
-    if unknown.
+    tuple_index: the linear index of the tuple. result: the element of the output after this update,
+    None if unknown.
     """
 
     output: Position | None
     data: Position | None
-    number: int | None
+    tuple_index: int | None
     updates: Position | None
     result: NDArray[Any] | None
 
@@ -90,14 +90,14 @@ class Drawing(NamedTuple):
     bounds. tuples: the drawn index tuples in row-major order. links: the links of each element of
     the output, in order; without an output, of each element of data. updates: the number of updates
     of each element of a scatter's output, of which long lists have only the first and last links.
-    valid: the lowest and highest valid index of each component.
+    valid_ranges: the lowest and highest valid index of each component.
     """
 
     grids: dict[str, Grid]
     tuples: list[DrawnTuple]
     links: list[Link]
     updates: dict[Position, int]
-    valid: list[tuple[int, int]]
+    valid_ranges: list[tuple[int, int]]
 
     @property
     def is_complete(self) -> bool:
@@ -127,18 +127,20 @@ def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
     drawn = [
         _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
     ]
-    number_of = {tuple_.at: number for number, tuple_ in enumerate(drawn)}
+    number_of = {tuple_.position: number for number, tuple_ in enumerate(drawn)}
     if "output" in excerpt.axes:
         explained = excerpt.explained
         grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
         links = [
-            _link(element.at, step, number_of) for element in explained for step in element.steps
+            _link(element.position, step, number_of)
+            for element in explained
+            for step in element.steps
         ]
         call.recheck()
     else:
         links = _without_output(call, drawn, grids)
-    updates = {element.at: element.updates for element in excerpt.explained}
-    valid = [(_lowest(rows, size), size - 1) for size in mapping.sizes(plan)]
+    updates = {element.position: element.updates for element in excerpt.explained}
+    valid = [(_lowest(rows, size), size - 1) for size in mapping.indexed_sizes(plan)]
     return Drawing(grids, drawn, links, updates, valid)
 
 
@@ -146,7 +148,9 @@ def _is_small(call: OpenCall) -> bool:
     """Whether all arrays are small enough to be drawn completely."""
     plan = call.inference.plan  # index tuples may have no components
     shapes = [argument.shape for argument in call.inference.inputs.values()]
-    return all(prod(shape) <= excerpts.LIMIT for shape in (*shapes, plan.output, plan.positions))
+    return all(
+        prod(shape) <= excerpts.MAX_ELEMENTS for shape in (*shapes, plan.output, plan.positions)
+    )
 
 
 def _everything(call: OpenCall) -> Excerpt:
@@ -174,7 +178,7 @@ def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
 def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
     cells = excerpts.cells_of(call.plan, at)
     stored = excerpts.components_at(call, cells)
-    lengths = mapping.sizes(call.plan)
+    lengths = mapping.indexed_sizes(call.plan)
     beyond = [
         j
         for j, (i, size) in enumerate(zip(stored, lengths, strict=True))
@@ -200,9 +204,9 @@ def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Gr
     for target in grids["data"].positions:
         for number, tuple_ in enumerate(drawn):
             if tuple_.normalized is not None and excerpts.selects(
-                plan, tuple_.at, tuple_.normalized, target
+                plan, tuple_.position, tuple_.normalized, target
             ):
-                update = _update(plan, grids, target, tuple_.at)
+                update = _update(plan, grids, target, tuple_.position)
                 links.append(Link(None, target, number, update, None))
     return links
 
@@ -212,4 +216,4 @@ def _update(plan: Plan, grids: dict[str, Grid], target: Position, at: Position) 
     if "updates" not in grids:
         return None
     update = mapping.update_for(plan, target, at)
-    return None if grids["updates"].number(update) is None else update
+    return None if grids["updates"].flat_index(update) is None else update

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ndtool.analysis import explain, mapping, tuples
 from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.tuples import FEW, Tuples
+from ndtool.analysis.tuples import EDGE_TUPLES, Tuples
 from ndtool.analysis.typed import TypeSource
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
@@ -19,7 +19,7 @@ from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs.calls import OpenCall
 from ndtool.storage import locations
 
-LIMIT = 400  # elements of an array, beyond which a drawing is unreadable
+MAX_ELEMENTS = 400  # elements of an array, beyond which a drawing is unreadable
 _SMALL = 100  # elements up to which an array beside larger ones is drawn completely
 _READ = 1 << 28  # bytes of updates that a drawing reads completely
 _MOST = 3  # elements of interest
@@ -40,7 +40,13 @@ class Window(NamedTuple):
     ends: int
 
 
-_WINDOWS = (Window(3, 1, FEW), Window(2, 1, 3), Window(1, 1, 2), Window(1, 0, 2), Window(0, 0, 1))
+_WINDOWS = (
+    Window(3, 1, EDGE_TUPLES),
+    Window(2, 1, 3),
+    Window(1, 1, 2),
+    Window(1, 0, 2),
+    Window(0, 0, 1),
+)
 
 
 class Focus(NamedTuple):
@@ -88,12 +94,12 @@ def around(call: OpenCall, focus: Focus) -> Excerpt | None:
             missing = [position for position in at if position not in explanations]
             if missing or not explanations:
                 explanations.update(
-                    (element.at, element) for element in explain.explain(call, missing)[0]
+                    (element.position, element) for element in explain.explain(call, missing)[0]
                 )
-            ends = FEW if window is None else window.ends
+            ends = EDGE_TUPLES if window is None else window.ends
             explained = [_shortened(explanations[position], ends) for position in at]
             axes = _linked_axes(call, output, explained, focus.data)
-            if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
+            if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
                 return Excerpt(axes, explained)
     return None
 
@@ -105,9 +111,10 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
         if call.inference.scatters:
             return [*focus.output, *focus.data]
         _, origins = explain.explain(call, (), focus.data)
-        return [*focus.output, *(copy.at for origin in origins for copy in origin.outputs)] or [
-            (0,) * len(plan.output)
-        ]
+        return [
+            *focus.output,
+            *(copy.position for origin in origins for copy in origin.outputs),
+        ] or [(0,) * len(plan.output)]
     first = _first_target(tuples.of(call)) if call.inference.scatters else None
     return [(0,) * len(plan.output) if first is None else first]
 
@@ -128,7 +135,7 @@ def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -
     if window is None:
         return complete(shape) if prod(shape) <= _SMALL else None
     axes = _axes_around(shape, centers, window)
-    return axes if prod(map(len, axes)) <= LIMIT else None
+    return axes if prod(map(len, axes)) <= MAX_ELEMENTS else None
 
 
 def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
@@ -202,7 +209,7 @@ def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
             shape = call.inference.inputs["updates"].shape
             updates = [mapping.update_for(plan, target, at) for at, target in pairs]
             axes["updates"] = _axes_through(shape, updates)
-        if all(prod(map(len, coordinates)) <= LIMIT for coordinates in axes.values()):
+        if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
             return axes
     return None
 
@@ -217,7 +224,7 @@ def cells_of(plan: Plan, at: Position) -> list[Position]:
     """Return the positions in indices of the components of the tuple at a position."""
     if len(plan.positions) == len(plan.indices):
         return [at]
-    return [(*at, j) for j in range(len(mapping.sizes(plan)))]
+    return [(*at, j) for j in range(len(mapping.indexed_sizes(plan)))]
 
 
 def components_at(call: Tuples, cells: Sequence[Position]) -> Position:

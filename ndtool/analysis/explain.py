@@ -71,7 +71,7 @@ class Step(NamedTuple):
 class Element(NamedTuple):
     """How an element of the output is computed; updates: their number, listed in steps or not."""
 
-    at: Position
+    position: Position
     value: Array | None
     steps: Sequence[Step] | Listing[Step]
     updates: int
@@ -80,7 +80,7 @@ class Element(NamedTuple):
 class Copy(NamedTuple):
     """A copy of an element of data. indices: the tuple's position, None in a scatter."""
 
-    at: Position
+    position: Position
     indices: Position | None
     stored: Position
 
@@ -221,8 +221,8 @@ class _Call:
         replaced = element.updates and (
             reduction_options.reduction == "none" or reduction_options.copies_first_update
         )
-        outputs = [] if replaced else [Copy(element.at, None, ())]
-        return Origin(element.at, current, outputs, len(outputs), element)
+        outputs = [] if replaced else [Copy(element.position, None, ())]
+        return Origin(element.position, current, outputs, len(outputs), element)
 
     def steps(
         self,
@@ -242,7 +242,7 @@ class _Call:
     def _index(self, position: Position) -> Position:
         """Return an index tuple as stored; OutputError if it changed to one out of bounds."""
         index = tuple(np.atleast_1d(element_at(self.tuples.indices, position)).tolist())
-        sizes, strict = mapping.sizes(self.plan), self.tuples.mode == "error"
+        sizes, strict = mapping.indexed_sizes(self.plan), self.tuples.mode == "error"
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index, sizes, strict=True)
         if strict and not all(i == pad or lowest * n <= i < n for i, n in pairs):
@@ -271,7 +271,7 @@ def elements_at(origin: Source, dtype: Dtype, positions: list[Position]) -> list
     metadata = origin.metadata
     buffer = source.whole(origin, Positions(metadata.shape, positions)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
-    return [element_at(values.opaque(array), at).copy().view(array.dtype) for at in positions]
+    return [element_at(values.as_void(array), at).copy().view(array.dtype) for at in positions]
 
 
 class _ElementFinder:
@@ -370,7 +370,7 @@ class _ElementFinder:
         """Return the element after each update: copy n has updates 0..n applied."""
         update, result = np.triu_indices(len(updates))
         after_each = running.repeated(len(updates))
-        after_each.apply(result, values.opaque(updates)[update].view(updates.dtype))
+        after_each.apply(result, values.as_void(updates)[update].view(updates.dtype))
         return after_each
 
     def _updates_at(self, numbers: Array) -> Array:
@@ -381,7 +381,7 @@ class _ElementFinder:
             self.search.target,
             self._call.tuples.positions(self.search.target, numbers),
         )
-        picked = pick(values.opaque(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
+        picked = pick(values.as_void(self._updates), tuple(map(np.asarray, at)), (len(numbers),))
         return picked.view(self._updates.dtype)
 
 

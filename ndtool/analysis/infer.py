@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ndtool.analysis.typed import typed
+from ndtool.analysis.typed import type_source
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.rules import inference
@@ -35,18 +35,18 @@ def infer(
             continue
         argument = arguments[role]
         data = next(iter(inputs.values())).dtype if role.startswith("update") else None
-        inputs[role] = _given(argument, streams, role.endswith("indices"), data)
+        inputs[role] = _read_type(argument, streams, role.endswith("indices"), data)
     return inference.infer(operator, inputs, attributes, spec, dtype)
 
 
-def _given(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
-    """Read a type, or the header of a file."""
-    if (type_source := typed(argument, symbolic=True)) is not None:
-        return Input(argument, type_source.metadata.dtype, type_source.metadata.shape)
+def _read_type(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
+    """Return the dtype and shape of an argument: a type, or a file, whose header is read."""
+    if (declared := type_source(argument, symbolic=True)) is not None:
+        return Input(argument, declared.metadata.dtype, declared.metadata.shape)
     entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None
     if metadata is None:
-        # Opening raises the reason.
+        # open_source raises the error that says why.
         source = locators.open_source(argument, streams, literals=literals, dtype=dtype)
         metadata = source.metadata
         source.close()

@@ -22,14 +22,14 @@ def tuple_of(plan: Plan, at: Position) -> Position:
 
 def source_of(plan: Plan, at: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
-    normalized = tuple(i % size for i, size in zip(index, sizes(plan), strict=True))
+    normalized = tuple(i % size for i, size in zip(index, indexed_sizes(plan), strict=True))
     if isinstance(plan, ElementsPlan):
         return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
     return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
 
 
-def sizes(plan: Plan) -> Shape:
+def indexed_sizes(plan: Plan) -> Shape:
     """Return the sizes of the axes of data that the components of a tuple index."""
     return (plan.data[plan.axis],) if isinstance(plan, ElementsPlan) else plan.sizes
 

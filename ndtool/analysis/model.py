@@ -22,7 +22,7 @@ from ndtool.analysis.engines import (
     require_any,
 )
 from ndtool.analysis.modelinputs import Arrays
-from ndtool.analysis.verify import recomputed
+from ndtool.analysis.verify import recompute
 from ndtool.arrays.source import DeclaredType, ModelInfo, OperatorNode, TypedNode
 from ndtool.errors import DifferenceError, DtypeError, NdtoolError, RuleError, UsageError, printable
 from ndtool.formats import locators
@@ -311,7 +311,7 @@ class _Running:
         arrays = dict(zip(operator.inputs, inputs, strict=True))
         called: dict[str, Any] = {**_input_names(model_node)}
         request = Request(operator.name, attributes=_attributes(attributes), **called)
-        expected = recomputed(request, arrays)
+        expected = recompute(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
         progress_before, name = number / len(self.nodes), printable(model_node.node.node, 40)
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
-from ndtool.analysis.oracle.blocks import in_order
+from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
-from ndtool.analysis.values import EDGE
+from ndtool.analysis.values import EDGE_ITEMS
 from ndtool.engine import layouts
 from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.inference import Inference
@@ -56,7 +56,7 @@ def text(validated: Validated) -> str:
     """Return the preview of a run's output, with its type and shape."""
     call, inference = validated.call, validated.call.inference
     title = described(inference.dtype, inference.plan.output)
-    if inference.dtype.itemsize > values.WIDEST:
+    if inference.dtype.itemsize > values.MAX_ITEMSIZE:
         return f"{title}\nelements of {inference.dtype.itemsize} bytes are not shown\n"
     arrays = {"indices": values.as_array(validated.indices, *inference.inputs["indices"][1:])}
     loaded = {"data": operands.load_data(validated)}
@@ -76,7 +76,7 @@ def window_text(title: str, values_shown: Array, visible: Window) -> str:
         corner
         + title
         + "\n"
-        + values.lines(values_shown[(0,) * visible.corner + (...,)], visible.gaps)
+        + values.format_array(values_shown[(0,) * visible.corner + (...,)], visible.gaps)
     )
 
 
@@ -86,7 +86,7 @@ def window(shape: Shape) -> Window:
         return Window(((),) * len(shape), 0, False)
     corner, count = len(shape), 1
     for axis in range(len(shape) - 1, -1, -1):
-        count *= min(shape[axis], 2 * EDGE + 1)
+        count *= min(shape[axis], 2 * EDGE_ITEMS + 1)
         if count > _SHOWN:
             break
         corner = axis
@@ -97,9 +97,9 @@ def window(shape: Shape) -> Window:
 
 
 def _ends(size: int) -> tuple[int, ...]:
-    if size <= 2 * EDGE:
+    if size <= 2 * EDGE_ITEMS:
         return tuple(range(size))
-    return (*range(EDGE + 1), *range(size - EDGE, size))
+    return (*range(EDGE_ITEMS + 1), *range(size - EDGE_ITEMS, size))
 
 
 def elements(inference: Inference, arrays: dict[str, Array], visible: Window) -> Array:
@@ -119,7 +119,7 @@ def elements(inference: Inference, arrays: dict[str, Array], visible: Window) ->
     if isinstance(plan, NdPlan):
         targets = _linear_indices(_index_arrays(visible.positions), plan.data).reshape(-1)
         element_updates = tuples.element_updates(plan, arrays["indices"], rule, targets)
-        updates_in_order = in_order(arrays["updates"])
+        updates_in_order = flat_view(arrays["updates"])
         updated: ElementUpdates = (
             (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
         )

@@ -38,7 +38,7 @@ def attributes_of(inference: Inference) -> dict[str, int | str]:
     return operator_of(inference.operator).given(inference.attributes)
 
 
-def steps(trace: Trace) -> list[dict[str, str]]:
+def trace_records(trace: Trace) -> list[dict[str, str]]:
     """Return a trace as JSON objects."""
     return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
 
@@ -66,7 +66,7 @@ def inference_record(inference: Inference, output: str | None = None) -> dict[st
             "shape": _sizes(inference.plan.output),
             "bytes": None if isinstance(inference.nbytes, Symbol) else inference.nbytes,
         },
-        "trace": steps(inference.trace),
+        "trace": trace_records(inference.trace),
     }
 
 
@@ -74,7 +74,7 @@ def _sizes(shape: Shape) -> list[int | str]:
     return [str(size) if isinstance(size, Symbol) else size for size in shape]
 
 
-def converted_record(
+def conversion_record(
     conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
 ) -> dict[str, Any]:
     """Return the answer of `convert` as a JSON object; preserved: the preserved members."""
@@ -113,7 +113,7 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
     return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
 
 
-def entry_record(entry: MemberInfo) -> dict[str, Any]:
+def member_record(entry: MemberInfo) -> dict[str, Any]:
     """Return a file's or member's info as a JSON object; most keys are null if it is no array."""
     metadata = entry.metadata
     properties: dict[str, Any] = dict.fromkeys(
@@ -150,7 +150,7 @@ def notes_of(metadata: ArrayMetadata) -> dict[str, Any]:
     return {**metadata.notes, **layout_record, "codecs": ", ".join(codecs) or "none"}
 
 
-def explained_record(
+def explanation_record(
     call: OpenCall, elements: list[Element], origins: list[Origin], single: bool
 ) -> dict[str, Any]:
     """Return an explanation as a JSON object, with iterators for long lists.
@@ -164,17 +164,17 @@ def explained_record(
 
 def _element_record(element: Element) -> dict[str, Any]:
     return {
-        "at": element.at,
-        "value": _plain(element.value),
+        "at": element.position,
+        "value": _json_value(element.value),
         "updates": element.updates,
         "steps": (
             {
                 "role": step.role,
                 "position": step.position,
-                "value": _plain(step.value),
+                "value": _json_value(step.value),
                 "indices": step.indices,
                 "tuple": None if step.indices is None else step.stored,
-                "result": _plain(step.result),
+                "result": _json_value(step.result),
             }
             for step in element.steps
         ),
@@ -184,18 +184,18 @@ def _element_record(element: Element) -> dict[str, Any]:
 def _origin_record(origin: Origin) -> dict[str, Any]:
     return {
         "from": origin.position,
-        "value": _plain(origin.value),
-        "outputs": (copy.at for copy in origin.outputs),
+        "value": _json_value(origin.value),
+        "outputs": (copy.position for copy in origin.outputs),
         "count": origin.total,
         "updates": origin.element.updates if origin.element else 0,
     }
 
 
-def _plain(value: Any) -> bool | int | float | str | None:
+def _json_value(value: Any) -> bool | int | float | str | None:
     """Return the element of a 0-d array as a JSON value; None stays None."""
     from ndtool.analysis import values
 
-    return None if value is None else values.plain(value)
+    return None if value is None else values.json_value(value)
 
 
 def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
         "operator": call.reported.operator,
         "tuples": stats.tuples,
         "components": [
-            {key: value for key, value in component._asdict().items() if key != "first"}
+            {key: value for key, value in component._asdict().items() if key != "lowest_valid"}
             for component in stats.components
         ],
         "out_of_bounds": stats.out_of_bounds,
@@ -218,17 +218,17 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
         ],
         "hints": causes(stats, call.inference.inputs["indices"].dtype),
         "sorted": stats.sorted,
-        "runs": stats.runs,
+        "runs": stats.slice_grid,
         "distinct": stats.distinct,
         "duplicated": stats.duplicated,
         "most": [
-            {"row": frequent.row, "count": frequent.times, "tuples": frequent.tuples}
-            for frequent in stats.most
+            {"row": frequent.row, "count": frequent.frequency, "tuples": frequent.tuples}
+            for frequent in stats.most_frequent
         ],
         "bytes_touched": stats.bytes_touched,
         "pages_touched": stats.pages_touched,
         "bytes_of_data": bytes_of_data(call),
-        "histogram": {"runs": stats.width, "tuples": stats.histogram},
+        "histogram": {"runs": stats.bin_width, "tuples": stats.histogram},
     }
 
 
@@ -238,37 +238,40 @@ def bytes_of_data(call: OpenCall) -> int:
     return prod(data.shape) * data.dtype.itemsize
 
 
-def comparison_record(compared: Comparison | None) -> dict[str, Any]:
+def comparison_record(comparison: Comparison | None) -> dict[str, Any]:
     """Return the comparison of an output as a JSON object, empty if there is none."""
-    if compared is None:
+    if comparison is None:
         return {}
     return {
-        "equal": compared.total - compared.different,
-        "different": compared.different,
-        "total": compared.total,
-        "first": _difference_record(compared.first),
-        "largest": _difference_record(compared.largest),
-        "ulps": compared.ulps,
-        "examined": compared.examined,
-        "lost_updates": compared.lost,
-        "doubled_updates": compared.doubled,
-        "compared_otherwise": compared.otherwise,
-        "cause": compared.cause,
-        "within": compared.within,
+        "equal": comparison.total - comparison.different,
+        "different": comparison.different,
+        "total": comparison.total,
+        "first": _difference_record(comparison.first),
+        "largest": _difference_record(comparison.largest),
+        "ulps": comparison.ulps,
+        "examined": comparison.examined,
+        "lost_updates": comparison.lost,
+        "doubled_updates": comparison.doubled,
+        "compared_otherwise": comparison.otherwise,
+        "cause": comparison.cause,
+        "within": comparison.within,
     }
 
 
 def _difference_record(difference: Difference | None) -> dict[str, Any] | None:
     if difference is None:
         return None
-    values = {"output": _plain(difference.output), "expected": _plain(difference.expected)}
+    values = {
+        "output": _json_value(difference.output),
+        "expected": _json_value(difference.expected),
+    }
     return {**difference._asdict(), **values}
 
 
 def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
     records = [report._asdict() for report in reports]
-    return [{**comparison_record(record.pop("compared")), **record} for record in records]
+    return [{**comparison_record(record.pop("comparison")), **record} for record in records]
 
 
 def node_record(model_node: ModelNode) -> dict[str, Any]:
@@ -296,20 +299,20 @@ def node_record(model_node: ModelNode) -> dict[str, Any]:
     return record
 
 
-def inferred_record(inference: Inference) -> dict[str, Any]:
+def infer_record(inference: Inference) -> dict[str, Any]:
     """Return the answer of `infer` as a JSON object."""
     return {**inference_record(inference), "assumed": inference.trace.assumed}
 
 
-def verified_record(
-    name: str | None, compared: Comparison | None, reports: Sequence[Report] | None = None
+def verification_record(
+    name: str | None, comparison: Comparison | None, reports: Sequence[Report] | None = None
 ) -> dict[str, Any]:
     """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
     record = {
         "version": __version__,
         "output": name,
         "verified": True,
-        **comparison_record(compared),
+        **comparison_record(comparison),
     }
     return record if reports is None else {**record, "engines": engine_records(reports)}
 
@@ -318,7 +321,7 @@ def inspection_record(
     entries: Sequence[MemberInfo], nodes: Sequence[OperatorNode]
 ) -> dict[str, Any]:
     """Return the answer of `inspect` as a JSON object."""
-    arrays = [entry_record(entry) for entry in entries]
+    arrays = [member_record(entry) for entry in entries]
     return {"version": __version__, "arrays": arrays, "nodes": [node._asdict() for node in nodes]}
 
 

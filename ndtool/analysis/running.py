@@ -42,7 +42,7 @@ class RunningValues:
             fresh = self._counts[at] == 0
         for selection, include_self in ((fresh, False), (~fresh, True)):
             if selection.any() and not (include_self and duplicates == "first"):
-                selected = values.opaque(updates)[selection].view(updates.dtype)  # with padding
+                selected = values.as_void(updates)[selection].view(updates.dtype)  # with padding
                 self._sums = ops.scatter_nd(
                     self._sums, at[selection][:, None], selected, step, threads=1,
                     include_self=include_self, duplicates=duplicates,
@@ -64,7 +64,7 @@ class RunningValues:
 
     def repeated(self, times: int) -> RunningValues:
         """Return copies of a single element, which has as many numbers."""
-        copies = np.repeat(values.opaque(self._sums), times).view(self._sums.dtype)
+        copies = np.repeat(values.as_void(self._sums), times).view(self._sums.dtype)
         return RunningValues(copies, self._reduction_options, np.repeat(self._counts, times))
 
     def element(self, n: int) -> RunningValues:

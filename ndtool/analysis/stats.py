@@ -17,7 +17,7 @@ from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
 from ndtool.analysis.tally import Numbers, Tally
 from ndtool.analysis.tuples import Search, Tuples
-from ndtool.analysis.typed import TypeSource, opened, typed
+from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
 from ndtool.engine import layouts
 from ndtool.formats import locators
@@ -41,13 +41,13 @@ _MASK = "all are 0 or 1, as many as slices: is it a mask? np.argwhere gives indi
 class Component(NamedTuple):
     """The range of one component of all tuples.
 
-    axis, size: those of data. first: the lowest valid index. lowest, highest: the extremes, None
-    without tuples. negative, out_of_bounds: counts of indices.
+    axis, size: those of data. lowest_valid: the lowest valid index. lowest, highest: the extremes,
+    None without tuples. negative, out_of_bounds: counts of indices.
     """
 
     axis: int
     size: int
-    first: int
+    lowest_valid: int
     lowest: int | None
     highest: int | None
     negative: int
@@ -66,7 +66,7 @@ class Frequent(NamedTuple):
     """A slice of data selected more than once. tuples: the first and last tuples that select it."""
 
     row: Position
-    times: int
+    frequency: int
     tuples: list[Position]
 
 
@@ -74,11 +74,12 @@ class Stats(NamedTuple):
     """The statistics of a call's indices; tuples out of bounds select no slice.
 
     tuples, out_of_bounds: counts of tuples. all_minus_one: the count of tuples whose components are
-    all -1, as in padding. sorted: whether slices are selected in ascending order. runs: the shape
-    of all slices that tuples can select. distinct, duplicated: counts of slices selected at all,
-    and more than once. most: the most frequent slices. pages_touched: None if slices are not
-    contiguous in order. histogram: counts of tuples by `width` slices. fine_histogram: the same in
-    narrower bins. repeats: counts of slices selected once, twice, 3 or 4 times, and so on.
+    all -1, as in padding. sorted: whether slices are selected in ascending order. slice_grid: the
+    shape of all slices that tuples can select. distinct, duplicated: counts of slices selected at
+    all, and more than once. most_frequent: the most frequent slices. pages_touched: None if slices
+    are not contiguous in order. histogram: counts of tuples by `bin_width` slices. fine_histogram:
+    the same in narrower bins. repeats: counts of slices selected once, twice, 3 or 4 times, and so
+    on.
     """
 
     tuples: int
@@ -87,14 +88,14 @@ class Stats(NamedTuple):
     components: list[Component]
     first_out_of_bounds: list[BadIndex]
     sorted: bool
-    runs: Shape
+    slice_grid: Shape
     distinct: int
     duplicated: int
-    most: list[Frequent]
+    most_frequent: list[Frequent]
     bytes_touched: int
     pages_touched: int | None
     histogram: list[int]
-    width: int
+    bin_width: int
     fine_histogram: list[int]
     repeats: list[int]
 
@@ -105,14 +106,14 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
     sources: open inputs of the caller, by role.
     """
     if request.operator in LOWERED:
-        return opened(request, sources)
+        return open_typed_call(request, sources)
     streams, opened_sources = Streams(), dict(sources or {})
     with ExitStack() as stack:
         for role in ("data", "indices"):
             if role in opened_sources:
                 continue
             name = request.arguments[role]
-            source: Source = typed(name) or locators.open_source(
+            source: Source = type_source(name) or locators.open_source(
                 name, streams, literals=role == "indices"
             )
             stack.callback(source.close)
@@ -184,7 +185,7 @@ class _TuplePass:
         axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
             _Column(axis + j, size, negatives, call.handling.pad)
-            for j, size in enumerate(mapping.sizes(plan))
+            for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.runs = mapping.slice_grid(plan)
         self.tally = Tally(prod(self.runs), len(call.rows))
@@ -261,7 +262,7 @@ class _Column:
 
     def bad(self, column: Array) -> Array | None:
         """Return which values are out of bounds, None if none is."""
-        first, size = self.component.first, self.component.size
+        first, size = self.component.lowest_valid, self.component.size
         if not len(column) or (column.min() >= first and column.max() < size):
             return None
         bad: Array = (column < first) | (column >= size)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ndtool import _kernels
 from ndtool.analysis import mapping, values
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order
+from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view
 from ndtool.engine import bind, check, layouts
 from ndtool.errors import BoundsError
 from ndtool.rules import inference
@@ -28,7 +28,7 @@ Numbers = NDArray[np.int64]
 BLOCK = 1 << 17  # index components to process at a time: a core's cache holds them
 
 
-FEW = 5  # tuples to list at each end of a long list
+EDGE_TUPLES = 5  # tuples to list at each end of a long list
 
 
 class Search:
@@ -53,12 +53,12 @@ class Search:
         if self._all is not None:
             self._all.write(numbers.astype(np.int64).tobytes())
             return
-        free = FEW - len(self.first)
+        free = EDGE_TUPLES - len(self.first)
         self.first += numbers[:free].tolist()
         self.last = np.concatenate([self.last, numbers[free:]])
-        if len(self.last) > FEW:
-            self._between(self.last[:-FEW])
-            self.last = self.last[-FEW:]
+        if len(self.last) > EDGE_TUPLES:
+            self._between(self.last[:-EDGE_TUPLES])
+            self.last = self.last[-EDGE_TUPLES:]
 
     @cached_property
     def stored(self) -> Numbers:
@@ -144,7 +144,10 @@ class Tuples(NamedTuple):
             batch = int(np.ravel_multi_index(search.target[: len(plan.groups)], plan.groups))
             begin, end = (max(0, n * plan.per_batch - first) for n in (batch, batch + 1))
             skipped, block = begin, block[begin:end]
-        index_tuple, sizes = mapping.index_tuple_of(plan, search.target), mapping.sizes(plan)
+        index_tuple, sizes = (
+            mapping.index_tuple_of(plan, search.target),
+            mapping.indexed_sizes(plan),
+        )
         valid = None
         if self.handling.drops:
             valid, block = selecting(plan, block, self.handling)
@@ -180,9 +183,9 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
 
     each: the numbers that the caller stores per tuple, if more than a tuple's components.
     """
-    count, k = prod(plan.positions), len(mapping.sizes(plan))
+    count, k = prod(plan.positions), len(mapping.indexed_sizes(plan))
     step = max(1, BLOCK // max(k, each))
-    ordered = in_order(indices)
+    ordered = flat_view(indices)
     for first in range(0, count, step):
         stop = min(first + step, count)
         yield first, ordered[first * k : stop * k].reshape(stop - first, k)
@@ -190,9 +193,9 @@ def blocks(plan: Plan, indices: Array, each: int = 1) -> Iterator[tuple[int, Arr
 
 def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Array]:
     """Return the rows of a block that select a slice, and their tuples without negatives."""
-    sizes = np.array(mapping.sizes(plan), np.int64)
+    sizes = np.array(mapping.indexed_sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
-    for j, size in enumerate(mapping.sizes(plan)):
+    for j, size in enumerate(mapping.indexed_sizes(plan)):
         normalized[:, j] = normalized_indices(block[:, j], size, handling)
     valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
     if handling.pad is not None:
@@ -208,7 +211,7 @@ def slice_numbers(plan: Plan, first: int, block: Array, valid: Array | None = No
     """
     numbers = np.arange(first, first + len(block)) if valid is None else first + valid
     columns = list[Array]()
-    for column, size in zip(block.T, mapping.sizes(plan), strict=True):
+    for column, size in zip(block.T, mapping.indexed_sizes(plan), strict=True):
         wide = column.astype(np.int64)
         if column.dtype.kind == "i":
             wide += (wide >> 63) & np.int64(size)

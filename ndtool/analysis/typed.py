@@ -58,7 +58,7 @@ class TypeSource:
         """Do nothing: no file is open."""
 
 
-def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
+def type_source(argument: str, symbolic: bool = False) -> TypeSource | None:
     """Return a Typed if an argument is `dtype[d0,d1,...]`, and not the name of a file.
 
     symbolic: whether sizes may be symbolic.
@@ -73,7 +73,7 @@ def typed(argument: str, symbolic: bool = False) -> TypeSource | None:
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
-def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
+def open_typed_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
     """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
     from ndtool.runs import steps
 
@@ -81,7 +81,7 @@ def opened(request: Request, sources: dict[str, Source] | None = None) -> OpenCa
     types: dict[str, Source] = {
         role: source
         for role, name in names
-        if role not in opened_sources and (source := typed(name))
+        if role not in opened_sources and (source := type_source(name))
     }
     return steps.open_call(request, types | opened_sources)
 

@@ -13,8 +13,8 @@ from ndtool.errors import UsageError, printable
 from ndtool.rules.dtypes import EXTENDED, Dtype
 from ndtool.rules.plans import Shape
 
-EDGE = 3  # elements shown at each end of a long axis
-WIDEST = 256  # bytes of the largest element to show
+EDGE_ITEMS = 3  # elements shown at each end of a long axis
+MAX_ITEMSIZE = 256  # bytes of the largest element to show
 # Dates without a unit, fields of too many axes: NumPy holds some arrays that it cannot write.
 _UNWRITABLE = (ValueError, OverflowError)
 
@@ -46,7 +46,7 @@ def _numpy(dtype: Dtype) -> np.dtype[Any]:
     return extended
 
 
-def lines(array: NDArray[Any], gaps: bool) -> str:
+def format_array(array: NDArray[Any], gaps: bool) -> str:
     """Return an array as lines of text; gaps: whether to show only the ends of long axes."""
     width = _columns()
     written = _text(array, width, gaps).split("\n")
@@ -55,12 +55,12 @@ def lines(array: NDArray[Any], gaps: bool) -> str:
 
 def element(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text."""
-    if array.dtype.itemsize > WIDEST:
+    if array.dtype.itemsize > MAX_ITEMSIZE:
         return f"{array.dtype.itemsize} bytes"
     try:
         return str(_legible(array)[()])
     except _UNWRITABLE:
-        return str(opaque(array)[()])
+        return str(as_void(array)[()])
 
 
 def short_text(array: NDArray[Any]) -> str:
@@ -68,7 +68,7 @@ def short_text(array: NDArray[Any]) -> str:
     return printable(element(array), 80)
 
 
-def plain(array: NDArray[Any]) -> bool | int | float | str:
+def json_value(array: NDArray[Any]) -> bool | int | float | str:
     """Return the element of a 0-d array as a JSON value, as text if JSON has no exact one.
 
     Numbers are exact: floats of at most 64 bits, integers of magnitude at most 2^53.
@@ -86,13 +86,13 @@ def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
     layout: dict[str, Any] = {
         "max_line_width": width,
         "threshold": 0 if gaps else array.size,
-        "edgeitems": EDGE,
+        "edgeitems": EDGE_ITEMS,
         "suppress_small": True,
     }
     try:
         return np.array2string(_legible(array), **layout)
     except _UNWRITABLE:
-        return np.array2string(opaque(array), **layout)
+        return np.array2string(as_void(array), **layout)
 
 
 def _legible(array: NDArray[Any]) -> NDArray[Any]:
@@ -123,7 +123,7 @@ def _character(point: int) -> str:
     return chr(point) if point <= sys.maxunicode else f"\\U{point:08x}"
 
 
-def opaque(array: NDArray[Any]) -> NDArray[Any]:
+def as_void(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array as void bytes: copies of records would drop the padding of fields."""
     return array.view(f"V{array.dtype.itemsize}")
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ndtool import notebook
 from ndtool.analysis import diagnosis
 from ndtool.analysis.oracle import reference
-from ndtool.analysis.oracle.blocks import ProgressCallback, in_order, portion, silent, slices
-from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, opaque
+from ndtool.analysis.oracle.blocks import ProgressCallback, flat_view, portion, silent, slices
+from ndtool.analysis.oracle.distances import INFINITE, Ulps, bits, distances, records_as_void
 from ndtool.analysis.values import as_array, short_text
 from ndtool.arrays.source import Source, whole
 from ndtool.engine.counting import ReductionOptions
@@ -116,13 +116,13 @@ def verify(
     further apart, in row-major order; it has the comparison. sources: inputs,
     and the output, that the caller has open, by role.
     """
-    with opened_arrays(request, sources) as call:
+    with open_arrays(request, sources) as call:
         result = call.arrays.pop("output")
-        expected = recomputed(request, call.arrays, portion(progress, 0, 0.9), result)
+        expected = recompute(request, call.arrays, portion(progress, 0, 0.9), result)
         compared = compare(
             request, call.arrays, result, expected, portion(progress, 0.9, 1), within
         )
-        if error := difference(compared, label_of(request), request.operator):
+        if error := difference_error(compared, output_label(request), request.operator):
             raise error
     return compared
 
@@ -135,9 +135,7 @@ class OpenArrays(NamedTuple):
 
 
 @contextmanager
-def opened_arrays(
-    request: Request, sources: dict[str, Source] | None = None
-) -> Iterator[OpenArrays]:
+def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> Iterator[OpenArrays]:
     """Open the inputs of a call, and its output if any; raise OutputError if one changes.
 
     sources: the inputs that are open already, by role.
@@ -168,21 +166,21 @@ def _recheck(sources: list[Source]) -> None:
         source.recheck()
 
 
-def label_of(request: Request) -> str:
+def output_label(request: Request) -> str:
     """Return the name of a call's output in messages."""
     return "the output" if request.output is None else argument_name(request.output)
 
 
-def recomputed(
+def recompute(
     request: Request,
     arrays: dict[str, NDArray[Any]],
     progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
-    label = label_of(request)
+    label = output_label(request)
 
-    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
             _compare_types(result, shape, dtype, label, request.operator)
         buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
@@ -198,7 +196,9 @@ def recomputed(
         if attributes.out_of_bounds == "fill" or attributes.fill is not None:
             dtype = dtypes.from_numpy(arrays["data"].dtype)
             keywords["filling"] = filling.element(attributes.fill, dtype)
-        output: NDArray[Any] = getattr(reference, request.operator)(**arrays, **keywords, new=new)
+        output: NDArray[Any] = getattr(reference, request.operator)(
+            **arrays, **keywords, allocate=allocate
+        )
     except NdtoolError as exc:
         named_inputs = {
             role: Input(name, dtypes.from_numpy(arrays[role].dtype), arrays[role].shape)
@@ -235,7 +235,7 @@ def compare(
     return comparing.comparison(diagnosed)
 
 
-def difference(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
+def difference_error(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
     """Return the error about a wrong output, called `label`; None if it is right."""
     first, within = compared.first, compared.within
     if not compared.beyond:
@@ -246,8 +246,8 @@ def difference(compared: Comparison, label: str, operator: str) -> DifferenceErr
     error = DifferenceError(
         f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
         places=(
-            f"{label}[{position}] = {with_bytes(first.output)}",
-            f"{operator} gives {with_bytes(first.expected)}",
+            f"{label}[{position}] = {format_with_bytes(first.output)}",
+            f"{operator} gives {format_with_bytes(first.expected)}",
         ),
     )
     error.comparison = compared
@@ -285,8 +285,8 @@ class _ComparisonPass:
     def __init__(self, result: NDArray[Any], expected: NDArray[Any], within: int) -> None:
         self._result, self._expected, self._within = result, expected, within
         self._flat_expected, self._flat_result = (
-            in_order(opaque(expected)),
-            in_order(opaque(result)),
+            flat_view(records_as_void(expected)),
+            flat_view(records_as_void(result)),
         )
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
@@ -359,6 +359,6 @@ class _ComparisonPass:
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 
 
-def with_bytes(array: NDArray[Any]) -> str:
+def format_with_bytes(array: NDArray[Any]) -> str:
     """Return the element of a 0-d array as text, with its bytes."""
     return f"{short_text(array)} (bytes {printable(array.tobytes().hex(), 40)})"

@@ -59,13 +59,15 @@ def verify(
         if verdict.error is not None:
             verdict.error.more["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
-        if report and verdict.compared is not None:
-            report.compared(verdict.compared)
+        if report and verdict.comparison is not None:
+            report.compared(verdict.comparison)
     if reporter.json:
-        record = json_records.verified_record(request.output, verdict.compared, verdict.reports)
+        record = json_records.verification_record(
+            request.output, verdict.comparison, verdict.reports
+        )
         reporter.put_json(record)
-    elif request.output is not None and verdict.compared is not None:
-        reporter.verified(request.output, verdict.compared)
+    elif request.output is not None and verdict.comparison is not None:
+        reporter.verified(request.output, verdict.comparison)
 
 
 def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ndtool.analysis import mapping, values
 from ndtool.analysis.explain import Copy, Element, Listing, Origin, Step
 from ndtool.analysis.records import has_plain_indices
-from ndtool.analysis.tuples import FEW
+from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.typed import TypeSource
 from ndtool.cli.folding import columns, lines
 from ndtool.engine.counting import ReductionOptions
@@ -48,7 +48,7 @@ class Names:
 
     def bounds_remark(self, step: Step) -> str:
         """Return the remark on a tuple that is padding or out of bounds, "" for any other."""
-        sizes = mapping.sizes(self._call.inference.plan)
+        sizes = mapping.indexed_sizes(self._call.inference.plan)
         handling = self._call.inference.handling
         if handling.pad is not None and handling.pad in step.stored:
             return ", padding"
@@ -100,7 +100,7 @@ def _answer_lines(answer: AnswerText) -> Iterator[str]:
 
 
 def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
-    title = names.name_of("output", element.at) + _value_suffix(element.value)
+    title = names.name_of("output", element.position) + _value_suffix(element.value)
     if not call.inference.scatters:
         return AnswerText(title, _gathered(names, next(iter(element.steps))))
     signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
@@ -115,7 +115,10 @@ def _element(call: OpenCall, names: Names, element: Element) -> AnswerText:
     omitted = element.updates - len(element.steps) + 1
     more = f"{omitted} more updates: --all lists them" if omitted else ""
     return AnswerText(
-        title, Listing(len(element.steps), lambda: map(row, count(), element.steps)), 1 + FEW, more
+        title,
+        Listing(len(element.steps), lambda: map(row, count(), element.steps)),
+        1 + EDGE_TUPLES,
+        more,
     )
 
 
@@ -135,12 +138,12 @@ def _origin(call: OpenCall, names: Names, origin: Origin) -> AnswerText:
     count = format_count(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
-        return names.name_of("output", copy.at), names.index(copy.indices or (), copy.stored)
+        return names.name_of("output", copy.position), names.index(copy.indices or (), copy.stored)
 
     answer_texts = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted = origin.total - len(answer_texts)
     more = f"{omitted} more: --all lists them" if omitted else ""
-    return AnswerText(f"{title} went to {count} of the output", answer_texts, FEW, more)
+    return AnswerText(f"{title} went to {count} of the output", answer_texts, EDGE_TUPLES, more)
 
 
 def _scattered(call: OpenCall, names: Names, origin: Origin, element: Element) -> str:

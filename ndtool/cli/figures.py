@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ndtool.analysis import values
-from ndtool.analysis.oracle.distances import measurable
+from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
@@ -40,7 +40,7 @@ def component_cells(stats: Stats) -> list[tuple[str, ...]]:
         (
             str(component.axis),
             str(component.size),
-            f"{component.first}..{component.size - 1}" if component.size else "none",
+            f"{component.lowest_valid}..{component.size - 1}" if component.size else "none",
             "" if component.lowest is None else str(component.lowest),
             "" if component.highest is None else str(component.highest),
             str(component.negative),
@@ -64,7 +64,7 @@ def _out_of_bounds(names: Names, stats: Stats) -> list[str]:
 
 
 def _selected(call: OpenCall, stats: Stats) -> str:
-    runs, total = prod(stats.runs), bytes_of_data(call)
+    runs, total = prod(stats.slice_grid), bytes_of_data(call)
     pages = (
         "" if stats.pages_touched is None else f", in {format_count(stats.pages_touched, 'page')}"
     )
@@ -79,15 +79,17 @@ def _duplicates(call: OpenCall, names: Names, stats: Stats) -> list[str]:
     if not stats.duplicated:
         return ["duplicates: none"]
     lines = [f"duplicates: {format_count(stats.duplicated, 'slice')}; {_consequence(call)}"]
-    return lines + [_frequent(names, frequent) for frequent in stats.most]
+    return lines + [_frequent(names, frequent) for frequent in stats.most_frequent]
 
 
 def _frequent(names: Names, frequent: Frequent) -> str:
     """Describe how often a slice is selected, and by which tuples."""
     by = [names.name_of("indices", position) for position in frequent.tuples]
-    if frequent.times > _FEW:
+    if frequent.frequency > _FEW:
         by[_FEW - 1 : -1] = ["..."]
-    return f"  [{', '.join(map(str, frequent.row))}]: {frequent.times} times, by {', '.join(by)}"
+    return (
+        f"  [{', '.join(map(str, frequent.row))}]: {frequent.frequency} times, by {', '.join(by)}"
+    )
 
 
 def _consequence(call: OpenCall) -> str:
@@ -113,9 +115,10 @@ def histogram(stats: Stats) -> list[str]:
     """Return the histogram as a bar chart, empty if it has one bin."""
     if len(stats.histogram) < 2 or not stats.distinct:
         return []
-    last = prod(stats.runs) - 1
+    last = prod(stats.slice_grid) - 1
     ends = [
-        (first, min(first + stats.width - 1, last)) for first in range(0, last + 1, stats.width)
+        (first, min(first + stats.bin_width - 1, last))
+        for first in range(0, last + 1, stats.bin_width)
     ]
     labels = [f"{first}..{stop}" if first < stop else str(first) for first, stop in ends]
     return bars(("slices", "tuples"), list(zip(labels, stats.histogram, strict=True)), 1)
@@ -153,7 +156,7 @@ def comparison(compared: Comparison, fd: int) -> str:
 
 def distances(compared: Comparison) -> list[tuple[str, int]]:
     """Return counts of elements by distance; empty for types without distances."""
-    if compared.largest is None or not measurable(compared.largest.output.dtype):
+    if compared.largest is None or not has_distances(compared.largest.output.dtype):
         return []
     return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
 
@@ -161,7 +164,7 @@ def distances(compared: Comparison) -> list[tuple[str, int]]:
 def differences(compared: Comparison) -> list[str]:
     """Return a description of the elements that differ, as lines of text."""
     largest, lines = compared.largest, list[str]()
-    if largest is not None and measurable(largest.output.dtype):
+    if largest is not None and has_distances(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
         actual, expected = values.short_text(largest.output), values.short_text(largest.expected)

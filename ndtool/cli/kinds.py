@@ -191,4 +191,4 @@ def engines(word: str) -> tuple[str, ...]:
     """Convert a list of engines."""
     from ndtool.analysis import engines
 
-    return engines.chosen(word)
+    return engines.parse_names(word)

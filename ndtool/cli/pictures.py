@@ -55,7 +55,7 @@ class Picture(NamedTuple):
 
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the picture of a call's statistics."""
-    runs, name = prod(stats.runs), argument_name(call.inference.inputs["data"].name)
+    runs, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
     frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]

@@ -63,7 +63,7 @@ def _explain(
         raise UsageError("missing element: expected --at or --from with a position")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     endings.install_handlers(*reporter.final_messages())
-    with typed.opened(request) as call:
+    with typed.open_typed_call(request) as call:
         reporter.warn(call.warnings)
         with reporting(html, call, reporter) as report:
             with reporter.progress() as bar:
@@ -73,7 +73,7 @@ def _explain(
                 report.explained(*explained)
         single = len(at) + len(origins) == 1
         reporter.answer(
-            lambda: json_records.explained_record(call, *explained, single),
+            lambda: json_records.explanation_record(call, *explained, single),
             lambda: answers.explained(call, *explained),
         )
         call.recheck()  # printing a long answer reads the inputs

@@ -153,7 +153,7 @@ class Reporter:
         seconds = time.perf_counter() - conversion.started
         request, metadata = conversion.request, conversion.metadata
         if self.json:
-            self.put_json(json_records.converted_record(conversion, preserved, seconds))
+            self.put_json(json_records.conversion_record(conversion, preserved, seconds))
         elif self._is_interactive() and request.output != "-":
             _say_line(_wrote(request.output, metadata.described, metadata.nbytes, seconds))
         if preserved and not (self.json or self.quiet):
@@ -162,7 +162,7 @@ class Reporter:
     def inferred(self, inference: Inference) -> None:
         """Print an inference as a result."""
         if self.json:
-            self.put_json(json_records.inferred_record(inference))
+            self.put_json(json_records.infer_record(inference))
             return
         write_stdout(_trace(inference.trace, records.title(inference), 1))
         write_stdout(lines(records.conclusion(inference), 1))
@@ -181,7 +181,7 @@ class Reporter:
         from ndtool.cli import figures
 
         if self.json:
-            self.put_json(json_records.verified_record(name, compared))
+            self.put_json(json_records.verification_record(name, compared))
         elif self._is_interactive():
             accuracy = "bit for bit"
             if compared.different:
@@ -222,7 +222,7 @@ class Reporter:
         trace: Trace | None = getattr(exc, "trace", None)
         compared: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
-            steps = {} if trace is None else {"trace": json_records.steps(trace)}
+            steps = {} if trace is None else {"trace": json_records.trace_records(trace)}
             record = json_records.comparison_record(compared)
             self._put_error({**exc.fields(), **steps, **record})
             return

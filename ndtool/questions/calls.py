@@ -91,7 +91,7 @@ def infer(
     except RuleError as error:
         notebook.show_trace(error)
         raise
-    return Inferred.of(records.inferred_record(inference))
+    return Inferred.of(records.infer_record(inference))
 
 
 def explain(
@@ -134,11 +134,14 @@ def explain(
     request, arrays = request_of(
         operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
     )
-    with typed.opened(request, arrays) as call, ProgressReporter("explain", progress) as report:
+    with (
+        typed.open_typed_call(request, arrays) as call,
+        ProgressReporter("explain", progress) as report,
+    ):
         require_same(inputs, call.sources)
         explained = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
-        answer = Explanation.of(records.explained_record(call, *explained, single))
+        answer = Explanation.of(records.explanation_record(call, *explained, single))
         call.recheck()
     return answer
 
@@ -224,7 +227,7 @@ def verify(
     with ProgressReporter("verify", progress) as report:
         if against is None:
             compared = verifying.verify(request, report, ulps, arrays)
-            return Verification.of(records.verified_record(request.output, compared))
+            return Verification.of(records.verification_record(request.output, compared))
         settings = engine_settings(within, runs, timeout, threads)
         verdict = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
@@ -233,7 +236,7 @@ def verify(
         verdict.error.more["engines"] = records.engine_records(verdict.reports)
         raise verdict.error
     return Verification.of(
-        records.verified_record(request.output, verdict.compared, verdict.reports)
+        records.verification_record(request.output, verdict.comparison, verdict.reports)
     )
 
 

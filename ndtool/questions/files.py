@@ -163,4 +163,4 @@ def convert(
     ):
         preserved = conversion.run(report)
         seconds = time.perf_counter() - started
-        return Converted.of(records.converted_record(conversion, preserved, seconds))
+        return Converted.of(records.conversion_record(conversion, preserved, seconds))

@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis.engines.process import EngineProcess
-from ndtool.analysis.oracle.blocks import in_order, slices
-from ndtool.analysis.oracle.distances import bits, opaque
+from ndtool.analysis.oracle.blocks import flat_view, slices
+from ndtool.analysis.oracle.distances import bits, records_as_void
 from ndtool.analysis.oracle.reductions import native
 from ndtool.analysis.verify import (
     Comparison,
     compare,
-    difference,
-    label_of,
-    opened_arrays,
-    recomputed,
-    with_bytes,
+    difference_error,
+    format_with_bytes,
+    open_arrays,
+    output_label,
+    recompute,
 )
 from ndtool.arrays.source import Source
 from ndtool.errors import (
@@ -82,7 +82,7 @@ class Report(NamedTuple):
 
     result: "same", "different", "unstable" (different bits from run to run, at worst wrong),
     "refused", "crashed" or "missing". different: the number of different elements, None if unknown.
-    message: the explanation. compared: the comparison of the worst answer.
+    message: the explanation. comparison: the comparison of the worst answer.
     """
 
     engine: str
@@ -91,18 +91,18 @@ class Report(NamedTuple):
     result: str
     different: int | None = None
     message: str | None = None
-    compared: Comparison | None = None
+    comparison: Comparison | None = None
 
 
 class Verdict(NamedTuple):
     """The result of `verify`.
 
-    reports: on all engines. compared: the comparison of the output, None without one. error: an
+    reports: on all engines. comparison: the comparison of the output, None without one. error: an
     index out of bounds, a wrong output, or else an engine that differs.
     """
 
     reports: list[Report]
-    compared: Comparison | None
+    comparison: Comparison | None
     error: NdtoolError | None
 
 
@@ -115,7 +115,7 @@ class EngineSettings(NamedTuple):
     timeout: int = TIMEOUT
 
 
-def chosen(names_text: str) -> tuple[str, ...]:
+def parse_names(names_text: str) -> tuple[str, ...]:
     """Return the engines in a comma-separated list; "auto" means all that are installed."""
     names: list[str] = []
     for word in names_text.replace(" ", "").split(","):
@@ -156,13 +156,13 @@ def verify(
     sources: open inputs and output of the caller.
     """
     require_any(names)
-    compared, expected = None, None
+    comparison, expected = None, None
     error: NdtoolError | None = None
-    with opened_arrays(request, sources) as call:
+    with open_arrays(request, sources) as call:
         arrays, result = dict(call.arrays), call.arrays.get("output")
         arrays.pop("output", None)
         try:
-            expected = recomputed(
+            expected = recompute(
                 request, arrays, lambda fraction: progress(_RECOMPUTING * fraction, ""), result
             )
         except BoundsError as exc:
@@ -175,9 +175,9 @@ def verify(
             ),
         )
         if result is not None and expected is not None:
-            compared = compare(request, arrays, result, expected, within=engine_settings.within)
-            error = difference(compared, label_of(request), request.operator)
-    return Verdict(reports, compared, error or disagreement(request.operator, reports))
+            comparison = compare(request, arrays, result, expected, within=engine_settings.within)
+            error = difference_error(comparison, output_label(request), request.operator)
+    return Verdict(reports, comparison, error or disagreement(request.operator, reports))
 
 
 class EngineCall:
@@ -259,7 +259,7 @@ class EngineCall:
                 "order": order,
             }
         fd = _temporary(array.nbytes, stack)
-        flat = in_order(opaque(array))
+        flat = flat_view(records_as_void(array))
         for span in slices(array.size, array.itemsize):
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
@@ -290,7 +290,7 @@ class EngineCall:
                 return missing_report(name, record["missing"])
             if "digest" not in record:
                 return report._replace(result="crashed", message=printable(side.ending(), _LONG))
-        return with_verdict(report, list(comparisons.values()))
+        return add_verdict(report, list(comparisons.values()))
 
     def _type_difference(self, record: dict[str, Any]) -> str:
         """Describe a wrong type or shape of an engine's answer; "" if both are right."""
@@ -320,10 +320,10 @@ def missing_report(name: str, reason: str = "") -> Report:
     return Report(name, None, None, "missing", message=message)
 
 
-def with_verdict(report: Report, comparisons: list[Comparison]) -> Report:
+def add_verdict(report: Report, comparisons: list[Comparison]) -> Report:
     """Return the report with the verdict on all distinct answers."""
-    worst = max(comparisons, key=lambda compared: (compared.beyond, compared.different))
-    report = report._replace(different=worst.different, compared=worst)
+    worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
+    report = report._replace(different=worst.different, comparison=worst)
     if not worst.beyond:
         message = f"{_differing(worst)}, within {worst.within} ulp" if worst.different else None
         return report._replace(message=message)
@@ -333,12 +333,12 @@ def with_verdict(report: Report, comparisons: list[Comparison]) -> Report:
     return report._replace(result="unstable", message=message)
 
 
-def _differing(compared: Comparison) -> str:
+def _differing(comparison: Comparison) -> str:
     """Describe how many elements differ, and how."""
-    text = f"{compared.different} of {compared.total} elements differ"
-    if not compared.findings and compared.largest and compared.largest.ulps is not None:
-        text += f", by up to {compared.largest.ulps} ulp"
-    return "; ".join([text, *compared.findings])
+    text = f"{comparison.different} of {comparison.total} elements differ"
+    if not comparison.findings and comparison.largest and comparison.largest.ulps is not None:
+        text += f", by up to {comparison.largest.ulps} ulp"
+    return "; ".join([text, *comparison.findings])
 
 
 def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
@@ -351,10 +351,10 @@ def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | 
     verb = "differs" if len(wrong) == 1 else "differ"
     places = []
     for report in wrong.values():
-        if report.compared is not None and report.compared.first is not None:
-            first = report.compared.first
+        if report.comparison is not None and report.comparison.first is not None:
+            first = report.comparison.first
             position = ", ".join(map(str, first.position))
-            actual, expected = with_bytes(first.output), with_bytes(first.expected)
+            actual, expected = format_with_bytes(first.output), format_with_bytes(first.expected)
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
         f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])
@@ -373,7 +373,7 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     if dtype.kind == "V" or array.dtype.isnative:
         return array if dtype.isbuiltin == 2 else array.view(dtype)
     result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
-    flat, target = in_order(array), result.reshape(-1)
+    flat, target = flat_view(array), result.reshape(-1)
     for span in slices(array.size, array.itemsize):
         target[span] = native(flat[span])
     return result

@@ -1,4 +1,4 @@
-"""The index tuples of the slow reference, in blocks and in order; the out-of-bounds modes."""
+"""The index tuples of the slow reference, in blocks and in row-major order; out-of-bounds modes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
@@ -24,25 +24,26 @@ def silent(_: float) -> None:
 
 
 def nd_blocks(
-    indices: Array, b: int, run: int, bounds: "Bounds", progress: ProgressCallback
+    indices: Array, b: int, slice_size: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions of tuples, and the coordinates that they select in data, in row-major order.
+    """Yield positions of tuples, and coordinates of the slices they select, in row-major order.
 
-    run: the slice size in bytes; a block has at most BLOCK_BYTES bytes, or one slice.
+    slice_size: the slice size in bytes; a block has at most BLOCK_BYTES bytes, or one slice.
     """
     leading, k = indices.shape[:-1], indices.shape[-1]
-    for start, tuples in _tuples(indices, prod(leading), k, run, progress):
+    for start, tuples in _tuples(indices, prod(leading), k, slice_size, progress):
         positions = _positions(start, len(tuples), leading)
         pairs = zip(positions, map(bounds.coordinates, tuples.tolist()), strict=True)
         yield positions, [None if t is None else (*i[:b], *t) for i, t in pairs]
 
 
 def elements_blocks(
-    indices: Array, axis: int, run: int, bounds: "Bounds", progress: ProgressCallback
+    indices: Array, axis: int, slice_size: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices, and the coordinates selected in data, in row-major order."""
+    """Yield positions in indices, and coordinates of the elements they select, in row-major"
+    " order."""
     shape = indices.shape
-    for start, values in _tuples(indices, prod(shape), 1, run, progress):
+    for start, values in _tuples(indices, prod(shape), 1, slice_size, progress):
         positions = _positions(start, len(values), shape)
         pairs = zip(positions, map(bounds.coordinates, values.tolist()), strict=True)
         yield (
@@ -54,24 +55,26 @@ def elements_blocks(
 def plain_blocks(
     data: Array, indices: Array, axis: int, b: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in updates or the output, and the coordinates selected in data."""
-    before, run = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
-    count = prod(before)
-    for number, p in enumerate(np.ndindex(before)):
-        block_progress = portion(progress, number / count, (number + 1) / count)
-        own_indices = np.asarray(indices[(*p[:b], ...)])
-        for positions, selected in elements_blocks(own_indices, 0, run, bounds, block_progress):
-            in_data = [
+    """Yield positions in updates or the output, and coordinates of the slices selected in data."""
+    outer_shape, slice_size = data.shape[:axis], prod(data.shape[axis + 1 :]) * data.itemsize
+    count = prod(outer_shape)
+    for batch, p in enumerate(np.ndindex(outer_shape)):
+        block_progress = portion(progress, batch / count, (batch + 1) / count)
+        batch_indices = np.asarray(indices[(*p[:b], ...)])
+        for positions, selected in elements_blocks(
+            batch_indices, 0, slice_size, bounds, block_progress
+        ):
+            coordinates_in_data = [
                 None if coordinates is None else (*p, coordinates[0]) for coordinates in selected
             ]
-            yield [(*p, *i) for i in positions], in_data
+            yield [(*p, *i) for i in positions], coordinates_in_data
 
 
 def _tuples(
-    indices: Array, count: int, k: int, run: int, progress: ProgressCallback
+    indices: Array, count: int, k: int, slice_size: int, progress: ProgressCallback
 ) -> Iterator[tuple[int, Array]]:
     """Yield blocks: the linear index of the first tuple, and the tuples as rows of k."""
-    flat, step = in_order(indices), max(1, min(TUPLES, BLOCK_BYTES // max(run, 1)))
+    flat, step = flat_view(indices), max(1, min(TUPLES, BLOCK_BYTES // max(slice_size, 1)))
     for start in range(0, count, step):
         stop = min(start + step, count)
         yield start, flat[start * k : stop * k].reshape(stop - start, k)
@@ -86,10 +89,11 @@ def _positions(start: int, count: int, shape: Position) -> list[Index]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def in_order(array: Array) -> Any:
-    """Return a flat view of an array in row-major order, or its iterator, to slice."""
-    narrow = array.squeeze()  # `flat` supports at most 32 axes
-    return array.reshape(-1) if array.flags.c_contiguous or narrow.ndim > 32 else narrow.flat
+def flat_view(array: Array) -> Any:
+    """Return a flat view of an array in row-major order, or its flat iterator; both can be"
+    " sliced."""
+    squeezed = array.squeeze()  # `flat` supports at most 32 axes
+    return array.reshape(-1) if array.flags.c_contiguous or squeezed.ndim > 32 else squeezed.flat
 
 
 def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> Iterator[slice]:
@@ -101,20 +105,21 @@ def slices(count: int, itemsize: int, progress: ProgressCallback = silent) -> It
 
 
 def portion(progress: ProgressCallback, begin: float, end: float) -> ProgressCallback:
-    """Return a callback for the portion `begin`..`end` of the work that `progress` is about."""
+    """Return a callback for the portion `begin`..`end` of the work that `progress` reports on."""
     return lambda fraction: progress(begin + fraction * (end - begin))
 
 
 class Bounds:
-    """The coordinates that index tuples select; handling: out-of-bounds mode, padding, negatives.
+    """The bounds of index tuples: the coordinates that each selects, and checks.
 
-    axes: the axes of data, of shape `shape`, that the components index.
+    handling: the out-of-bounds mode, the index that is padding, and whether negative ones are
+    valid. shape: that of data. axes: the axes of data that the components index.
     """
 
     def __init__(
         self, handling: tuple[str, int | None, bool], shape: Position, axes: Sequence[int]
     ) -> None:
-        self._name, self._pad, self._negatives = handling
+        self._mode, self._pad, self._negatives = handling
         self._shape, self._axes = shape, axes
         self._sizes = [shape[axis] for axis in axes]
 
@@ -122,48 +127,49 @@ class Bounds:
         """Return the coordinates of the slice that a tuple selects, None if it selects none."""
         if self._pad is not None and self._pad in index:
             return None
-        pairs, counts = list(zip(index, self._sizes, strict=True)), self._negatives
-        if all((-size if counts else 0) <= i < size for i, size in pairs):
+        pairs, negatives = list(zip(index, self._sizes, strict=True)), self._negatives
+        if all((-size if negatives else 0) <= i < size for i, size in pairs):
             return tuple(index)
-        if self._name == "clip":
-            normalized = [i + size if i < 0 and counts else i for i, size in pairs]
+        if self._mode == "clip":
+            normalized = [i + size if i < 0 and negatives else i for i, size in pairs]
             return tuple(
                 min(max(i, 0), size - 1) for i, size in zip(normalized, self._sizes, strict=True)
             )
-        if self._name == "wrap":
+        if self._mode == "wrap":
             return tuple(i % size for i, size in pairs)
         return None
 
-    def _is_bad(self, column: Array, size: int) -> Array:
-        """Return which indices are out of bounds, and no padding."""
+    def _is_out_of_bounds(self, column: Array, size: int) -> Array:
+        """Return a mask of the indices that are out of bounds and not padding."""
         bad: Array = (column < (-size if self._negatives else 0)) | (column >= size)
         return bad if self._pad is None else bad & (column != self._pad)
 
-    def check(self, indices: Array, lead: Position, progress: ProgressCallback) -> None:
+    def check(self, indices: Array, leading: Position, progress: ProgressCallback) -> None:
         """Raise BoundsError if an index is out of bounds and the mode does not allow it.
 
-        lead: the shape of the tuples' positions in `indices`.
+        leading: the shape of the tuples' positions in `indices`.
         """
-        if self._name in ("fill", "drop"):
+        if self._mode in ("fill", "drop"):
             return
-        if self._name in ("clip", "wrap") and 0 not in self._sizes:
+        if self._mode in ("clip", "wrap") and 0 not in self._sizes:
             return
         shape, axes = self._shape, self._axes
-        total, k = prod(lead), len(axes)
+        total, k = prod(leading), len(axes)
         first, count = None, 0
         for start, tuples in _tuples(indices, total if k else 0, k, 0, progress):
-            bad = np.stack(
-                [self._is_bad(tuples[:, j], shape[axis]) for j, axis in enumerate(axes)], axis=1
+            is_bad = np.stack(
+                [self._is_out_of_bounds(tuples[:, j], shape[axis]) for j, axis in enumerate(axes)],
+                axis=1,
             )
-            if first is None and bad.any():
-                row, component = np.argwhere(bad)[0].tolist()
+            if first is None and is_bad.any():
+                row, component = np.argwhere(is_bad)[0].tolist()
                 first = start + row, component, int(tuples[row, component])
-            count += int(bad.any(axis=1).sum())
+            count += int(is_bad.any(axis=1).sum())
         if first is not None:
-            number, component, value = first
+            linear_index, component, value = first
             raise BoundsError(
-                position=_positions(number, 1, lead)[0],
-                component=None if lead == indices.shape else component,
+                position=_positions(linear_index, 1, leading)[0],
+                component=None if leading == indices.shape else component,
                 axis=axes[component],
                 value=value,
                 size=shape[axes[component]],

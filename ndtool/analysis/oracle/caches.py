@@ -18,12 +18,12 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
     *,
-    new: Callable[[tuple[int, ...], Any], Array] = np.empty,
+    allocate: Callable[[tuple[int, ...], Any], Array] = np.empty,
 ) -> Array:
     """Return a copy of `past` with `update` written along `axis`, as ONNX TensorScatter does.
 
-    output[p][w[p[0]] + i] = update[p][i] for p in past.shape[:axis], i < n, w = write_indices. The
-    mode circular takes the position along the axis modulo its length.
+    output[p][w[p[0]] + i] = update[p][i] for p in past.shape[:axis], i < update.shape[axis],
+    w = write_indices. The mode circular takes the position along the axis modulo the axis size.
     """
     past, update, r = np.asarray(past), np.asarray(update), np.ndim(past)
     require(mode in ("linear", "circular"), f"mode {mode}: valid linear, circular")
@@ -35,21 +35,21 @@ def tensor_scatter(
     expected = past.shape[:axis] + length + past.shape[axis + 1 :]
     require(update.shape == expected, f"update {update.shape}: it must be {expected}")
     require(length[0] <= size, f"{length[0]} elements along the axis: valid 0..{size}")
-    firsts = [0] * past.shape[0] if write_indices is None else np.asarray(write_indices).tolist()
-    require(len(firsts) == past.shape[0], "one index for each batch")
+    starts = [0] * past.shape[0] if write_indices is None else np.asarray(write_indices).tolist()
+    require(len(starts) == past.shape[0], "one index for each batch")
     last = size - length[0]
-    bad = [n for n, first in enumerate(firsts) if not 0 <= first <= last]
+    bad = [n for n, start in enumerate(starts) if not 0 <= start <= last]
     if mode == "linear" and bad:
         raise BoundsError(
-            position=(bad[0],), axis=axis, value=firsts[bad[0]], size=size, count=len(bad),
-            total=len(firsts), lowest=0, length=length[0],
+            position=(bad[0],), axis=axis, value=starts[bad[0]], size=size, count=len(bad),
+            total=len(starts), lowest=0, length=length[0],
         )  # fmt: skip
-    output = new(past.shape, past.dtype)
-    target, source = as_bytes(output), as_bytes(update)
-    target[...] = as_bytes(past)
+    output = allocate(past.shape, past.dtype)
+    output_bytes, update_bytes = as_bytes(output), as_bytes(update)
+    output_bytes[...] = as_bytes(past)
     for prefix in np.ndindex(past.shape[:axis]):
         for i in range(length[0]):
-            at = firsts[prefix[0]] + i
-            to = at % size if mode == "circular" else at
-            target[*prefix, to, ...] = source[*prefix, i, ...]
+            position = starts[prefix[0]] + i
+            destination = position % size if mode == "circular" else position
+            output_bytes[*prefix, destination, ...] = update_bytes[*prefix, i, ...]
     return output

@@ -9,40 +9,40 @@ from ndtool.analysis.oracle.reductions import Array, native
 
 Ulps = NDArray[np.uint64]
 
-INFINITE = 2**64 - 1  # of a number and a NaN, or of types without distances; larger than any other
+INFINITE = 2**64 - 1  # between a number and a NaN, or in types without distances; the largest
 _EXTENDED = ("bfloat16", "float8_e3", "float8_e4", "float8_e5")
 
 
-def distances(left: Array, right: Array) -> Ulps:
-    """Return the distances of elements in representable numbers: 0 only if all bits are equal.
+def distances(x1: Array, x2: Array) -> Ulps:
+    """Return distances of elements, counted in representable numbers: 0 only if bits are equal.
 
-    Integers: the difference. Complex numbers: the larger distance of the two parts. Zeros of
-    different sign, and NaNs of different bits, have distance 1. Both arrays have one type, in any
-    byte order.
+    Of integers, the difference; of complex numbers, the larger distance of real and imaginary
+    parts. Zeros of different sign, and NaNs of different bits, have distance 1. Both arrays have
+    the same type, in any byte order.
     """
-    if not measurable(left.dtype):
-        return np.where((bits(left) != bits(right)).any(axis=1), np.uint64(INFINITE), np.uint64(0))
+    if not has_distances(x1.dtype):
+        return np.where((bits(x1) != bits(x2)).any(axis=1), np.uint64(INFINITE), np.uint64(0))
     with np.errstate(all="ignore"):  # signaling NaNs
-        return _distances(native(left), native(right))
+        return _distances(native(x1), native(x2))
 
 
-def _distances(left: Array, right: Array) -> Ulps:
-    if left.dtype.kind == "c":
-        real, imag = distances(left.real, right.real), distances(left.imag, right.imag)
+def _distances(x1: Array, x2: Array) -> Ulps:
+    if x1.dtype.kind == "c":
+        real, imag = distances(x1.real, x2.real), distances(x1.imag, x2.imag)
         return np.maximum(real, imag)
-    if left.dtype.kind in "iu":
-        return _absolute_difference(_as_offsets(left), _as_offsets(right))
-    result = _absolute_difference(_as_ordered_integers(left), _as_ordered_integers(right))
-    nans = np.isnan(left).astype(np.uint8) + np.isnan(right)
+    if x1.dtype.kind in "iu":
+        return _absolute_difference(_as_offsets(x1), _as_offsets(x2))
+    result = _absolute_difference(_as_ordered_integers(x1), _as_ordered_integers(x2))
+    nans = np.isnan(x1).astype(np.uint8) + np.isnan(x2)
     result[nans == 1] = INFINITE
     result[(nans == 2) & (result > 0)] = 1
     return result
 
 
-def measurable(dtype: np.dtype[Any]) -> bool:
+def has_distances(dtype: np.dtype[Any]) -> bool:
     """Whether elements of a type have distances."""
-    plain = dtype.kind in "iuc" or (dtype.kind == "f" and dtype.itemsize <= 8)
-    return (plain and dtype.name != "complex256") or dtype.name.startswith(_EXTENDED)
+    is_numeric = dtype.kind in "iuc" or (dtype.kind == "f" and dtype.itemsize <= 8)
+    return (is_numeric and dtype.name != "complex256") or dtype.name.startswith(_EXTENDED)
 
 
 def _as_offsets(integers: Array) -> Ulps:
@@ -53,20 +53,20 @@ def _as_offsets(integers: Array) -> Ulps:
 
 
 def _as_ordered_integers(floats: Array) -> Ulps:
-    """Return integers in the order of floats, consecutive for neighbours."""
+    """Map floats to unsigned integers in the same order; neighbours are consecutive."""
     words = floats.view(f"u{floats.itemsize}").astype(np.uint64)
     sign = np.uint64(1 << (8 * floats.itemsize - 1))
     mask = np.uint64((1 << 8 * floats.itemsize) - 1)
     return np.where(words & sign, ~words & mask, words | sign)
 
 
-def _absolute_difference(left: Ulps, right: Ulps) -> Ulps:
-    result: Ulps = np.maximum(left, right) - np.minimum(left, right)
+def _absolute_difference(x1: Ulps, x2: Ulps) -> Ulps:
+    result: Ulps = np.maximum(x1, x2) - np.minimum(x1, x2)
     return result
 
 
-def opaque(array: Array) -> Array:
-    """Return records as void bytes, as copies of records would drop the padding of fields."""
+def records_as_void(array: Array) -> Array:
+    """Return records as void bytes, as copies of records would drop padding between fields."""
     return array if array.dtype.names is None else array.view(f"V{array.dtype.itemsize}")
 
 

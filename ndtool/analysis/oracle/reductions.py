@@ -18,7 +18,7 @@ class Reduction(NamedTuple):
     """A reduction.
 
     apply: the function of the current values and the updates. types: the element types it has.
-    ufunc: NumPy's function, whose updates may be regrouped, up to rounding.
+    ufunc: the NumPy function of the same result, up to rounding, in any grouping; None without one.
     """
 
     apply: Callable[[Array, Array], Array]
@@ -27,67 +27,69 @@ class Reduction(NamedTuple):
 
 
 def _add(current: Array, update: Array) -> Array:
-    """Return current + update; of two NaNs, the accumulated one."""
+    """Return current + update; of two NaNs, the current value's."""
     if current.dtype.kind == "c":
         return _complex(_add(current.real, update.real), _add(current.imag, update.imag))
     if current.dtype.name == "bfloat16":
-        return _add(_wide(update), _wide(current)).astype(current.dtype)
-    return _one_nan(current, update, current + update)
+        return _add(_as_float32(update), _as_float32(current)).astype(current.dtype)
+    return _propagate_nan(current, update, current + update)
 
 
 def _mul(current: Array, update: Array) -> Array:
-    """Return current * update; of two NaNs, the accumulated one."""
+    """Return current * update; of two NaNs, the current value's."""
     if current.dtype.kind == "c":
         real = _sub(_mul(current.real, update.real), _mul(current.imag, update.imag))
         return _complex(
             real, _add(_mul(current.real, update.imag), _mul(current.imag, update.real))
         )
     if current.dtype.name == "bfloat16":
-        return _mul(_wide(update), _wide(current)).astype(current.dtype)
-    return _one_nan(current, update, current * update)
+        return _mul(_as_float32(update), _as_float32(current)).astype(current.dtype)
+    return _propagate_nan(current, update, current * update)
 
 
 def _max(current: Array, update: Array) -> Array:
-    """Return the larger value or the first NaN; of equals the update, in float16 the current."""
+    """Return the larger value or the first NaN; of equal ones the update, in float16 the"
+    " current."""
     keeps_current = current >= update if current.dtype.name == "float16" else current > update
     return np.where(np.isnan(current) | keeps_current, current, update)
 
 
 def _min(current: Array, update: Array) -> Array:
-    """Return the smaller value or the first NaN; of equals the update, in float16 the current."""
+    """Return the smaller value or the first NaN; of equal ones the update, in float16 the"
+    " current."""
     keeps_current = current <= update if current.dtype.name == "float16" else current < update
     return np.where(np.isnan(current) | keeps_current, current, update)
 
 
 def _subtract(current: Array, update: Array) -> Array:
-    """Return current - update; of NaNs, the accumulated one; of booleans, whether they differ."""
+    """Return current - update; of two NaNs, the current value's; of booleans, the exclusive or."""
     if current.dtype.kind == "c":
         return _complex(_sub(current.real, update.real), _sub(current.imag, update.imag))
     if current.dtype.kind == "b":
         return current ^ update
     if current.dtype.name == "bfloat16":
-        return _sub(_wide(current), _wide(update)).astype(current.dtype)
+        return _sub(_as_float32(current), _as_float32(update)).astype(current.dtype)
     return _sub(current, update)
 
 
 def _divide(current: Array, update: Array) -> Array:
-    """Return current / update; of two NaNs, the accumulated one."""
+    """Return current / update; of two NaNs, the current value's."""
     if current.dtype.name == "bfloat16":
-        return _divide(_wide(current), _wide(update)).astype(current.dtype)
-    return _one_nan(current, update, current / update)
+        return _divide(_as_float32(current), _as_float32(update)).astype(current.dtype)
+    return _propagate_nan(current, update, current / update)
 
 
-def mean(total: Array, count: Array) -> Array:
-    """Return the sums divided by the numbers of summands: of integers, rounded down."""
-    if total.dtype.kind == "c":
-        return _complex(mean(total.real, count), mean(total.imag, count))
-    if total.dtype.kind in "iu":
-        wide = np.uint64 if total.dtype.kind == "u" else np.int64
-        return (total.astype(wide) // count.astype(wide)).astype(total.dtype)
-    if total.dtype.itemsize == 2:
-        return mean(_wide(total), count).astype(total.dtype)
-    divided: Array = total / count.astype(total.dtype)
-    return divided
+def mean(sums: Array, counts: Array) -> Array:
+    """Return sums divided by the counts of their terms; quotients of integers are rounded down."""
+    if sums.dtype.kind == "c":
+        return _complex(mean(sums.real, counts), mean(sums.imag, counts))
+    if sums.dtype.kind in "iu":
+        dtype64 = np.uint64 if sums.dtype.kind == "u" else np.int64
+        return (sums.astype(dtype64) // counts.astype(dtype64)).astype(sums.dtype)
+    if sums.dtype.itemsize == 2:
+        return mean(_as_float32(sums), counts).astype(sums.dtype)
+    quotients: Array = sums / counts.astype(sums.dtype)
+    return quotients
 
 
 REDUCTIONS = {
@@ -101,22 +103,22 @@ REDUCTIONS = {
 }
 
 
-def _sub(left: Array, right: Array) -> Array:
-    return _one_nan(left, right, left - right)
+def _sub(x1: Array, x2: Array) -> Array:
+    return _propagate_nan(x1, x2, x1 - x2)
 
 
-def _one_nan(first: Array, second: Array, result: Array) -> Array:
-    """Return the result, each NaN replaced by the operands' first NaN, or a new negative one."""
-    # Processors and compilers differ in the NaN they propagate or make; x + x only quiets x.
+def _propagate_nan(x1: Array, x2: Array, result: Array) -> Array:
+    """Return the result with each NaN replaced: by that of x1, else of x2, else by the NaN -nan."""
+    # Processors and compilers propagate or create different NaNs; x + x is x as a quiet NaN.
     if result.dtype.kind != "f":
         return result
-    nans = np.where(np.isnan(first), first + first, second + second)
+    nans = np.where(np.isnan(x1), x1 + x1, x2 + x2)
     new_nan = np.copysign(np.array(np.nan, result.dtype), -1)
-    nan = np.where(np.isnan(first) | np.isnan(second), nans, new_nan)
+    nan = np.where(np.isnan(x1) | np.isnan(x2), nans, new_nan)
     return np.where(np.isnan(result), nan, result)
 
 
-def _wide(slice_: Array) -> Array:
+def _as_float32(slice_: Array) -> Array:
     return slice_.astype(np.float32)
 
 
@@ -127,7 +129,7 @@ def _complex(real: Array, imag: Array) -> Array:
 
 
 def native(slice_: Array) -> Array:
-    """Return the slice in native byte order, with booleans 0 and 1."""
+    """Return the slice in native byte order, with the bytes of booleans 0 or 1."""
     if slice_.dtype.kind == "b":
         return np.not_equal(slice_.view(np.uint8), 0)
     return slice_.astype(slice_.dtype.newbyteorder("="), copy=False)

@@ -1,16 +1,17 @@
 """The slow reference of every operator: the oracle of the tests and of `verify`.
 
 Each function is the loop of the ONNX text, in row-major order, over validated indices. It shares
-only errors with the fast implementation, so both agree only if both are right. Arrays may exceed
-memory: `new` allocates the output, and all work is in blocks. `progress` is the progress callback.
+only errors with the fast implementation, so comparisons find a mistake in either. Arrays may
+exceed memory: `allocate` allocates the output, and loops process blocks. `progress` is a callback
+for the completed fraction.
 
 Indices out of bounds raise unless `out_of_bounds` is another mode: "clip" clamps to the first or
 last index, "wrap" takes the index modulo the axis size, "fill" gathers `filling`, the bytes of an
 element, for the whole slice, "drop" skips the update. A tuple with an index equal to `pad` selects
 nothing; without `negatives`, negative indices are out of bounds. Without `include_self`, the first
-update of an element is copied, the next ones are reduced. `duplicates` says which of several
-updates of an element "none" assigns; with "error", two tuples that select the same raise
-DuplicatesError.
+update of an element replaces its current value, and later ones are combined with it. `duplicates`
+says which of several updates of an element the reduction "none" assigns; with "error", two tuples
+that select the same slice raise DuplicatesError.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from ndtool.analysis.oracle.blocks import (
     Position,
     ProgressCallback,
     elements_blocks,
-    in_order,
+    flat_view,
     nd_blocks,
     plain_blocks,
     portion,
@@ -35,9 +36,9 @@ from ndtool.analysis.oracle.blocks import (
 )
 from ndtool.analysis.oracle.caches import tensor_scatter as tensor_scatter
 from ndtool.analysis.oracle.refusals import Array, Combination, check_types, elements_axis, require
-from ndtool.analysis.oracle.updating import as_bytes, updated
+from ndtool.analysis.oracle.updating import as_bytes, update_slices
 
-New = Callable[[Position, np.dtype[Any]], Array]
+Allocator = Callable[[Position, np.dtype[Any]], Array]
 
 
 def gather_nd(
@@ -49,7 +50,7 @@ def gather_nd(
     pad: int | None = None,
     negatives: bool = True,
     filling: bytes = b"",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the slices of `data` that index tuples select, as ONNX GatherND does.
@@ -58,13 +59,13 @@ def gather_nd(
     """
     data, indices, b = np.asarray(data), np.asarray(indices), as_integer(batch_dims)
     check_types(data, indices)
-    k = _components(data, indices, b, least=1)
+    k = _components(data, indices, b, min_components=1)
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
-    output = new(indices.shape[:-1] + data.shape[b + k :], data.dtype)
-    run = prod(data.shape[b + k :]) * data.itemsize
-    return _filled(
-        output, data, filling, nd_blocks(indices, b, run, bounds, portion(progress, 0.1, 1))
+    output = allocate(indices.shape[:-1] + data.shape[b + k :], data.dtype)
+    slice_size = prod(data.shape[b + k :]) * data.itemsize
+    return _copy_slices(
+        output, data, filling, nd_blocks(indices, b, slice_size, bounds, portion(progress, 0.1, 1))
     )
 
 
@@ -80,7 +81,7 @@ def scatter_nd(
     negatives: bool = True,
     include_self: bool = True,
     duplicates: str = "last",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with slices updated, as ONNX ScatterND does.
@@ -92,15 +93,15 @@ def scatter_nd(
     combination = Combination(reduction, include_self, duplicates)
     check_types(data, indices, updates, combination)
     b = as_integer(batch_dims)
-    k = _components(data, indices, b, least=0)
+    k = _components(data, indices, b, min_components=0)
     expected = indices.shape[:-1] + data.shape[b + k :]
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, range(b, b + k))
     bounds.check(indices, indices.shape[:-1], portion(progress, 0, 0.1))
-    output = _copied(data, new, portion(progress, 0.1, 0.2))
-    run = prod(data.shape[b + k :]) * data.itemsize
-    blocks = nd_blocks(indices, b, run, bounds, portion(progress, 0.2, 1))
-    return updated(output, updates, combination, blocks, b + k)
+    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
+    slice_size = prod(data.shape[b + k :]) * data.itemsize
+    blocks = nd_blocks(indices, b, slice_size, bounds, portion(progress, 0.2, 1))
+    return update_slices(output, updates, combination, blocks, b + k)
 
 
 def gather_elements(
@@ -112,7 +113,7 @@ def gather_elements(
     pad: int | None = None,
     negatives: bool = True,
     filling: bytes = b"",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the elements of `data` that `indices` select along `axis`, as ONNX GatherElements.
@@ -124,9 +125,9 @@ def gather_elements(
     axis = elements_axis(data, indices, axis)
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = new(indices.shape, data.dtype)
+    output = allocate(indices.shape, data.dtype)
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.1, 1))
-    return _filled(output, data, filling, blocks)
+    return _copy_slices(output, data, filling, blocks)
 
 
 def gather(
@@ -139,7 +140,7 @@ def gather(
     pad: int | None = None,
     negatives: bool = True,
     filling: bytes = b"",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return the slices of `data` that `indices` select along `axis`, as ONNX Gather does.
@@ -152,8 +153,8 @@ def gather(
     axis = _plain_axis(data, indices, axis, b)
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = new(_plain_shape(data, indices, axis, b), data.dtype)
-    return _filled(
+    output = allocate(_plain_shape(data, indices, axis, b), data.dtype)
+    return _copy_slices(
         output,
         data,
         filling,
@@ -174,7 +175,7 @@ def scatter(
     negatives: bool = True,
     include_self: bool = True,
     duplicates: str = "last",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with slices along `axis` updated: the inverse of `gather`.
@@ -190,24 +191,24 @@ def scatter(
     require(updates.shape == expected, f"updates {updates.shape}: it must be {expected}")
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = _copied(data, new, portion(progress, 0.1, 0.2))
-    if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates, though of no element
+    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
+    if duplicates == "error" and 0 in data.shape[b:axis]:  # duplicates of empty slices
         empty_data = np.empty((*data.shape[:b], data.shape[axis], 0), data.dtype)
-        none = np.empty((*indices.shape, 0), data.dtype)
-        rules: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
-        scatter(empty_data, indices, none, b, reduction, b, duplicates="error", **rules)
+        no_updates = np.empty((*indices.shape, 0), data.dtype)
+        options: Any = {"out_of_bounds": out_of_bounds, "pad": pad, "negatives": negatives}
+        scatter(empty_data, indices, no_updates, b, reduction, b, duplicates="error", **options)
     blocks = plain_blocks(data, indices, axis, b, bounds, portion(progress, 0.2, 1))
-    return updated(output, updates, combination, blocks, axis + 1, slice(b, axis))
+    return update_slices(output, updates, combination, blocks, axis + 1, slice(b, axis))
 
 
-def _components(data: Array, indices: Array, b: int, least: int) -> int:
-    """Check the batch axes and the components of index tuples; return their number."""
+def _components(data: Array, indices: Array, b: int, min_components: int) -> int:
+    """Check the batch axes and the components of index tuples; return the number of components."""
     r, q = data.ndim, indices.ndim
     require(r >= 1 and q >= 1, f"ranks {r} and {q}: both must be at least 1")
     require(0 <= b < min(r, q), f"batch_dims {b}: valid 0..{min(r, q) - 1}")
     require(data.shape[:b] == indices.shape[:b], "the batch axes must be equal")
     k = int(indices.shape[-1])
-    require(least <= k <= r - b, f"index tuples of {k}: valid {least}..{r - b}")
+    require(min_components <= k <= r - b, f"index tuples of {k}: valid {min_components}..{r - b}")
     return k
 
 
@@ -240,7 +241,7 @@ def scatter_elements(
     negatives: bool = True,
     include_self: bool = True,
     duplicates: str = "last",
-    new: New = np.empty,
+    allocate: Allocator = np.empty,
     progress: ProgressCallback = silent,
 ) -> Array:
     """Return a copy of `data` with elements updated along `axis`, as ONNX ScatterElements.
@@ -257,24 +258,26 @@ def scatter_elements(
     )
     bounds = Bounds((out_of_bounds, pad, negatives), data.shape, (axis,))
     bounds.check(indices, indices.shape, portion(progress, 0, 0.1))
-    output = _copied(data, new, portion(progress, 0.1, 0.2))
+    output = _copy(data, allocate, portion(progress, 0.1, 0.2))
     blocks = elements_blocks(indices, axis, data.itemsize, bounds, portion(progress, 0.2, 1))
-    return updated(output, updates, combination, blocks, data.ndim)
+    return update_slices(output, updates, combination, blocks, data.ndim)
 
 
-def _filled(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
-    """Copy slices of data, or `filling` where a tuple selects none, to `output`; return it."""
-    source, target = as_bytes(data), as_bytes(output)
-    empty: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
+def _copy_slices(output: Array, data: Array, filling: bytes, blocks: Blocks) -> Array:
+    """Copy slices of data to `output`, `filling` where a tuple selects none; return `output`."""
+    data_bytes, output_bytes = as_bytes(data), as_bytes(output)
+    fill_value: Any = np.frombuffer(filling or bytes(data.itemsize), f"V{data.itemsize}")[0]
     for positions, selected in blocks:
         for i, coordinates in zip(positions, selected, strict=True):
-            target[*i, ...] = empty if coordinates is None else source[*coordinates, ...]
+            output_bytes[*i, ...] = (
+                fill_value if coordinates is None else data_bytes[*coordinates, ...]
+            )
     return output
 
 
-def _copied(data: Array, new: New, progress: ProgressCallback) -> Array:
-    output = new(data.shape, data.dtype)
-    source, target = in_order(as_bytes(data)), in_order(as_bytes(output))
+def _copy(data: Array, allocate: Allocator, progress: ProgressCallback) -> Array:
+    output = allocate(data.shape, data.dtype)
+    data_bytes, output_bytes = flat_view(as_bytes(data)), flat_view(as_bytes(output))
     for span in slices(data.size, data.itemsize, progress):
-        target[span] = source[span]
+        output_bytes[span] = data_bytes[span]
     return output

@@ -9,11 +9,11 @@ from ndtool.analysis.oracle.reductions import REDUCTIONS
 from ndtool.errors import DtypeError, RuleError, UsageError
 
 Array = np.ndarray[Any, Any]
-KINDS = "iu"  # dtype kinds of indices
+INDEX_KINDS = "iu"  # dtype kinds of indices
 
 
 class Combination(NamedTuple):
-    """How updates are combined; duplicates: "last", "first" or "error"."""
+    """How updates are combined with current values; duplicates: "last", "first" or "error"."""
 
     reduction: str = "none"
     include_self: bool = True
@@ -26,10 +26,10 @@ def check_types(
     updates: Array | None = None,
     combination: Combination | None = None,
 ) -> None:
-    """Raise DtypeError or UsageError for types that an operator does not take together."""
+    """Raise DtypeError or UsageError for types that an operator or reduction does not accept."""
     if data.dtype.hasobject or not data.dtype.itemsize:
         raise DtypeError(f"data {data.dtype}: elements must have a fixed size above 0")
-    if indices.dtype.kind not in KINDS:
+    if indices.dtype.kind not in INDEX_KINDS:
         raise DtypeError(f"indices {indices.dtype}: they must be integers")
     if updates is not None and not _same_type(data.dtype, updates.dtype):
         raise DtypeError(f"updates {updates.dtype}: they must be {data.dtype} as data is")
@@ -49,7 +49,7 @@ def check_types(
         combination.include_self or reduction not in ("sub", "div"),
         f"{reduction} needs the current values",
     )
-    require(combination.duplicates != "first", "duplicates first: only for none")
+    require(combination.duplicates != "first", "duplicates first: valid for reduction none only")
 
 
 def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
@@ -70,7 +70,7 @@ def elements_axis(data: Array, indices: Array, axis: int) -> int:
     return axis
 
 
-def require(holds: bool, rule: str) -> None:
-    """Raise RuleError for a rule that does not hold."""
-    if not holds:
+def require(condition: bool, rule: str) -> None:
+    """Raise RuleError with a rule if its condition is false."""
+    if not condition:
         raise RuleError(rule)

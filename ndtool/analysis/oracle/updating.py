@@ -5,13 +5,13 @@ from math import prod
 
 import numpy as np
 
-from ndtool.analysis.oracle.blocks import Blocks, Index, Position, in_order, slices
+from ndtool.analysis.oracle.blocks import Blocks, Index, Position, flat_view, slices
 from ndtool.analysis.oracle.reductions import REDUCTIONS, Reduction, mean, native
 from ndtool.analysis.oracle.refusals import Array, Combination
 from ndtool.errors import DuplicatesError
 
 
-def updated(
+def update_slices(
     output: Array,
     updates: Array,
     combination: Combination,
@@ -19,21 +19,23 @@ def updated(
     m: int,
     repeated: slice = slice(0, 0),
 ) -> Array:
-    """Update slices of `output`, each at coordinates along its first m axes; return it.
+    """Update slices of `output`, each at coordinates along its first m axes; return `output`.
 
-    repeated: the axes of updates along which the same indices apply.
+    repeated: the axes of updates along which all positions have the same indices.
     """
     if combination.duplicates != "last":
-        blocks = _distinct(blocks, output.shape[:m], combination.duplicates == "error", repeated)
+        blocks = _skip_duplicates(
+            blocks, output.shape[:m], combination.duplicates == "error", repeated
+        )
     if not updates.size:
         if combination.duplicates == "error":
             list(blocks)
-        return output  # skips loops over many empty slices
+        return output  # avoids loops over many empty slices
     if combination.reduction != "none":
         _reduce(output, updates, combination, blocks, m)
         return output
-    same = updates.dtype == output.dtype
-    target, source = (as_bytes(output), as_bytes(updates)) if same else (output, updates)
+    same_type = updates.dtype == output.dtype
+    target, source = (as_bytes(output), as_bytes(updates)) if same_type else (output, updates)
     for positions, selected in blocks:
         for i, coordinates in zip(positions, selected, strict=True):
             if coordinates is not None:
@@ -41,20 +43,20 @@ def updated(
     return output
 
 
-def _distinct(blocks: Blocks, shape: Position, refuse: bool, repeated: slice) -> Blocks:
-    """Yield blocks without duplicates: a later one selects nothing, or raises if `refuse`."""
-    earlier: dict[int, Position] = {}
+def _skip_duplicates(blocks: Blocks, shape: Position, raise_error: bool, repeated: slice) -> Blocks:
+    """Yield blocks without duplicates: later ones select nothing, or raise if `raise_error`."""
+    first_positions: dict[int, Position] = {}
     for block_positions, selected in blocks:
         positions, distinct = list(block_positions), list(selected)
         for n, (position, coordinates) in enumerate(zip(positions, selected, strict=True)):
             if coordinates is None:
                 continue
-            (row,) = _row_numbers([coordinates], shape).tolist()
-            if row not in earlier:
-                earlier[row] = position[: repeated.start] + position[repeated.stop :]
-            elif refuse:
+            (row,) = _linear_indices([coordinates], shape).tolist()
+            if row not in first_positions:
+                first_positions[row] = position[: repeated.start] + position[repeated.stop :]
+            elif raise_error:
                 second = position[: repeated.start] + position[repeated.stop :]
-                raise DuplicatesError(earlier[row], second)
+                raise DuplicatesError(first_positions[row], second)
             else:
                 distinct[n] = None
         yield positions, distinct
@@ -64,64 +66,69 @@ def _reduce(
     output: Array, updates: Array, combination: Combination, blocks: Blocks, m: int
 ) -> None:
     """Apply updates in row-major order, several at a time if their slices are distinct."""
-    leading, width, reduce = (
+    leading, width, reduction = (
         output.shape[:m],
         prod(output.shape[m:]),
         REDUCTIONS[combination.reduction],
     )
-    runs, flat, start = output.reshape(-1, width), in_order(updates), 0
-    counted = combination.reduction == "mean" or not combination.include_self
-    counts = np.zeros(len(runs) if counted else 0, np.int64)
+    output_slices, flat, start = output.reshape(-1, width), flat_view(updates), 0
+    has_counts = combination.reduction == "mean" or not combination.include_self
+    counts = np.zeros(len(output_slices) if has_counts else 0, np.int64)
     for _, selected in blocks:
         applied = [n for n, coordinates in enumerate(selected) if coordinates is not None]
-        rows = _row_numbers([selected[n] or () for n in applied], leading)
-        for columns in slices(width, output.itemsize):  # several only if the block is one slice
+        rows = _linear_indices([selected[n] or () for n in applied], leading)
+        for columns in slices(width, output.itemsize):  # several only if a block has one slice
             first, shape = start + columns.start, (len(selected), columns.stop - columns.start)
             block_updates = flat[first : first + prod(shape)].reshape(shape)[applied]
-            for span in _without_duplicates(rows):
+            for span in _distinct_spans(rows):
                 if combination.include_self:
-                    _combine(runs, (rows[span], columns), reduce, block_updates[span])
+                    _combine(output_slices, (rows[span], columns), reduction, block_updates[span])
                 else:
-                    fresh = counts[rows[span]] == 0
-                    as_bytes(runs)[rows[span][fresh], columns] = as_bytes(
-                        block_updates[span][fresh].astype(runs.dtype)
+                    is_first = counts[rows[span]] == 0
+                    as_bytes(output_slices)[rows[span][is_first], columns] = as_bytes(
+                        block_updates[span][is_first].astype(output_slices.dtype)
                     )
                     _combine(
-                        runs, (rows[span][~fresh], columns), reduce, block_updates[span][~fresh]
+                        output_slices,
+                        (rows[span][~is_first], columns),
+                        reduction,
+                        block_updates[span][~is_first],
                     )
-                if counted and columns.stop == width:
+                if has_counts and columns.stop == width:
                     counts[rows[span]] += 1
         start += len(selected) * width
     if combination.reduction == "mean":
-        _divide(runs, counts, combination.include_self)
+        _divide(output_slices, counts, combination.include_self)
 
 
-def _combine(runs: Array, at: tuple[Array, slice], reduce: Reduction, updates: Array) -> None:
+def _combine(
+    output_slices: Array, index: tuple[Array, slice], reduction: Reduction, updates: Array
+) -> None:
     with np.errstate(all="ignore"):
-        runs[at] = reduce.apply(native(runs[at]), native(updates))
+        output_slices[index] = reduction.apply(native(output_slices[index]), native(updates))
 
 
-def _divide(runs: Array, counts: Array, include_self: bool) -> None:
-    """Divide sums by the numbers of their summands, a slice at a time."""
+def _divide(output_slices: Array, counts: Array, include_self: bool) -> None:
+    """Divide sums by the counts of their terms, a slice at a time."""
     for row in np.flatnonzero(counts):
-        number = np.array(int(counts[row]) + include_self)
-        for columns in slices(runs.shape[1], runs.itemsize):
+        count = np.array(int(counts[row]) + include_self)
+        for columns in slices(output_slices.shape[1], output_slices.itemsize):
             with np.errstate(all="ignore"):
-                runs[row, columns] = mean(native(runs[row, columns]), number)
+                output_slices[row, columns] = mean(native(output_slices[row, columns]), count)
 
 
-def _row_numbers(selected: list[Index], shape: Position) -> Array:
+def _linear_indices(selected: list[Index], shape: Position) -> Array:
     """Return the linear indices of coordinates in `shape`; negative ones count from the end."""
-    numbers = np.zeros(len(selected), np.int64)
+    linear_indices = np.zeros(len(selected), np.int64)
     for axis, size in enumerate(shape):
-        numbers = (
-            numbers * size
+        linear_indices = (
+            linear_indices * size
             + np.array([coordinates[axis] for coordinates in selected], np.int64) % size
         )
-    return numbers
+    return linear_indices
 
 
-def _without_duplicates(rows: Array) -> Iterator[slice]:
+def _distinct_spans(rows: Array) -> Iterator[slice]:
     """Yield consecutive slices of the rows, each without duplicates."""
     start, seen = 0, set[int]()
     for n, row in enumerate(rows.tolist()):
@@ -133,5 +140,6 @@ def _without_duplicates(rows: Array) -> Iterator[slice]:
 
 
 def as_bytes(array: Array) -> Array:
-    """Return the array as void bytes: moves copy padding, and booleans other than 0 and 1, too."""
+    """Return the array as void bytes, whose copies include padding and booleans other than 0 and"
+    " 1."""
     return array.view(np.dtype((np.void, array.dtype.itemsize)))

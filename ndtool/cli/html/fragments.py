@@ -113,10 +113,10 @@ def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
     """Return the comparisons of engines that differ; title: the prefix of their titles."""
     parts = []
     for answer in answers:
-        if answer.compared is not None and answer.compared.different:
+        if answer.comparison is not None and answer.comparison.different:
             threads = format_count(answer.threads or 0, "thread")
             parts.append(element("h3", f"{title}{answer.engine} {answer.version}, {threads}"))
-            parts += comparison(answer.compared)
+            parts += comparison(answer.comparison)
     return parts
 
 

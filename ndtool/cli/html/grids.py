@@ -45,7 +45,7 @@ class Grids:
         self._call, self._drawing, self._actual = call, drawing, actual
         self._sentences = Sentences(call, drawing)
         self._out_of_bounds = [
-            drawn_tuple.cells[j]
+            drawn_tuple.component_positions[j]
             for drawn_tuple in drawing.tuples
             for j in drawn_tuple.out_of_bounds
         ]
@@ -55,7 +55,9 @@ class Grids:
             self._grids["found"] = drawing.grids["output"]._replace(elements=[x for x, _ in actual])
             wrong = [("found", n) for n, (_, differs) in enumerate(actual) if differs]
         numbers = [
-            (role, drawing.grids[role].number(at)) for role, at in selected if role in drawing.grids
+            (role, drawing.grids[role].flat_index(at))
+            for role, at in selected
+            if role in drawing.grids
         ]
         drawn = [(role, number) for role, number in numbers if number is not None]
         self._selected: list[tuple[str, int]] = [*drawn, *wrong]
@@ -70,7 +72,7 @@ class Grids:
         if self._selected:
             return self._selected[0]
         if self._out_of_bounds:
-            number = self._drawing.grids["indices"].number(self._out_of_bounds[0])
+            number = self._drawing.grids["indices"].flat_index(self._out_of_bounds[0])
             return None if number is None else ("indices", number)
         output = self._drawing.grids.get("output")
         if output is None or not prod(map(len, output.axes)):
@@ -80,7 +82,7 @@ class Grids:
         else:
             copied = [link.output for link in self._drawing.links if link.data is not None]
             at = copied[0] if copied and copied[0] is not None else output.positions[0]
-        return "output", output.number(at) or 0
+        return "output", output.flat_index(at) or 0
 
     def figure(self) -> Element:
         """Return the drawing, with one element and those linked to it highlighted."""

@@ -17,7 +17,7 @@ def links_of(drawing: Drawing) -> Links:
     grids = drawing.grids
 
     def number(role: str, position: Position | None) -> int | None:
-        return None if position is None else grids[role].number(position)
+        return None if position is None else grids[role].flat_index(position)
 
     links = []
     counts: dict[Position, int] = {}
@@ -29,7 +29,7 @@ def links_of(drawing: Drawing) -> Links:
             [
                 number("output", link.output),
                 number("data", link.data),
-                link.number,
+                link.tuple_index,
                 number("updates", link.updates),
                 nth,
             ]
@@ -39,7 +39,10 @@ def links_of(drawing: Drawing) -> Links:
             drawn_updates, count = counts[link.output], drawing.updates[link.output]
             row[4] += (count - drawn_updates) * (row[4] > drawn_updates // 2)
     return {
-        "tuples": [[number("indices", cell) for cell in drawn.cells] for drawn in drawing.tuples],
+        "tuples": [
+            [number("indices", cell) for cell in drawn.component_positions]
+            for drawn in drawing.tuples
+        ],
         "links": links,
     }
 

@@ -65,7 +65,7 @@ class Report:
         """Add explanations, and highlight their elements."""
         answer_texts = answers.answer_texts(self._call, elements, origins)
         self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
-        self._selected += [("output", explained.at) for explained in elements]
+        self._selected += [("output", explained.position) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
     def compared(self, compared: Comparison) -> None:
@@ -81,9 +81,9 @@ class Report:
         parts = [scrollable(table), *fragments.differing(answers)]
         self._answers.append(section("Other engines", *parts))
         firsts = [
-            answer.compared.first.position
+            answer.comparison.first.position
             for answer in answers
-            if answer.compared and answer.compared.first
+            if answer.comparison and answer.comparison.first
         ]
         self._selected += [("output", at) for at in firsts]
 
@@ -143,7 +143,7 @@ class Report:
         large = excerpts.has_large_updates(call)
         drawn = None if large else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: more than {excerpts.LIMIT} elements of an array are linked."
+            text = f"Not drawn: more than {excerpts.MAX_ELEMENTS} elements of an array are linked."
             if large:
                 text = "Not drawn: updates would have to be read once more."
             return [section("Drawing", element("p", text, class_="hint"))]

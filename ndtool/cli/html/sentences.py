@@ -9,7 +9,7 @@ from typing import Any
 
 from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
-from ndtool.analysis.tuples import FEW
+from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
 from ndtool.cli.answers import Names
 from ndtool.engine.counting import ReductionOptions
@@ -35,12 +35,12 @@ class Sentences:
         self._axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self._links: dict[tuple[str, Any], list[Link]] = defaultdict(list)
         for link in drawing.links:
-            for role in ("output", "data", "number", "updates"):
+            for role in ("output", "data", "tuple_index", "updates"):
                 self._links[role, getattr(link, role)].append(link)
         self._of_cell = {
             cell: (number, j)
             for number, drawn in enumerate(drawing.tuples)
-            for j, cell in enumerate(drawn.cells)
+            for j, cell in enumerate(drawn.component_positions)
         }
 
     def of(self, role: str, position: Position) -> str:
@@ -88,7 +88,7 @@ class Sentences:
     def _data(self, at: Position) -> str:
         links, element = self._links["data", at], self._element("data", at)
         if "output" not in self._drawing.grids:
-            by = self._listed([self._tuple(link.number) for link in links])
+            by = self._listed([self._tuple(link.tuple_index) for link in links])
             return self._claim(element, links, f"is selected by {by or 'no index'}")
         if not self._scatters:
             return self._claim(element, links, f"goes to {self._outputs(links)}")
@@ -106,20 +106,20 @@ class Sentences:
         number, j = self._of_cell[cell]
         drawn, element = self._drawing.tuples[number], self._element("indices", cell)
         if j in drawn.out_of_bounds:
-            lowest, highest = self._drawing.valid[j]
+            lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
             axis, size = self._axis + j, highest + 1
             element += f" is out of bounds: axis {axis} of data has size {size}: {valid}"
             if drawn.normalized is None:
                 return element
             return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
-        if len(drawn.cells) > 1:
+        if len(drawn.component_positions) > 1:
             element += f", in {self._tuple(number)}"
         elif drawn.normalized != drawn.stored and drawn.normalized is not None:
             element += f", which is {self._names.tuple_text(drawn.normalized)}"
         if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
-        links = self._links["number", number]
+        links = self._links["tuple_index", number]
         if "output" not in self._drawing.grids:
             selected = self._listed([name_of("data", link.data or ()) for link in links])
             return self._claim(element, links, f"selects {selected}")
@@ -158,21 +158,21 @@ class Sentences:
         element = name_of(role, position)
         if grid.elements is None:
             return element
-        number = grid.number(position)
+        number = grid.flat_index(position)
         return element if number is None else f"{element} = {short_text(grid.elements[number])}"
 
     def _from(self, link: Link) -> str:
         if link.data is None:
-            return f"the fill value, because {self._tuple(link.number)} is out of bounds"
+            return f"the fill value, because {self._tuple(link.tuple_index)} is out of bounds"
         return f"{name_of('data', link.data)}, {self._by(link)}"
 
     def _by(self, link: Link) -> str:
-        return f"selected by {self._tuple(link.number)}"
+        return f"selected by {self._tuple(link.tuple_index)}"
 
     def _tuple(self, number: int | None) -> str:
         assert number is not None
         drawn = self._drawing.tuples[number]
-        text = f"{name_of('indices', drawn.at)} = {self._names.tuple_text(drawn.stored)}"
+        text = f"{name_of('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
         if drawn.normalized in (None, drawn.stored):
             return text
         return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
@@ -192,6 +192,6 @@ class Sentences:
         return ", ".join(self._shortened(names))
 
     def _shortened(self, texts: list[str]) -> list[str]:
-        if len(texts) <= 2 * FEW:
+        if len(texts) <= 2 * EDGE_TUPLES:
             return texts
-        return [*texts[:FEW], f"{len(texts) - 2 * FEW} more", *texts[-FEW:]]
+        return [*texts[:EDGE_TUPLES], f"{len(texts) - 2 * EDGE_TUPLES} more", *texts[-EDGE_TUPLES:]]
