@@ -37,13 +37,15 @@ class Completed(NamedTuple):
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return our environment without variables that affect ndtool's output; None removes a name."""
-    ours = {k for k in os.environ if k.startswith(_NDTOOL_VARIABLES)} - {
+    """Return the environment without variables that affect ndtool's output; None removes a name."""
+    removed = {name for name in os.environ if name.startswith(_NDTOOL_VARIABLES)} - {
         "OMP_WAIT_POLICY"
     }  # of `make test`
-    names = {k: v for k, v in os.environ.items() if k not in ours}
-    names.update({k: v for k, v in changes.items() if v is not None})
-    return {k: v for k, v in names.items() if changes.get(k, v) is not None}
+    variables = {name: value for name, value in os.environ.items() if name not in removed}
+    variables.update({name: value for name, value in changes.items() if value is not None})
+    return {
+        name: value for name, value in variables.items() if changes.get(name, value) is not None
+    }
 
 
 def ndtool(*arguments: object, **options: Any) -> Completed:
@@ -52,15 +54,15 @@ def ndtool(*arguments: object, **options: Any) -> Completed:
     addresses: the limit of its address space in bytes.
     """
     if options.keys() <= {"stdin", "env", "addresses"}:
-        names = environment(**(options.get("env") or {}))
+        variables = environment(**(options.get("env") or {}))
         source, sink = os.pipe()
         with ThreadPoolExecutor(1) as pool, open(source, "rb", 0) as stdin:
             pool.submit(write, sink, options.get("stdin", b""))
-            ran = run_forked(
-                arguments, names, stdin.fileno(), addresses=options.get("addresses", -1)
+            completed = run_forked(
+                arguments, variables, stdin.fileno(), addresses=options.get("addresses", -1)
             )
-        if ran:
-            return ran
+        if completed:
+            return completed
     if addresses := options.pop("addresses", None):
         options.setdefault("preexec_fn", limit_resources(AS=addresses))
     return execute(*NDTOOL, *arguments, **options)
@@ -78,7 +80,7 @@ def read(pipe: int) -> bytes:
 
 def run_forked(
     arguments: Sequence[object],
-    names: dict[str, str],
+    variables: dict[str, str],
     stdin: int,
     *,
     out: int = -1,
@@ -90,16 +92,16 @@ def run_forked(
     sinks = iter([sink for _, sink in pipes])
     streams = [stdin, *(next(sinks) if stream < 0 else stream for stream in (out, err))]
     with ThreadPoolExecutor(2) as pool:
-        texts = iter([pool.submit(read, source) for source, _ in pipes])
+        reads = iter([pool.submit(read, source) for source, _ in pipes])
         try:
-            status = forkserver.run(list(map(str, arguments)), names, streams, addresses)
+            status = forkserver.run(list(map(str, arguments)), variables, streams, addresses)
         finally:
             for _, sink in pipes:
                 os.close(sink)
-        written = [next(texts).result() if stream < 0 else b"" for stream in (out, err)]
+        outputs = [next(reads).result() if stream < 0 else b"" for stream in (out, err)]
     if status is None:
         return None
-    return Completed(status, written[0], written[1].decode("utf-8", "backslashreplace"))
+    return Completed(status, outputs[0], outputs[1].decode("utf-8", "backslashreplace"))
 
 
 def python(program: str, *arguments: object, **options: Any) -> Completed:
@@ -109,7 +111,7 @@ def python(program: str, *arguments: object, **options: Any) -> Completed:
 
 def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Completed:
     """Run a command without a terminal."""
-    ran = subprocess.run(
+    completed = subprocess.run(
         list(map(str, command)),
         input=stdin,
         capture_output=True,
@@ -117,7 +119,9 @@ def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: An
         check=False,
         **options,
     )
-    return Completed(ran.returncode, ran.stdout, ran.stderr.decode("utf-8", "backslashreplace"))
+    return Completed(
+        completed.returncode, completed.stdout, completed.stderr.decode("utf-8", "backslashreplace")
+    )
 
 
 def run_in_terminal(
@@ -128,36 +132,38 @@ def run_in_terminal(
     env: Any = None,
     **options: Any,
 ) -> Completed:
-    """Run a command with some of its standard streams on a terminal, the others on pipes."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (50, columns))
+    """Run a command with some of its standard streams on a terminal, the remaining ones on pipes."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (50, columns))
     blocks = []
 
-    def watch() -> None:
+    def read_screen() -> None:
         try:
-            while block := os.read(ours, 1 << 16):
+            while block := os.read(controller, 1 << 16):
                 blocks.append(block)
         except OSError:
             pass  # the last process has closed the terminal
 
-    names = environment(**{"TERM": "xterm", **(env or {})})
-    reader = threading.Thread(target=watch)
+    variables = environment(**{"TERM": "xterm", **(env or {})})
+    reader = threading.Thread(target=read_screen)
     reader.start()
-    ran = None
+    completed = None
     if command[: len(NDTOOL)] == NDTOOL and not options:
-        streams = {"out": theirs if stdout else -1, "err": theirs if stderr else -1}
-        ran = run_forked(command[len(NDTOOL) :], names, theirs, **streams)
-    if not ran:
-        new = subprocess.run(
-            list(map(str, command)), stdin=theirs, stdout=theirs if stdout else subprocess.PIPE,
-            stderr=theirs if stderr else subprocess.PIPE, env=names, check=False, **options,
+        streams = {"out": terminal if stdout else -1, "err": terminal if stderr else -1}
+        completed = run_forked(command[len(NDTOOL) :], variables, terminal, **streams)
+    if not completed:
+        process = subprocess.run(
+            list(map(str, command)), stdin=terminal, stdout=terminal if stdout else subprocess.PIPE,
+            stderr=terminal if stderr else subprocess.PIPE, env=variables, check=False, **options,
         )  # fmt: skip
-        ran = Completed(new.returncode, new.stdout or b"", (new.stderr or b"").decode())
-    os.close(theirs)
+        completed = Completed(
+            process.returncode, process.stdout or b"", (process.stderr or b"").decode()
+        )
+    os.close(terminal)
     reader.join()
-    os.close(ours)
+    os.close(controller)
     screen = b"".join(blocks).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-    return ran._replace(screen=screen)
+    return completed._replace(screen=screen)
 
 
 def save(**arrays: Any) -> None:
@@ -167,7 +173,7 @@ def save(**arrays: Any) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return the bytes and time of every file under a folder."""
+    """Return the bytes and modification time of every file under a folder."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))

@@ -1,4 +1,4 @@
-"""Inputs opened as in a run: read completely, or refused."""
+"""Inputs, opened as a run opens them: read completely, or refused with an error."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
-MAX_REFUSAL_SECONDS = 2  # CPU seconds in which an input must be refused
+MAX_REFUSAL_SECONDS = 2  # CPU time
 
 
 @contextmanager
@@ -51,12 +51,15 @@ def scalars_to_update(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def assert_refused(
-    argument: str, reason: str, kind: type[NdtoolError] = InputError, stdin: Streams | None = None
+    argument: str,
+    reason: str,
+    error_type: type[NdtoolError] = InputError,
+    stdin: Streams | None = None,
 ) -> NdtoolError:
-    """Return the error that refuses an input: one line, without delay."""
+    """Check that an input is refused quickly with an error of one line; return the error."""
     started = time.process_time()
-    with pytest.raises(kind, match=reason) as caught:
+    with pytest.raises(error_type, match=reason) as excinfo:
         locators.open_source(argument, stdin or Streams())
     assert time.process_time() - started < MAX_REFUSAL_SECONDS
-    assert "\n" not in caught.value.message
-    return caught.value
+    assert "\n" not in excinfo.value.message
+    return excinfo.value

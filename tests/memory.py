@@ -1,4 +1,4 @@
-"""The private memory of a run, as the system reports it."""
+"""The private memory of a run, as /proc reports it."""
 
 import json
 import subprocess
@@ -30,26 +30,26 @@ class MemoryUse(NamedTuple):
 
 
 def peak_megabytes(*arguments: str) -> float:
-    """Run ndtool once and return its peak in megabytes."""
+    """Run ndtool once and return the peak of its private memory in megabytes."""
     with subprocess.Popen([*NDTOOL, *arguments], env=environment()) as process:
         return _watch_peak(process)
 
 
 def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse:
-    """Run ndtool once on files and return its peak beyond the plan's memory."""
+    """Run ndtool once with --json and return its peak memory and its plan."""
     command = [*NDTOOL, *arguments, "--json"]
     with subprocess.Popen(
         command, env=environment(), stdin=stdin, stdout=subprocess.PIPE
     ) as process:
-        most = _watch_peak(process)
+        peak = _watch_peak(process)
         assert process.stdout is not None
-        return MemoryUse(most, json.loads(process.stdout.read())["plan"])
+        return MemoryUse(peak, json.loads(process.stdout.read())["plan"])
 
 
 def _watch_peak(process: subprocess.Popen[bytes]) -> float:
-    most = 0.0
+    peak = 0.0
     while process.poll() is None:
-        most = max(most, private_megabytes(process.pid))
+        peak = max(peak, private_megabytes(process.pid))
         time.sleep(0.002)
     assert process.returncode == 0, process.args
-    return most
+    return peak

@@ -1,11 +1,11 @@
-"""Protocol buffers built from bytes, including ones that ONNX's library refuses to write."""
+"""Protocol buffers built from bytes, including those that ONNX's library refuses to write."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-# ONNX's codes of element types that NumPy has, too.
+# ONNX's codes of the element types that NumPy also has.
 CODES = {
     "f4": 1, "u1": 2, "i1": 3, "u2": 4, "i2": 5, "i4": 6, "i8": 7, "b1": 9, "f2": 10, "f8": 11,
     "u4": 12, "u8": 13, "c8": 14, "c16": 15,
@@ -64,6 +64,6 @@ def external_tensor(shape: tuple[int, ...], code: int = 1, **keys: str) -> bytes
 
 def model(*initializers: bytes, nodes: Iterable[bytes] = (), inputs: Iterable[str] = ()) -> bytes:
     graph = b"".join(field(1, node) for node in nodes) + field(2, "main")
-    graph += b"".join(field(5, one) for one in initializers)
+    graph += b"".join(field(5, initializer) for initializer in initializers)
     graph += b"".join(field(11, message((1, name))) for name in inputs)
     return message((1, 10), (7, graph), (8, message((1, ""), (2, 18))))

@@ -1,4 +1,4 @@
-"""Outputs as a run creates them: written in several ways, published or dropped."""
+"""Outputs, created as a run creates them: written in several ways, then committed or aborted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +37,7 @@ def open_sink(target: str, array: Any = ARRAY, dry: bool = False, **options: Any
 
 @contextmanager
 def temporary_sink(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
-    """Yield a sink for an array; drop it unless committed."""
+    """Yield a sink for an array; abort it unless committed."""
     out = open_sink(target, array, **options)
     try:
         yield out
@@ -46,15 +46,15 @@ def temporary_sink(target: str, array: Any = ARRAY, **options: Any) -> Iterator[
 
 
 def preserved_in_dry_run(target: str, array: Any = ARRAY, **options: Any) -> Any:
-    """Create a sink as a dry run does, and drop it; return the members to preserve."""
+    """Create a sink as a dry run does, and abort it; return the members that it preserves."""
     with temporary_sink(target, array, dry=True, **options) as out:
         return out.preserved
 
 
 def work_items(raw: Any) -> list[tuple[int, Any]]:
-    """Split bytes into work items of odd sizes, the same number for large arrays."""
+    """Split bytes into work items of 7 bytes, or 70,001 bytes for large arrays."""
     step = 7 if len(raw) < 1000 else 70_001
-    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
+    return [(offset, raw[offset : offset + step]) for offset in range(0, len(raw), step)]
 
 
 def fill(out: Any, array: Any, mode: str = "write") -> None:
@@ -64,8 +64,8 @@ def fill(out: Any, array: Any, mode: str = "write") -> None:
         with direct.whole_output(out) as (buffer, _):
             buffer[:] = raw
     elif mode == "items":
-        for at, item in work_items(raw):
-            out.write(at, item)
+        for offset, item in work_items(raw):
+            out.write(offset, item)
     else:
         assert mode == "write"
         out.write(0, raw)

@@ -126,7 +126,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 @pytest.fixture
 def workers(cluster: Workers) -> Iterator[Workers]:
-    cluster.notes()
+    cluster.pop_records()
     yield cluster
     cluster.release()
 
@@ -219,7 +219,7 @@ def test_chunks_are_read_once_and_written_once(
     stores: Path, workers: Workers, operator: str
 ) -> None:
     run_operator(operator, ".zarr", "out.zarr", scheduler=workers.client, **STORE_OPTIONS[operator])
-    records, out = workers.notes(), zarr.open_array("out.zarr")
+    records, out = workers.pop_records(), zarr.open_array("out.zarr")
     axes = zip(out.shape, out.shards or out.chunks, strict=True)
     file_count = np.prod([-(-size // step) for size, step in axes])
     read = [count for line, count in records.items() if "data.zarr" in line]
@@ -252,7 +252,7 @@ def test_tasks_of_a_killed_worker_run_again(
     store_options = STORE_OPTIONS[operator] if out == "out.zarr" else {}
     workers.order("die", phase)
     run_operator(operator, ".zarr", out, scheduler=workers.client, **store_options)
-    assert workers.done()
+    assert workers.is_order_executed()
     assert bits_equal(load(out), expected_result(operator))
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
@@ -275,7 +275,7 @@ def test_tasks_of_a_killed_worker_run_again_in_levels(
             scheduler=workers.client,
             **STORE_OPTIONS[operator] if out == "out.zarr" else {},
         )
-        assert workers.done()
+        assert workers.is_order_executed()
         assert bits_equal(load(out), expected_result(operator))
         assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 

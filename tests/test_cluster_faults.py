@@ -164,7 +164,7 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def started(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
+def cluster(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     rng = np.random.default_rng(3)
     save(
         data=rng.random((256, 256), np.float32),
@@ -190,10 +190,10 @@ def wait_for_exit(run: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 def test_a_scheduler_that_is_killed_ends_the_run(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
-    scheduler, _ = cluster.scheduler(), cluster.worker("--no-nanny")
+    scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
     cluster.order("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
-    cluster.until("begin", "sweep")
+    cluster.wait_for_record("begin", "sweep")
     scheduler.kill()
     outcome = wait_for_exit(run)
     print(outcome[1])
@@ -209,8 +209,8 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
     cluster: ProcessCluster, call: tuple[str, ...], phase: str
 ) -> None:
     before = snapshot(Path())
-    cluster.scheduler()
-    workers = [cluster.worker("--no-nanny") for _ in range(2)]
+    cluster.start_scheduler()
+    workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
     cluster.order("once", phase)
     run = cluster.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", cluster.file, "-q")
     assert wait_for_exit(run) == (0, "")
@@ -231,9 +231,9 @@ def test_a_stalled_task_is_restarted_on_another_worker(
     cluster: ProcessCluster, call: tuple[str, ...], phase: str
 ) -> None:
     before = snapshot(Path())
-    cluster.scheduler()
+    cluster.start_scheduler()
     for _ in range(2):
-        cluster.worker("--no-nanny")
+        cluster.start_worker("--no-nanny")
     cluster.wait_for_workers(2)
     cluster.order("stall", phase)
     run = cluster.start(
@@ -249,20 +249,20 @@ def test_a_stalled_task_is_restarted_on_another_worker(
 
 @pytest.mark.slow("a run goes on with workers that join after all were lost")
 def test_a_run_continues_with_workers_that_join_later(cluster: ProcessCluster) -> None:
-    cluster.scheduler()
-    worker = cluster.worker("--no-nanny")
+    cluster.start_scheduler()
+    worker = cluster.start_worker("--no-nanny")
     cluster.order("once", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
     assert worker.wait() == -signal.SIGKILL
-    cluster.worker("--no-nanny")
+    cluster.start_worker("--no-nanny")
     assert wait_for_exit(run) == (0, "")
     assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
 
 
 def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
-    cluster.scheduler()
-    cluster.worker("--no-nanny")
+    cluster.start_scheduler()
+    cluster.start_worker("--no-nanny")
     cluster.order("once", "sweep")
     run = cluster.start(
         *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
@@ -317,11 +317,11 @@ def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: st
     before = snapshot(Path())
     cluster.order("work", phase)
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
-    cluster.until("begin", phase)
+    cluster.wait_for_record("begin", phase)
     run.send_signal(signal.SIGINT)
     assert wait_for_exit(run) == (130, "")
-    assert ["end", phase] not in [record[:2] for record in cluster.notes()]
-    for pid in {int(record[2]) for record in cluster.notes()}:
+    assert ["end", phase] not in [record[:2] for record in cluster.records()]
+    for pid in {int(record[2]) for record in cluster.records()}:
         wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
     assert snapshot(Path()) == before
 
@@ -336,7 +336,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
     before = set(os.listdir())
     cluster.order("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    cluster.until("begin", "sweep")
+    cluster.wait_for_record("begin", "sweep")
     run.kill()
     assert wait_for_exit(run)[0] == -signal.SIGKILL
     leftover_names = set(os.listdir()) - before

@@ -66,7 +66,7 @@ def cluster(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 def workers(cluster: Workers, s3: Bucket) -> Iterator[Workers]:
-    cluster.notes()
+    cluster.pop_records()
     yield cluster
     cluster.release()
 
@@ -93,7 +93,7 @@ def test_a_cluster_writes_the_objects_of_a_run_in_one_process(
     run_operator(operator, ".zarr", f"{BUCKET_URL}/one.zarr", **options)
     assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
     assert top_level_names(s3) == {"out.zarr", "one.zarr"}
-    chunks = [line for line in workers.notes() if line.startswith("write")]
+    chunks = [line for line in workers.pop_records() if line.startswith("write")]
     assert len(chunks) == len(objects(s3, "out.zarr")) - 1
 
 
@@ -136,7 +136,7 @@ def test_tasks_of_a_killed_worker_run_again(
     workers.order("die", phase)
     options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
     run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
-    assert workers.done()
+    assert workers.is_order_executed()
     run_operator(operator, ".zarr", "out.zarr", **CHUNKS[operator])
     assert bits_equal(load("out.zarr"), expected_result(operator))
     assert objects(s3, "out.zarr") == {
@@ -214,7 +214,7 @@ def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket
     process = subprocess.Popen(
         [*NDTOOL, *command, "--spill", ".", "--scheduler", workers.address], env=environment()
     )
-    while not any(line.startswith("sent c/") for line in workers.notes()):
+    while not any(line.startswith("sent c/") for line in workers.pop_records()):
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -284,7 +284,7 @@ def test_segments_of_a_killed_run_are_resumed(
 ) -> None:
     process = start_blocked_run(workers, out, *options)
     assert stop_run(process, workers, signal.SIGKILL) == -signal.SIGKILL
-    workers.notes()
+    workers.pop_records()
     command = (
         "scatter-nd",
         "data.zarr",
@@ -299,7 +299,7 @@ def test_segments_of_a_killed_run_are_resumed(
     arguments = ("--scheduler", workers.address, "--resume", "--json", *options)
     report = ndtool(*command, *arguments).json
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
-    assert not [line for line in workers.notes() if "idx.zarr" in line]
+    assert not [line for line in workers.pop_records() if "idx.zarr" in line]
     with open_input(out) as opened:
         assert bytes(source.whole(opened).buffer) == expected_result("scatter_nd").tobytes()
     assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())

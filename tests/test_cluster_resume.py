@@ -146,7 +146,7 @@ def test_complete_segments_are_not_recomputed(
     assert len(set(os.listdir()) - before) == 2
     report = resume_run(command, cluster)
     assert report["resumed"] == resumed
-    begun = cluster.begun()
+    begun = cluster.count_begun_tasks()
     assert {phase: begun[phase] + resumed.get(phase, 0) for phase in begun | resumed} == report[
         "plan"
     ]["tasks"]
@@ -171,7 +171,7 @@ def test_a_run_may_be_killed_and_resumed_repeatedly(inputs: Path, cluster: Worke
     cluster.kill(GATHER, "sweep", "-o", "out.npy", "--resume")
     cluster.kill(GATHER, "replay", "-o", "out.npy", "--resume")
     assert resume_run(GATHER, cluster)["resumed"] == {"split": 7, "sweep": 7}
-    assert cluster.begun() == {"replay": 7}
+    assert cluster.count_begun_tasks() == {"replay": 7}
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
@@ -204,7 +204,7 @@ class KilledRun:
 
     def resume(self, spill: str = "spill", **options: Any) -> files.Result:
         """Resume a copy; return the result."""
-        self.workers.begun()
+        self.workers.count_begun_tasks()
         arguments = {
             "scheduler": self.workers.client,
             "spill": spill,
@@ -259,7 +259,7 @@ def test_any_subset_of_segments_is_resumed(killed_run: KilledRun, data: st.DataO
             shutil.copy(path, f"{path}"[:-16] + "0" * 16)
         missing[path.name.split("-")[0]] += damage in ("removed", "truncated", "longer")
     assert killed_run.resume().resumed == 7 - missing["split"] + 2 - missing["sweep"]
-    begun = killed_run.workers.begun()
+    begun = killed_run.workers.count_begun_tasks()
     assert (begun["split"], begun["sweep"]) == (missing["split"], 5 + missing["sweep"])
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
     assert os.listdir("spill") == []
@@ -450,7 +450,7 @@ def test_data_without_a_fingerprint_are_read_again(
     manifest.write_text(json.dumps(fields))
     monkeypatch.setattr(resume, "LISTED", 0)
     assert spill_copies.resume().resumed == 7
-    assert spill_copies.workers.begun() == {"sweep": 7, "replay": 7}
+    assert spill_copies.workers.count_begun_tasks() == {"sweep": 7, "replay": 7}
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
