@@ -100,7 +100,7 @@ def _listen() -> None:
     """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
     Handlers do not raise, because some extension modules drop exceptions during import. Outputs
-    that need cleanup install other handlers (endings.py).
+    that need cleanup install other handlers (signals.py).
     """
     import signal
 

@@ -26,7 +26,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from ndtool._endings cimport nd_end, nd_end_on, nd_forget, nd_remember, nd_settle
+from ndtool._signals cimport nd_handle_signal, nd_install_handler, nd_unregister_file, nd_register_file, nd_set_published
 from ndtool.loops cimport blocks as _blocks, pages as _pages, radix as _radix
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,

@@ -1,9 +1,9 @@
-# The process: the lock for starting threads, and how a signal ends the process immediately.
+# The process: the admission lock for starting threads, and signal handlers that end the process.
 
 
 @cython.final
 cdef class AdmissionLock:
-    """The admission lock: no other run of ndtool starts threads, unless its wait timed out."""
+    """The admission lock: other runs of ndtool do not start threads, unless their wait timed out."""
 
     cdef int file
 
@@ -16,27 +16,27 @@ cdef class AdmissionLock:
         unlock_admission(self.file)
 
 
-def end_on(int number, int status, int fd, bytes message) -> None:
-    """Install a handler that ends the process, unless the signal is ignored; see endings.py."""
-    nd_end_on(number, status, fd, message, len(message))
+def install_handler(int number, int status, int fd, bytes message) -> None:
+    """Install a handler that ends the process, unless the signal is ignored; see signals.py."""
+    nd_install_handler(number, status, fd, message, len(message))
 
 
-def end(int number) -> None:
-    """End the process as the handler that `end_on` installed would."""
-    nd_end(number, NULL, NULL)
+def end_process(int number) -> None:
+    """Call the handler that `install_handler` installed: it ends the process."""
+    nd_handle_signal(number, NULL, NULL)
 
 
-def remember(int folder, bytes name) -> int:
-    """Register a file that the handler removes; return its slot, -1 if none is free."""
-    return nd_remember(folder, name)
+def register_file(int folder, bytes name) -> int:
+    """Register a file for removal by the signal handlers; return its slot, -1 if none is free."""
+    return nd_register_file(folder, name)
 
 
-def forget(int slot) -> None:
+def unregister_file(int slot) -> None:
     """Unregister the file of a slot."""
-    nd_forget(slot)
+    nd_unregister_file(slot)
 
 
-def settle(bint settled) -> None:
+def set_published(bint published) -> None:
     """Set whether the output is published: from then on, signals do not end the process."""
     with nogil:
-        nd_settle(settled)
+        nd_set_published(published)

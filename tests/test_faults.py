@@ -31,7 +31,7 @@ from ndtool.cli import program as command_line
 from ndtool.engine import bind, check, tuning
 from ndtool.errors import OutputError, ResourceError
 from ndtool.formats import locators
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.rules import dtypes, inference, shapes
 from ndtool.rules.operators import Attributes
 from ndtool.runs import steps
@@ -378,11 +378,11 @@ def test_verify_of_a_truncated_input(workdir: Path) -> None:
 def test_a_lost_page_in_json(closed: bool) -> None:
     program = """
 import mmap, os, sys
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.cli.reporter import Reporter
 reporter = Reporter()
 reporter.json = True
-endings.install_handlers(*reporter.final_messages())
+signals.install_handlers(*reporter.final_messages())
 with open("lost", "w+b") as file:
     file.truncate(4096)
     pages = mmap.mmap(file.fileno(), 4096)
@@ -1046,14 +1046,14 @@ def test_a_limit_that_is_met_anywhere(
 def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     listened = []
     monkeypatch.setattr(
-        endings,
+        signals,
         "signal",
         SimpleNamespace(
             SIGINT=2, SIGTERM=15, SIGALRM=14, SIGCHLD=17, valid_signals=lambda: {2, 14, 15, 17}
         ),
     )
-    monkeypatch.setattr(endings._kernels, "end_on", lambda *words: listened.append(words))
-    endings.install_handlers(b"lost", 1, b"stopped")
+    monkeypatch.setattr(signals._kernels, "install_handler", lambda *words: listened.append(words))
+    signals.install_handlers(b"lost", 1, b"stopped")
     assert listened == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 

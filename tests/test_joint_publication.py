@@ -133,10 +133,10 @@ def test_any_number_of_files_without_a_name_replace_others() -> None:
 
 CHILD = f"""{PROGRAM}
 import time
-from ndtool.machine import endings
+from ndtool.machine import signals
 if sys.argv[1] == "hidden":
     del os.O_TMPFILE
-endings.install_handlers(b"lost", 2, b"")
+signals.install_handlers(b"lost", 2, b"")
 publisher = sinks
 def group(first):
     sinks = [created(str(n) + ".npy", 3) for n in range(first, first + 5)]

@@ -159,12 +159,12 @@ def apply_updates(
             )
             plan = shapes.scatter(data.shape, tuples.local.shape, new.shape, 1)[1]
             strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
-            runs = bind.bind_slices(plan, strides, dtype.itemsize, False)
-            assert runs is not None, "rows are contiguous"
+            slices = bind.bind_slices(plan, strides, dtype.itemsize, False)
+            assert slices is not None, "rows are contiguous"
             index = bind.bind_indices(raw(tuples.local), dtypes.from_numpy(tuples.local.dtype))
             spec = UpdateSpec(normalized, width, reduction_options.reduction, dtype.name, counts)
-            item = WorkItem(0, runs.tuples, 0, width)
-            if _kernels.scatter(runs.addressing, index, item, spec, out, False, KernelOptions(1)):
+            item = WorkItem(0, slices.tuples, 0, width)
+            if _kernels.scatter(slices.addressing, index, item, spec, out, False, KernelOptions(1)):
                 raise OutputError("indices changed during the run")
         reduction_options.divide_sums(counts, out, width, dtype, 1)
     if order != dtype.order and dtype.unit > 1:

@@ -61,7 +61,7 @@ def _run(
     html: str | None = None,
     **kwargs: Any,
 ) -> None:
-    from ndtool.machine import endings
+    from ndtool.machine import signals
     from ndtool.runs import steps
     from ndtool.runs.request import Request
 
@@ -76,7 +76,7 @@ def _run(
     request = Request(
         operator, output=output, clobber=not no_clobber, attributes=attributes, **kwargs
     )
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     with steps.open_call(request) as call:
         reporter.begin(call, dry_run)
         with reporting(html, call, reporter) as report, reporter.progress() as bar:
@@ -114,13 +114,13 @@ def _run(
 
 @click.pass_obj
 def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: Any) -> None:
-    from ndtool.machine import endings
+    from ndtool.machine import signals
     from ndtool.runs import convert
 
     _require_persistent(output)
     _require_no_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:

@@ -37,9 +37,9 @@ def _model(
     **options: Any,
 ) -> None:
     from ndtool.analysis.model import Outcome, nodes, run
-    from ndtool.machine import endings
+    from ndtool.machine import signals
 
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     if html is not None:
         from ndtool.cli.html import page
 

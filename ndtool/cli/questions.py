@@ -56,13 +56,13 @@ def _explain(
 ) -> None:
     from ndtool.analysis import explain, typed
     from ndtool.cli import answers
-    from ndtool.machine import endings
+    from ndtool.machine import signals
     from ndtool.runs.request import Request
 
     if not at and not origins:
         raise UsageError("missing element: expected --at or --from with a position")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     with typed.open_typed_call(request) as call:
         reporter.warn(call.warnings)
         with reporting(html, call, reporter) as report:
@@ -90,13 +90,13 @@ def _stats(
     **options: Any,
 ) -> None:
     from ndtool.analysis import stats
-    from ndtool.machine import endings
+    from ndtool.machine import signals
     from ndtool.runs.request import Request
 
     if plot is not None:
         from ndtool.cli.html import page
     request = Request(operator, attributes=attributes_of(operator, options), **options)
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     with stats.open_call(request) as call:
         reporter.warn(call.warnings)
         if plot is not None:
@@ -137,14 +137,14 @@ def _verify(
     **options: Any,
 ) -> None:
     from ndtool.analysis import verify
-    from ndtool.machine import endings
+    from ndtool.machine import signals
     from ndtool.runs.request import Request
 
     engine_settings = against.settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
-    endings.install_handlers(*reporter.final_messages())
+    signals.install_handlers(*reporter.final_messages())
     if engines is not None:
         against.verify(reporter, request, engines, engine_settings, html)
         return

@@ -29,7 +29,7 @@ def bind_indices(
     handling: Handling = Handling(),  # noqa: B008 - a value that never changes
     fill_bytes: bytes | None = None,
 ) -> Indices:
-    """Bind the bytes of indices to their type, and to what happens to each of them."""
+    """Bind the bytes of indices to their type, out-of-bounds mode, padding and fill value."""
     mode, pad, negatives = handling
     unsigned = dtype.kind == "u"
     return Indices(
@@ -38,7 +38,7 @@ def bind_indices(
 
 
 def repeat_fill_value(plan: Plan, element: bytes) -> bytes:
-    """Return the fill value repeated for a slice, or for the part of it that one call moves."""
+    """Return the fill value, repeated for the bytes of a slice that one kernel call copies."""
     width = 1 if isinstance(plan, ElementsPlan) else plan.width
     return element * max(1, min(width, tuning.WORK_ITEM // len(element)))
 
@@ -50,9 +50,9 @@ class BoundSlices(NamedTuple):
     layout: _kernels.Layout | None  # of a slice that is not contiguous
     width: int  # bytes of a slice
     itemsize: int
-    tuples: int
+    tuples: int  # the number of index tuples
     components: int  # components per tuple
-    per_batch: int
+    per_batch: int  # tuples per batch
 
 
 @lru_cache(maxsize=1024)
@@ -65,10 +65,10 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) ->
     addressing = _kernels.Addressing(
         plan.sizes, strides[b : b + k], plan.per_batch, *batch, negatives, plan.repeats
     )
-    run, run_strides = layouts.merge_axes(plan.slice_shape, strides[b + k :])
+    slice_shape, slice_strides = layouts.merge_axes(plan.slice_shape, strides[b + k :])
     layout = None
-    if plan.width and not layouts.is_contiguous(run, run_strides, itemsize):
-        layout = _kernels.Layout(run, run_strides, itemsize)
+    if plan.width and not layouts.is_contiguous(slice_shape, slice_strides, itemsize):
+        layout = _kernels.Layout(slice_shape, slice_strides, itemsize)
     width = plan.width * itemsize
     return BoundSlices(addressing, layout, width, itemsize, plan.tuples, k, plan.per_batch)
 
@@ -76,27 +76,29 @@ def bind_slices(plan: Plan, strides: Strides, itemsize: int, negatives: bool) ->
 def _bind_last_axis(
     plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool
 ) -> BoundSlices | None:
-    """Bind elements along the last axis as tuples of one component, with a batch per line."""
-    a = plan.axis
-    if prod(plan.indices[a + 1 :]) != 1:
+    """Bind elements along the last axis as tuples of one component, with a batch per row."""
+    axis = plan.axis
+    if prod(plan.indices[axis + 1 :]) != 1:
         return None
-    batch = layouts.merge_axes(plan.indices[:a], strides[:a])
-    length = plan.indices[a]
-    addressing = _kernels.Addressing((plan.data[a],), (strides[a],), length, *batch, negatives)
+    batch = layouts.merge_axes(plan.indices[:axis], strides[:axis])
+    length = plan.indices[axis]
+    addressing = _kernels.Addressing(
+        (plan.data[axis],), (strides[axis],), length, *batch, negatives
+    )
     return BoundSlices(addressing, None, itemsize, itemsize, prod(plan.indices), 1, length)
 
 
 @lru_cache(maxsize=1024)
 def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
-    """Bind a plan to linear row indices instead of offsets; a row is what one tuple selects."""
+    """Bind a plan to linear row indices instead of byte offsets; each tuple selects a row."""
     if isinstance(plan, ElementsPlan):
         strides = layouts.contiguous_strides(plan.data, 1)
-        runs = bind_slices(plan, strides, 1, negatives)
-        if runs is not None:
-            return runs.addressing
-        a = plan.axis  # every index is a batch of its own, at its coordinates off the axis
-        batch = layouts.merge_axes(plan.indices, (*strides[:a], 0, *strides[a + 1 :]))
-        return _kernels.Addressing((plan.data[a],), (strides[a],), 1, *batch, negatives)
+        slices = bind_slices(plan, strides, 1, negatives)
+        if slices is not None:
+            return slices.addressing
+        axis = plan.axis  # every index is a batch: the axes other than `axis` are batch axes
+        batch = layouts.merge_axes(plan.indices, (*strides[:axis], 0, *strides[axis + 1 :]))
+        return _kernels.Addressing((plan.data[axis],), (strides[axis],), 1, *batch, negatives)
     b = len(plan.batch)
     strides = layouts.contiguous_strides(plan.batch + plan.sizes, 1)
     batch = layouts.merge_axes(plan.batch, strides[:b])
@@ -106,10 +108,10 @@ def bind_rows(plan: Plan, negatives: bool) -> _kernels.Addressing:
 
 
 @lru_cache(maxsize=1024)
-def bind_boxes(sizes: Shape, steps: Shape) -> _kernels.Boxes:
-    """Bind partitions of rows, boxes of shape `steps`; merge axes that are not divided."""
+def bind_boxes(sizes: Shape, box_shape: Shape) -> _kernels.Boxes:
+    """Bind partitions of rows, boxes of shape `box_shape`; merge axes that are not divided."""
     merged: list[tuple[int, int]] = []
-    for size, step in zip(sizes, steps, strict=True):
+    for size, step in zip(sizes, box_shape, strict=True):
         if merged and step == size:
             previous = merged.pop()
             merged.append((previous[0] * size, previous[1] * size))
@@ -130,18 +132,19 @@ def bind_check(plan: Plan, negatives: bool) -> tuple[_kernels.Addressing, int, i
 class Panels(NamedTuple):
     """An elements operator along an axis that is not the last, bound to strides.
 
-    sizes, index_strides (elements), data_strides (bytes): the axes over panels. length, size: of
-    indices and of data along the indexed axis. index_step, step: their strides along it. columns:
-    the length of the last axis. column_stride: its stride in bytes.
+    A panel is a matrix whose rows are along the indexed axis. sizes, index_strides (elements),
+    data_strides (bytes): the axes that enumerate the panels. index_rows, data_rows: rows of a panel
+    of indices and of data. index_row_stride (elements), row_stride (bytes): their row strides.
+    columns: columns of a panel. column_stride: its column stride in bytes.
     """
 
     sizes: Shape
     index_strides: Strides
     data_strides: Strides
-    length: int
-    index_step: int
-    size: int
-    step: int
+    index_rows: int
+    index_row_stride: int
+    data_rows: int
+    row_stride: int
     columns: int
     column_stride: int
     itemsize: int
@@ -150,67 +153,73 @@ class Panels(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def bind_panels(plan: ElementsPlan, strides: Strides, itemsize: int, negatives: bool) -> Panels:
-    """Bind an elements plan to strides."""
-    a, length = plan.axis, plan.indices[plan.axis]
-    inner_shape, inner = layouts.merge_axes(plan.indices[a + 1 :], strides[a + 1 :])
-    outer_shape, outer = layouts.merge_axes(plan.indices[:a], strides[:a])
-    inner_index = layouts.contiguous_strides(inner_shape, 1)
-    index_step = prod(inner_shape)
-    outer_index = tuple(s * length * index_step for s in layouts.contiguous_strides(outer_shape, 1))
+    """Bind an elements plan to strides, as panels; its axis is not the last."""
+    axis, index_rows = plan.axis, plan.indices[plan.axis]
+    inner_shape, inner_strides = layouts.merge_axes(plan.indices[axis + 1 :], strides[axis + 1 :])
+    outer_shape, outer_strides = layouts.merge_axes(plan.indices[:axis], strides[:axis])
+    inner_index_strides = layouts.contiguous_strides(inner_shape, 1)
+    index_row_stride = prod(inner_shape)
+    outer_index_strides = layouts.contiguous_strides(outer_shape, index_rows * index_row_stride)
     return Panels(
         outer_shape + inner_shape[:-1],
-        outer_index + inner_index[:-1],
-        outer + inner[:-1],
-        length,
-        index_step,
-        plan.data[a],
-        strides[a],
+        outer_index_strides + inner_index_strides[:-1],
+        outer_strides + inner_strides[:-1],
+        index_rows,
+        index_row_stride,
+        plan.data[axis],
+        strides[axis],
         inner_shape[-1],
-        inner[-1],
+        inner_strides[-1],
         itemsize,
         negatives,
     )
 
 
 class Units(NamedTuple):
-    """Panels divided into units, tiles of columns that fit into the cache."""
+    """Panels divided into units: tiles of columns that fit in the cache."""
 
     grid: _kernels.Grid
-    scratch: int  # bytes of a packed tile, 0 if it should not be packed
-    is_packing_faster: bool  # whether packing tiles is faster for gathers
+    scratch: int  # bytes of a packed tile, 0 if tiles are not packed
+    is_packing_faster: bool  # of gathers
     unit_bytes: int  # estimated bytes that one unit moves
 
 
 @lru_cache(maxsize=1024)
-def bind_units(p: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
-    """Divide panels into units.
+def bind_units(panels: Panels, band: tuple[int, int, int] | None = None, threads: int = 1) -> Units:
+    """Divide panels into units: at least `threads` of them, if tiles of full cache lines allow it.
 
-    within: (first row, rows, bytes per row) of a band, see Grid. threads: the number of units
-    wanted, as far as tiles of whole cache lines allow.
+    band: (first row, rows, bytes per row) of the only rows to process, see Grid; None for all rows.
     """
-    rows = p.size if band is None else band[1]
-    itemsize, tile_limit = p.itemsize, tuning.TILE
-    tile = min(p.columns, BLOCK, max(LINE // itemsize, tile_limit // max(1, rows * itemsize), 1))
-    panels = prod(p.sizes)
-    if panels < threads:
-        tile = min(tile, max(LINE // itemsize, 1, -(-p.columns * panels // threads)))
-    if tile < p.columns and tile > LINE:
-        tile = tile // LINE * LINE
-    scratch = (rows + (rows < p.size)) * tile * itemsize
-    dense = p.step == tile * itemsize and p.column_stride == itemsize
+    rows = panels.data_rows if band is None else band[1]
+    itemsize, tile_limit = panels.itemsize, tuning.TILE
+    line_items = max(LINE // itemsize, 1)  # elements of a cache line
+    columns = min(panels.columns, BLOCK, max(line_items, tile_limit // max(1, rows * itemsize)))
+    panel_count = prod(panels.sizes)
+    if panel_count < threads:
+        columns = min(columns, max(line_items, -(-panels.columns * panel_count // threads)))
+    if columns < panels.columns and columns > LINE:
+        columns = columns // LINE * LINE
+    row_bytes = columns * itemsize
+    scratch = (rows + (rows < panels.data_rows)) * row_bytes
+    is_contiguous = panels.row_stride == row_bytes and panels.column_stride == itemsize
     grid = _kernels.Grid(
-        p.sizes,
-        p.index_strides,
-        p.data_strides,
-        (p.length, p.index_step, p.size, p.step),
-        (p.columns, p.column_stride, tile),
+        panels.sizes,
+        panels.index_strides,
+        panels.data_strides,
+        (panels.index_rows, panels.index_row_stride, panels.data_rows, panels.row_stride),
+        (panels.columns, panels.column_stride, columns),
         itemsize,
-        p.negatives,
+        panels.negatives,
         band,
     )
-    fits = scratch <= 2 * tile_limit
-    often = 2 * p.length >= p.size if band is None else p.length * tile >= p.size
-    packs = fits and not dense and often
-    work = tile * (p.length * (itemsize + 8) + (rows * itemsize if packs else 0))
-    needs = band is not None  # a band is updated in its packed tile only
-    return Units(grid, scratch if fits or needs else 0, packs, work)
+    fits_in_cache = scratch <= 2 * tile_limit
+    if band is None:
+        is_reused = 2 * panels.index_rows >= panels.data_rows
+    else:
+        is_reused = panels.index_rows * columns >= panels.data_rows
+    is_packing_faster = fits_in_cache and not is_contiguous and is_reused
+    unit_bytes = columns * panels.index_rows * (itemsize + 8)
+    if is_packing_faster:
+        unit_bytes += rows * row_bytes
+    is_band = band is not None  # a band is updated in its packed tile only
+    return Units(grid, scratch if fits_in_cache or is_band else 0, is_packing_faster, unit_bytes)

@@ -15,7 +15,7 @@ from ndtool.rules.plans import ElementsPlan, NdPlan, Plan
 def check(plan: Plan, indices: Indices, negatives: bool, threads: int) -> None:
     """Raise BoundsError for the first index out of bounds in row-major order.
 
-    In modes other than "error", only if the mode cannot redirect it.
+    In other modes than "error", only an index along an axis of size 0 is an error.
     """
     if is_error(plan, indices.out_of_bounds):
         error = find_bounds_error(plan, indices, negatives, threads)
@@ -29,7 +29,7 @@ def is_error(plan: Plan, mode: str) -> bool:
 
 
 def lacks_valid_indices(plan: Plan, mode: str) -> bool:
-    """Whether a mode redirects indices, and an indexed axis of size 0 has no valid one."""
+    """Whether a mode redirects indices, but an indexed axis of size 0 has no valid index."""
     sizes = plan.sizes if isinstance(plan, NdPlan) else (plan.data[plan.axis],)
     return MODES[mode].redirects and 0 in sizes
 
@@ -37,9 +37,9 @@ def lacks_valid_indices(plan: Plan, mode: str) -> bool:
 def find_bounds_error(
     plan: Plan, indices: Indices, negatives: bool, threads: int
 ) -> NdtoolError | None:
-    """Return the error about indices out of bounds, in any mode; None if all are valid."""
-    addressing, tuples, entries = bind_check(plan, negatives)
-    pitch = entries * indices.itemsize
+    """Return an error if an index is out of bounds, whatever the mode; None if all are valid."""
+    addressing, tuples, components = bind_check(plan, negatives)
+    pitch = components * indices.itemsize
     if not tuples or not pitch:
         return None
     step = max(1, tuning.WORK_ITEM // pitch)
@@ -51,39 +51,40 @@ def find_bounds_error(
 
 
 def locate_bounds_error(plan: Plan, indices: Indices, negatives: bool) -> NdtoolError:
-    """Return the error that names the first index out of bounds and counts them all.
+    """Return the error that reports the first index out of bounds and the number of bad tuples.
 
-    The search is serial. If it finds none, the indices changed during the run.
+    The search is serial. Without a match, the error reports that indices changed during the run.
     """
-    addressing, tuples, entries = bind_check(plan, negatives)
-    step = max(1, tuning.WORK_ITEM // (entries * indices.itemsize))
+    addressing, tuples, components = bind_check(plan, negatives)
+    step = max(1, tuning.WORK_ITEM // (components * indices.itemsize))
     count = 0
     for first in range(0, tuples, step):
-        number, which, bad = _kernels.find(addressing, indices, first, min(step, tuples - first))
-        if bad and not count:
-            tuple_number, component = number, which
-        count += bad
+        n = min(step, tuples - first)
+        tuple_index, component_index, bad_tuples = _kernels.find(addressing, indices, first, n)
+        if bad_tuples and not count:
+            first_tuple, component = tuple_index, component_index
+        count += bad_tuples
     if not count:
         return OutputError("indices changed during the run")
-    value = indices.value(tuple_number * entries + component)
-    return make_bounds_error(plan, (tuple_number, component, value), count, negatives)
+    value = indices.value(first_tuple * components + component)
+    return make_bounds_error(plan, (first_tuple, component, value), count, negatives)
 
 
 def make_bounds_error(
-    plan: Plan, first: tuple[int, int, int], count: int, negatives: bool
+    plan: Plan, first: tuple[int, int, int], bad_count: int, negatives: bool
 ) -> BoundsError:
-    """Return the error about indices out of bounds; first: its tuple, component and value."""
-    tuple_number, component, value = first
+    """Return the error about indices out of bounds; first: (tuple, component, value)."""
+    first_tuple, component, value = first
     axis = len(plan.batch) + component if isinstance(plan, NdPlan) else plan.axis
     size = plan.data[axis]
-    alone = isinstance(plan, ElementsPlan) or plan.plain
+    is_single_component = isinstance(plan, ElementsPlan) or plan.plain
     return BoundsError(
-        position=layouts.unravel_index(tuple_number, plan.positions),
-        component=None if alone else component,
+        position=layouts.unravel_index(first_tuple, plan.positions),
+        component=None if is_single_component else component,
         axis=axis,
         value=value,
         size=size,
-        count=count,
+        count=bad_count,
         total=prod(plan.positions),
         lowest=-size if negatives else 0,
     )

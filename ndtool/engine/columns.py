@@ -1,10 +1,10 @@
 """Blocks of columns, which write an output that is a mapped file in complete pages.
 
 Along an axis that is not the last, a unit is a tile of columns as wide as a cache line, and many
-units write to each page of the output. If more pages are dirty than the system allows, which
-depends on its memory, it writes each of them many times. So a group of columns, at least a page
-wide, is computed in a buffer, in bands of rows if not all fit; then its rows are copied to the
-output.
+units write to each page of the output. If more pages are dirty than the system allows (a fraction
+of its memory), it writes each of them many times. So a block, which is a group of columns at least
+a page wide, is computed in a buffer; then its rows are copied to the output. If all rows do not fit
+in the buffer, they are divided into bands.
 """
 
 import mmap
@@ -24,13 +24,13 @@ from ndtool.machine.threads import limit_threads
 class Block(NamedTuple):
     """Some columns of a band of a panel's rows.
 
-    first_index: the position of the columns' first index. data: the byte offset of their first
-    element. first, rows: the band. panels: the plan of these columns alone.
+    first_index: the flat position of the columns' first index. data_offset: the byte offset of
+    their first element. first_row, rows: the band. panels: a panel of these columns only.
     """
 
     first_index: int
-    data: int
-    first: int
+    data_offset: int
+    first_row: int
     rows: int
     panels: Panels
 
@@ -45,73 +45,78 @@ class Block(NamedTuple):
         return self.rows * self.width
 
 
-def are_blocks_faster(p: Panels, rows: int) -> bool:
-    """Whether panels of `rows` rows need blocks, since they would dirty too many pages at once.
+def are_blocks_faster(panels: Panels, rows: int) -> bool:
+    """Whether blocks are faster than stores to the mapped output: it has too many dirty pages.
 
-    If memory can hold the dirty pages, stores through the map are faster.
+    rows: rows of a panel of the output. If memory can hold the dirty pages, stores are faster.
     """
-    width = p.columns * p.itemsize
-    whole = p.columns == p.index_step and width > LINE and p.itemsize <= LINE
-    if not whole or rows * min(PAGE, width) <= tuning.INCOMPLETE_PAGES:
+    width = panels.columns * panels.itemsize
+    is_contiguous = panels.columns == panels.index_row_stride
+    if not is_contiguous or width <= LINE or panels.itemsize > LINE:
         return False
-    return prod(p.sizes) * rows * width > memory.available() // tuning.DIRTY_FRACTION
+    if rows * min(PAGE, width) <= tuning.INCOMPLETE_PAGES:
+        return False
+    return prod(panels.sizes) * rows * width > memory.available() // tuning.DIRTY_FRACTION
 
 
-def divide_into_blocks(p: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
-    """Yield the blocks of an output's panels of `rows` rows each, in at most `bands` bands."""
-    band, limit = _block_shape(p, rows, bands)
-    edges = _edges(p, limit, _kernels.page_offset(out))
-    for panel in range(prod(p.sizes)):
-        at = layouts.unravel_index(panel, p.sizes)
-        first_index = sum(map(int.__mul__, at, p.index_strides))
-        data = sum(map(int.__mul__, at, p.data_strides))
-        for column, stop in pairwise(edges):
-            panels = p._replace(sizes=(), index_strides=(), data_strides=(), columns=stop - column)
-            for first in range(0, rows, band):
+def divide_into_blocks(panels: Panels, rows: int, out: Buffer, bands: int) -> Iterator[Block]:
+    """Yield the blocks of an output whose panels have `rows` rows, in at most `bands` bands."""
+    band_rows, row_bytes = _block_shape(panels, rows, bands)
+    boundaries = _column_boundaries(panels, row_bytes, _kernels.page_offset(out))
+    for panel in range(prod(panels.sizes)):
+        coordinates = layouts.unravel_index(panel, panels.sizes)
+        first_index = sum(map(int.__mul__, coordinates, panels.index_strides))
+        data_offset = sum(map(int.__mul__, coordinates, panels.data_strides))
+        for column, stop in pairwise(boundaries):
+            column_panels = panels._replace(
+                sizes=(), index_strides=(), data_strides=(), columns=stop - column
+            )
+            for first_row in range(0, rows, band_rows):
                 yield Block(
                     first_index + column,
-                    data + column * p.column_stride,
-                    first,
-                    min(band, rows - first),
-                    panels,
+                    data_offset + column * panels.column_stride,
+                    first_row,
+                    min(band_rows, rows - first_row),
+                    column_panels,
                 )
 
 
-def _block_shape(p: Panels, rows: int, bands: int) -> tuple[int, int]:
-    """Return the rows of a band and the bytes of a row in a group: complete pages if possible."""
-    width = p.columns * p.itemsize
-    band = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.COLUMN_BLOCK)))
-    limit = tuning.COLUMN_BLOCK // band
-    return band, limit // PAGE * PAGE or max(limit // LINE, 1) * LINE
+def _block_shape(panels: Panels, rows: int, bands: int) -> tuple[int, int]:
+    """Return (rows of a band, bytes of a row) of a block; rows are complete pages if possible."""
+    width = panels.columns * panels.itemsize
+    band_rows = -(-rows // min(rows, bands, -(-rows * min(PAGE, width) // tuning.COLUMN_BLOCK)))
+    row_bytes = tuning.COLUMN_BLOCK // band_rows
+    return band_rows, row_bytes // PAGE * PAGE or max(row_bytes // LINE, 1) * LINE
 
 
-def _edges(p: Panels, width: int, skew: int) -> list[int]:
-    """Return the edges of groups of columns, at page boundaries if rows are complete pages.
+def _column_boundaries(panels: Panels, width: int, page_offset: int) -> list[int]:
+    """Return the first columns of all blocks, and the end; page boundaries if rows are full pages.
 
-    width: bytes of a group's row. skew: the output's offset within its first page.
+    width: bytes of a block's row. page_offset: the output's offset within its first page.
     """
-    whole, lead = p.columns * p.itemsize, width
-    if whole % PAGE == 0 and width < whole:
-        lead -= skew % min(width, PAGE)
-    edges = {0, p.columns}
-    for end in range(lead, whole, width):
-        edges.add(end // p.itemsize)
-    return sorted(edges)
+    row_bytes, first_width = panels.columns * panels.itemsize, width
+    if row_bytes % PAGE == 0 and width < row_bytes:
+        first_width -= page_offset % min(width, PAGE)
+    columns = {0, panels.columns}
+    for end in range(first_width, row_bytes, width):
+        columns.add(end // panels.itemsize)
+    return sorted(columns)
 
 
 def write_rows(block: Block, buffer: Buffer, out: Buffer, pitch: int, threads: int) -> None:
-    """Copy the rows of a block to out, `pitch` bytes from row to row."""
+    """Copy the rows of a block to out, with a row stride of `pitch` bytes."""
     options = KernelOptions(limit_threads(threads, 2 * block.nbytes))
     _kernels.spread(buffer[: block.nbytes], block.rows, out, pitch, options)
 
 
-def allocate_buffer(p: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
-    """Return a buffer for the blocks of an output's panels of `rows` rows each.
+def allocate_buffer(panels: Panels, rows: int, bands: int, out: Buffer) -> memoryview:
+    """Return a buffer for a block of an output whose panels have `rows` rows.
 
-    A mapped output gets MADV_RANDOM, since the system would write a complete large folio where one
+    Applies MADV_RANDOM to a mapped output: otherwise Linux writes a complete large folio where one
     page is dirty.
     """
     if isinstance(out, memoryview) and isinstance(out.obj, mmap.mmap):
         scratch.advise(out.obj, "MADV_RANDOM")
-    band, limit = _block_shape(p, rows, bands)
-    return memoryview(scratch.acquire(band * min(limit + p.itemsize, p.columns * p.itemsize)))
+    band_rows, row_bytes = _block_shape(panels, rows, bands)
+    max_row_bytes = min(row_bytes + panels.itemsize, panels.columns * panels.itemsize)
+    return memoryview(scratch.acquire(band_rows * max_row_bytes))

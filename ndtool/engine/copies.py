@@ -21,9 +21,9 @@ WriteAt = Callable[[int, memoryview], object]  # write(start, bytes)
 
 
 def is_normalized(shape: Shape, strides: Strides, dtype: Dtype, order: str) -> bool:
-    """Whether an array is C-contiguous and in a byte order, so that `normalize` is not needed."""
-    turned = dtype.unit > 1 and dtype.order != order
-    return not turned and layouts.is_contiguous(shape, strides, dtype.itemsize)
+    """Whether an array is C-contiguous and in byte order `order`, as `normalize` returns it."""
+    is_swapped = dtype.unit > 1 and dtype.order != order
+    return not is_swapped and layouts.is_contiguous(shape, strides, dtype.itemsize)
 
 
 def normalize(
@@ -35,12 +35,12 @@ def normalize(
     threads: int,
     progress: ProgressCallback = ignore_progress,
 ) -> None:
-    """Normalize an array into `out`: row-major order, and byte order "<" or ">" if it has one."""
+    """Copy an array to `out` in row-major order and byte order `order`, "<" or ">"."""
     size = prod(shape) * dtype.itemsize
     if not size:
         return
-    layout, scattered = _bound(shape, data.strides, dtype.itemsize)
-    if scattered:
+    layout, is_scattered = _bind_layout(shape, data.strides, dtype.itemsize)
+    if is_scattered:
         _copy_strips(data, layout, size, out, threads, progress)
     else:
         _pack(data, layout, dtype.itemsize, size, out)
@@ -49,13 +49,13 @@ def normalize(
 
 
 class Box(NamedTuple):
-    """A box of an array: the same contiguous elements of successive rows.
+    """A box of an array: successive rows, or the same contiguous elements of each.
 
-    data: the offset of its first element in the source. offset: the offset in row-major order.
-    pitch: bytes from row to row in row-major order. shape: its first axis counts the rows.
+    source_offset: the byte offset of its first element in the source. offset: in the output.
+    pitch: row stride of the output, in bytes. shape: (rows, ...). strides: of the source, in bytes.
     """
 
-    data: int
+    source_offset: int
     offset: int
     pitch: int
     shape: Shape
@@ -65,57 +65,62 @@ class Box(NamedTuple):
 def write_normalized(
     data: Operand, shape: Shape, dtype: Dtype, order: str, write: WriteAt, threads: int
 ) -> None:
-    """Normalize an array in boxes; several threads write each box when it is complete."""
-    item = dtype.itemsize
-    size = prod(shape) * item
+    """Normalize an array in boxes of about NORMALIZED_BOX bytes, each written when complete."""
+    itemsize = dtype.itemsize
+    size = prod(shape) * itemsize
     if not size:
         return
-    sizes, steps = layouts.merge_axes(shape, data.strides)
+    sizes, strides = layouts.merge_axes(shape, data.strides)
 
-    def move(box: Box) -> None:
+    def normalize_box(box: Box) -> None:
         buffer = buffers.acquire()
-        to = buffer[: prod(box.shape) * item]
-        source = Operand(data.buffer, data.origin + box.data, box.strides)
-        normalize(source, box.shape, dtype, order, to, 1)
-        width = len(to) // box.shape[0]
+        target = buffer[: prod(box.shape) * itemsize]
+        source = Operand(data.buffer, data.origin + box.source_offset, box.strides)
+        normalize(source, box.shape, dtype, order, target, 1)
+        width = len(target) // box.shape[0]
         if width == box.pitch:
-            write(box.offset, to)
+            write(box.offset, target)
         else:
             for row in range(box.shape[0]):
-                write(box.offset + row * box.pitch, to[row * width : (row + 1) * width])
+                write(box.offset + row * box.pitch, target[row * width : (row + 1) * width])
         buffers.release(buffer)
 
-    buffers = BufferPool(min(size, max(tuning.NORMALIZED_BOX, item)))
-    divided = divide_into_boxes(sizes or (1,), steps or (item,), item, tuning.NORMALIZED_BOX)
-    run_all(move, divided, limit_threads(threads, 2 * size))
+    buffers = BufferPool(min(size, max(tuning.NORMALIZED_BOX, itemsize)))
+    sizes, strides = sizes or (1,), strides or (itemsize,)
+    boxes = divide_into_boxes(sizes, strides, itemsize, tuning.NORMALIZED_BOX)
+    run_all(normalize_box, boxes, limit_threads(threads, 2 * size))
 
 
-def divide_into_boxes(sizes: Shape, steps: Strides, itemsize: int, limit: int) -> Iterator[Box]:
-    """Divide an array into boxes of about `limit` bytes: as many complete rows as fit.
+def divide_into_boxes(sizes: Shape, strides: Strides, itemsize: int, limit: int) -> Iterator[Box]:
+    """Divide an array into boxes of about `limit` bytes, of complete rows if these are shorter.
 
-    Longer rows are divided, and a box has enough of them to fill cache lines in Fortran order.
+    Otherwise a box has part of each row, and enough rows to read full cache lines if the array is
+    in Fortran order.
     """
-    most, strides_out = max(1, limit // itemsize), layouts.contiguous_strides(sizes, itemsize)
-    pitch = strides_out[0]
-    tall = min(sizes[0], max(limit // pitch, min(LINE, most)))
-    axis, inner = len(sizes) - 1, 1  # the axis that is divided, elements after it
-    while axis > 1 and sizes[axis] * inner * tall <= most:
+    max_elements = max(1, limit // itemsize)
+    out_strides = layouts.contiguous_strides(sizes, itemsize)
+    pitch = out_strides[0]
+    box_rows = min(sizes[0], max(limit // pitch, min(LINE, max_elements)))
+    axis, inner = len(sizes) - 1, 1  # the divided axis, elements of the axes after it
+    while axis > 1 and sizes[axis] * inner * box_rows <= max_elements:
         inner *= sizes[axis]
         axis -= 1
     if not axis:
-        for first in range(0, sizes[0], tall):
-            rows = min(tall, sizes[0] - first)
-            yield Box(first * steps[0], first * pitch, pitch, (rows,), steps)
+        for first in range(0, sizes[0], box_rows):
+            rows = min(box_rows, sizes[0] - first)
+            yield Box(first * strides[0], first * pitch, pitch, (rows,), strides)
         return
-    wide = max(1, most // (tall * inner))
-    starts = range(0, sizes[0], tall), *map(range, sizes[1:axis]), range(0, sizes[axis], wide)
-    for at in product(*starts):
+    box_columns = max(1, max_elements // (box_rows * inner))
+    row_starts, column_starts = range(0, sizes[0], box_rows), range(0, sizes[axis], box_columns)
+    for start in product(row_starts, *map(range, sizes[1:axis]), column_starts):
+        rows = min(box_rows, sizes[0] - start[0])
+        columns = min(box_columns, sizes[axis] - start[-1])
         yield Box(
-            sum(map(int.__mul__, at, steps)),
-            sum(map(int.__mul__, at, strides_out)),
+            sum(map(int.__mul__, start, strides)),
+            sum(map(int.__mul__, start, out_strides)),
             pitch,
-            (min(tall, sizes[0] - at[0]), min(wide, sizes[axis] - at[-1]), *sizes[axis + 1 :]),
-            (steps[0], *steps[axis:]),
+            (rows, columns, *sizes[axis + 1 :]),
+            (strides[0], *strides[axis:]),
         )
 
 
@@ -125,7 +130,7 @@ def is_worth_packing(shape: Shape, strides: Strides, nbytes: int, gathered: int)
 
 
 @lru_cache(maxsize=1024)
-def _bound(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
+def _bind_layout(shape: Shape, strides: Strides, itemsize: int) -> tuple[_kernels.Layout, bool]:
     """Return an array's bound layout, and whether it is scattered (`layouts.is_scattered`)."""
     sizes, steps = layouts.merge_axes(shape, strides)
     layout = _kernels.Layout(sizes or (1,), steps or (itemsize,), itemsize)
@@ -140,7 +145,7 @@ def _copy_strips(
     threads: int,
     progress: ProgressCallback,
 ) -> None:
-    """Copy in strips, so that complete cache lines are read and written."""
+    """Copy an array in strips (see loops/views.pxd), which read and write complete cache lines."""
     options = KernelOptions(limit_threads(threads, 2 * size))
     step = -(-layout.strips * tuning.WORK_ITEM // size)
     for first in range(0, layout.strips, step):
@@ -153,12 +158,12 @@ def _pack(data: Operand, layout: _kernels.Layout, itemsize: int, size: int, out:
     step = max(1, tuning.WORK_ITEM // itemsize)
     for first in range(0, size // itemsize, step):
         n = min(step, size // itemsize - first)
-        to = out[first * itemsize : (first + n) * itemsize]
-        _kernels.pack(layout, data.buffer, data.origin, to, first, n)
+        target = out[first * itemsize : (first + n) * itemsize]
+        _kernels.pack(layout, data.buffer, data.origin, target, first, n)
 
 
-def swap_bytes(buffer: Buffer, unit: int) -> None:
-    """Swap the bytes of every unit of a buffer, in place."""
-    step = max(1, tuning.WORK_ITEM // unit) * unit
+def swap_bytes(buffer: Buffer, unit_bytes: int) -> None:
+    """Reverse the bytes of every unit of `unit_bytes` bytes of a buffer, in place."""
+    step = max(1, tuning.WORK_ITEM // unit_bytes) * unit_bytes
     for first in range(0, len(buffer), step):
-        _kernels.swap(buffer[first : first + step], unit)
+        _kernels.swap(buffer[first : first + step], unit_bytes)

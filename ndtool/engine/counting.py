@@ -1,7 +1,7 @@
 """Counts of the updates of each slice of an output.
 
-A mean is the sum of its summands in order, divided once by their number. If current values are not
-included, the first update of a slice is copied and the next ones are reduced.
+A mean is the sum of its summands in order, divided once by their count. If current values are not
+included (include_self=False), the first update of a slice is copied and the others are reduced.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.operators import Attributes
 from ndtool.rules.reductions import REDUCTIONS, neutral
 
-MAX_COUNT = (1 << 31) - 1  # tuples that counts of four bytes can count
+MAX_COUNT = (1 << 31) - 1  # tuples, from which counts have 8 bytes, not 4
 
 
 class ReductionOptions(NamedTuple):
-    """How updates are combined with the current values and with each other.
+    """How updates are reduced with current values and with each other.
 
-    include_self: whether the current value takes part in the reduction. duplicates: for reduction
-    "none", which of several updates to the same slice is the result: "last", "first" or "error".
+    include_self: whether the current value is an operand of the reduction. duplicates: for
+    reduction "none", which update of a slice is the result: "last", "first", or "error" (any
+    duplicate is an error).
     """
 
     reduction: str
@@ -35,21 +36,21 @@ class ReductionOptions(NamedTuple):
 
     @classmethod
     def from_attributes(cls, attributes: Attributes) -> ReductionOptions:
-        """Return how a call's attributes combine updates."""
+        """Return the reduction options in a call's attributes."""
         return cls(attributes.reduction, attributes.include_self, attributes.duplicates)
 
     @property
     def copies_first_update(self) -> bool:
-        """Whether the first update of an element is copied."""
+        """Whether the first update of a slice is copied, not reduced with the current value."""
         return self.duplicates == "first" if self.reduction == "none" else not self.include_self
 
     @property
     def operator_signs(self) -> tuple[str, str]:
-        """How the first update of an element, and how each of the next, is written."""
-        symbol = REDUCTIONS[self.reduction].symbol
+        """The signs of the first update of an element and of the others, such as ("=", "+")."""
+        sign = REDUCTIONS[self.reduction].symbol
         return (
-            "=" if self.copies_first_update else symbol,
-            "ignored" if self.duplicates == "first" else symbol,
+            "=" if self.copies_first_update else sign,
+            "ignored" if self.duplicates == "first" else sign,
         )
 
     @property
@@ -59,41 +60,43 @@ class ReductionOptions(NamedTuple):
 
     @property
     def is_mean(self) -> bool:
-        """Whether sums are divided by the numbers of their summands."""
+        """Whether the reduction is a mean: sums are divided by the counts of their summands."""
         return REDUCTIONS[self.reduction].counts
 
     def has_totals(self, tuples: int, width: int) -> bool:
-        """Whether totals precede the updates, so that long slices are divided after their last."""
+        """Whether a first pass counts all updates: a long slice is divided after its last one."""
         return self.is_mean and width > LINE and tuples < MAX_COUNT
 
     def count_itemsize(self, tuples: int, width: int) -> int:
-        """Return the bytes of the count of a slice of `width` bytes; 0 if nothing is counted."""
+        """Return the bytes of the update count of a slice; 0 if updates are not counted."""
         if not self.is_counted:
             return 0
         if not self.is_mean:
-            return 1  # a flag
+            return 1  # a flag: the slice has updates
         return 8 if tuples >= MAX_COUNT or self.has_totals(tuples, width) else 4
 
     def bind_counts(
         self, buffer: Buffer | None, tuples: int, width: int, has_totals: bool = False
     ) -> UpdateCounts | None:
-        """Bind zeros, as many as an output has slices; None if nothing is counted.
+        """Bind a buffer of zeros as the update counts of slices; None if updates are not counted.
 
-        Without a buffer, each window of the output has its own counts.
+        width: bytes of a slice. buffer: None if each window of the output has counts of its own.
         """
-        each = self.count_itemsize(tuples, width)
-        return UpdateCounts(buffer, each, self.copies_first_update, has_totals) if each else None
+        count_itemsize = self.count_itemsize(tuples, width)
+        if not count_itemsize:
+            return None
+        return UpdateCounts(buffer, count_itemsize, self.copies_first_update, has_totals)
 
     def allocate_counts(self, tuples: int, slices: int, width: int) -> UpdateCounts | None:
-        """Return zeros for the updates by a number of tuples; None if nothing is counted."""
-        each = self.count_itemsize(tuples, width)
-        if not each:
+        """Allocate update counts of `slices` slices; None if updates are not counted."""
+        count_itemsize = self.count_itemsize(tuples, width)
+        if not count_itemsize:
             return None
-        zeros = _zeros(slices * each, 16 * tuples > slices)
+        zeros = _allocate_zeros(slices * count_itemsize, 16 * tuples > slices)
         return self.bind_counts(zeros, tuples, width, self.has_totals(tuples, width))
 
-    def neutral(self, dtype: Dtype, width: int) -> bytes | None:
-        """Return neutral elements for a slice, if they can replace current values; else None."""
+    def neutral_elements(self, dtype: Dtype, width: int) -> bytes | None:
+        """Return the neutral element, repeated for a slice; None if current values are included."""
         if not self.copies_first_update or self.reduction == "none":
             return None
         return neutral(dtype, self.reduction) * (width // dtype.itemsize) or None
@@ -101,20 +104,20 @@ class ReductionOptions(NamedTuple):
     def divide_sums(
         self, counts: UpdateCounts | None, out: Buffer, width: int, dtype: Dtype, threads: int
     ) -> None:
-        """Divide the sums of a mean by their counts; other reductions are complete."""
+        """Divide sums by their counts, if the reduction is a mean."""
         if counts is not None and self.is_mean:
             options = KernelOptions(limit_threads(threads, len(out)))
             _kernels.divide_means(counts, out, width, dtype.name, self.include_self, options)
 
 
-def _zeros(size: int, most: bool) -> mmap.mmap:
-    """Return zeroed memory, whose pages the system allocates when they are first accessed.
+def _allocate_zeros(size: int, is_dense: bool) -> mmap.mmap:
+    """Return zeroed memory, whose pages the system allocates at their first access.
 
-    most: whether most of them will be accessed.
+    is_dense: whether most pages will be accessed, so that huge pages are faster.
     """
     try:
         buffer = mmap.mmap(-1, max(size, 1), scratch.PRIVATE | getattr(mmap, "MAP_NORESERVE", 0))
-        if most:
+        if is_dense:
             scratch.advise(buffer, "MADV_HUGEPAGE")
         return buffer
     except (OSError, OverflowError):

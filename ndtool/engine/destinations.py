@@ -12,109 +12,118 @@ from ndtool.machine.pool import BufferPool, run_all
 from ndtool.machine.threads import limit_threads
 
 
-def scatter_by_destination(s: ScatterCall, runs: BoundSlices, rows: int) -> bool:
+def scatter_by_destination(call: ScatterCall, slices: BoundSlices, rows: int) -> bool:
     """Sort tuples by partition of the output, then update each partition in cache."""
-    width, data = runs.width, s.data
+    width, data = slices.width, call.data
     shift = _partition_shift(rows, width)
-    entry = 4 + (width if width < LINE else 4)
-    threads = limit_threads(s.threads, runs.tuples * (runs.components * s.indices.itemsize + width))
-    buffers = threads * GROUP * (8 + entry)
-    limit = tuning.SCRATCH if s.scratch_limit is None else s.scratch_limit
-    most = max(1, (limit - buffers) // (GROUP * entry))
-    groups = min(most, -(-runs.tuples // GROUP))
-    large = data is not None and width << shift > tuning.MAX_PARTITION
-    if s.validates_first and (large or groups * GROUP < runs.tuples):
+    entry_bytes = 4 + (width if width < LINE else 4)
+    tuple_bytes = slices.components * call.indices.itemsize
+    threads = limit_threads(call.threads, slices.tuples * (tuple_bytes + width))
+    thread_buffers = threads * GROUP * (8 + entry_bytes)
+    limit = tuning.SCRATCH if call.scratch_limit is None else call.scratch_limit
+    max_groups = max(1, (limit - thread_buffers) // (GROUP * entry_bytes))
+    groups = min(max_groups, -(-slices.tuples // GROUP))
+    exceeds_window = data is not None and width << shift > tuning.MAX_PARTITION
+    if call.validates_first and (exceeds_window or groups * GROUP < slices.tuples):
         # the output changes before all indices are validated
-        check.check(s.plan, s.indices, s.negatives, s.threads)
-    if large:
-        copy_data(s)
+        check.check(call.plan, call.indices, call.negatives, call.threads)
+    if exceeds_window:
+        copy_data(call)
         data = None
-    space = scratch.acquire(groups * GROUP * entry + buffers)
-    counts, size = None, width << shift
-    if groups * GROUP < runs.tuples:
-        counts = s.reduction_options.allocate_counts(runs.tuples, rows, width)
-    spec = s.window_spec(width) if counts is None else s.update_spec(width, counts)
-    needs = data is not None or (s.reduction_options.is_counted and counts is None)
-    windows = memoryview(bytearray(threads * spec.window(size))) if needs else None
+    regions = scratch.acquire(groups * GROUP * entry_bytes + thread_buffers)
+    counts, partition_bytes = None, width << shift
+    if groups * GROUP < slices.tuples:
+        counts = call.reduction_options.allocate_counts(slices.tuples, rows, width)
+    spec = call.window_spec(width) if counts is None else call.update_spec(width, counts)
+    needs_windows = data is not None or (call.reduction_options.is_counted and counts is None)
+    windows = None
+    if needs_windows:
+        windows = memoryview(bytearray(threads * spec.window(partition_bytes)))
     ends = memoryview(bytearray(groups * (((rows - 1) >> shift) + 2) * 4)).cast("I")
-    work = SortedTuples(RadixPartitions(rows, width, shift, space, ends), spec, size)
+    partitions = RadixPartitions(rows, width, shift, regions, ends)
+    sorted_tuples = SortedTuples(partitions, spec, partition_bytes)
     addressing, options = (
-        bind_rows(s.plan, s.negatives),
-        KernelOptions(threads, s.exceeds_cache, windows),
+        bind_rows(call.plan, call.negatives),
+        KernelOptions(threads, call.exceeds_cache, windows),
     )
-    for first in range(0, runs.tuples, groups * GROUP):
-        n = min(groups * GROUP, runs.tuples - first)
-        sorting = KernelOptions(threads, n * entry >= tuning.NON_TEMPORAL)
-        if _kernels.partition(addressing, s.indices, first, n, work.spec, work.partitions, sorting):
+    for first in range(0, slices.tuples, groups * GROUP):
+        n = min(groups * GROUP, slices.tuples - first)
+        sort_options = KernelOptions(threads, n * entry_bytes >= tuning.NON_TEMPORAL)
+        if _kernels.partition(addressing, call.indices, first, n, spec, partitions, sort_options):
             return False
-        if data is not None and s.write_at is not None:
-            _write_partitions(s, work, data, threads)
+        if data is not None and call.write_at is not None:
+            _write_partitions(call, sorted_tuples, data, threads)
         else:
-            _store_partitions(s, work, data, options, (first / runs.tuples, n / runs.tuples))
-        data = None  # from now on out has it
-    scratch.release(space)
-    s.reduction_options.divide_sums(counts, s.out, width, s.dtype, s.threads)
+            progress_span = first / slices.tuples, n / slices.tuples
+            _store_partitions(call, sorted_tuples, data, options, progress_span)
+        data = None  # it was copied to out
+    scratch.release(regions)
+    call.reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
     return True
 
 
 class SortedTuples(NamedTuple):
-    """Tuples sorted by destination, their updates, and the bytes of a partition."""
+    """Tuples sorted by destination, their updates, and the bytes of an output partition."""
 
     partitions: RadixPartitions
     spec: UpdateSpec
-    size: int
+    partition_bytes: int
 
 
 def _store_partitions(
-    s: ScatterCall,
-    work: SortedTuples,
+    call: ScatterCall,
+    sorted_tuples: SortedTuples,
     data: Buffer | None,
     options: KernelOptions,
-    done: tuple[float, float],
+    progress_span: tuple[float, float],
 ) -> None:
-    """Update partitions in the output; if `data` are given, from copies of them in cache.
+    """Update the output's partitions in place; with `data`, in copies of its partitions in cache.
 
-    done: the fraction of all work that is complete, and the fraction that this call does.
+    progress_span: (fraction of all work that is complete, fraction of it in these tuples).
     """
-    before, share_of_all = done
-    partitions, spec, size = work
-    step = max(options.threads, tuning.WORK_ITEM // size)
+    completed, fraction = progress_span
+    partitions, spec, partition_bytes = sorted_tuples
+    step = max(options.threads, tuning.WORK_ITEM // partition_bytes)
     for first in range(0, partitions.partitions, step):
         stop = min(partitions.partitions, first + step)
         byte_range = partitions.byte_range(first, stop)
         source = None if data is None else data[byte_range]
-        _kernels.apply_partitions(partitions, spec, source, s.out[byte_range], first, stop, options)
-        s.progress(before + share_of_all * stop / partitions.partitions)
+        _kernels.apply_partitions(
+            partitions, spec, source, call.out[byte_range], first, stop, options
+        )
+        call.progress(completed + fraction * stop / partitions.partitions)
 
 
-def _write_partitions(s: ScatterCall, work: SortedTuples, data: Buffer, threads: int) -> None:
-    """Update partitions in buffers and write those: faster than stores to a mapped file."""
-    partitions, spec, size = work
-    step = max(1, tuning.WRITE_SIZE // size)
-    buffers = BufferPool(step * size + spec.window(size))
+def _write_partitions(
+    call: ScatterCall, sorted_tuples: SortedTuples, data: Buffer, threads: int
+) -> None:
+    """Update copies of partitions in buffers, and write these to the output file."""
+    partitions, spec, partition_bytes = sorted_tuples
+    step = max(1, tuning.WRITE_SIZE // partition_bytes)
+    buffers = BufferPool(step * partition_bytes + spec.window(partition_bytes))
 
-    def finish(first: int) -> None:
+    def write_partitions(first: int) -> None:
         stop = min(partitions.partitions, first + step)
         byte_range = partitions.byte_range(first, stop)
         buffer = buffers.acquire()
-        to = buffer[: byte_range.stop - byte_range.start]
-        to[:] = data[byte_range]
-        options = KernelOptions(1, s.exceeds_cache, buffer[step * size :])
-        _kernels.apply_partitions(partitions, spec, None, to, first, stop, options)
-        assert s.write_at is not None
-        s.write_at(byte_range.start, to)
+        output = buffer[: byte_range.stop - byte_range.start]
+        output[:] = data[byte_range]
+        options = KernelOptions(1, call.exceeds_cache, buffer[step * partition_bytes :])
+        _kernels.apply_partitions(partitions, spec, None, output, first, stop, options)
+        assert call.write_at is not None
+        call.write_at(byte_range.start, output)
         buffers.release(buffer)
-        s.progress(stop / partitions.partitions)
+        call.progress(stop / partitions.partitions)
 
-    run_all(finish, iter(range(0, partitions.partitions, step)), threads)
+    run_all(write_partitions, iter(range(0, partitions.partitions, step)), threads)
 
 
 def _partition_shift(rows: int, width: int) -> int:
-    """Return log2 of a partition's rows: they fill half a cache, or more beyond MOST_PARTS of them.
+    """Return log2 of a partition's rows: they fill half a cache, or more to limit partitions.
 
-    Row indices in a partition have 32 bits, so more than 2^42 rows need more partitions.
+    At most MAX_PARTITIONS, unless rows exceed 2^42: row indices in a partition have 32 bits.
     """
-    shift, half = 0, tuning.CACHE_SIZE // 2
-    while (width << shift) < half or ((rows >> shift) > tuning.MAX_PARTITIONS and shift < 32):
+    shift, half_cache = 0, tuning.CACHE_SIZE // 2
+    while (width << shift) < half_cache or ((rows >> shift) > tuning.MAX_PARTITIONS and shift < 32):
         shift += 1
     return shift

@@ -1,4 +1,4 @@
-"""Dispatch: chooses the kernels for a call, on arrays in memory and on files alike."""
+"""Dispatch: selects the kernels for a call, for arrays in memory and for files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 
 
 class GatherKernel(NamedTuple):
-    """The kernel that a gather is executed by.
+    """The kernel of a gather: of slices or of panels, one of which is None.
 
-    slices: set if each tuple selects a slice of data. panels: set for elements along an axis that
-    is not the last. packs: whether copying data to row-major order first is faster, because their
-    slices are strided.
+    slices: each tuple selects a slice of data. panels: elements along an axis that is not the last.
+    packs_data: whether data is copied to row-major order first, as its slices are strided.
     """
 
     slices: BoundSlices | None
@@ -32,14 +31,14 @@ class GatherKernel(NamedTuple):
 def choose_gather(
     plan: Plan, itemsize: int, shape: Shape, data: Operand, gathered: int, negatives: bool
 ) -> GatherKernel:
-    """Choose how to gather `gathered` bytes from data of any shape and strides."""
+    """Select the kernel to gather `gathered` bytes from data of any strides."""
     slices = bind.bind_slices(plan, data.strides, itemsize, negatives)
     if slices is None:
         return GatherKernel(None, bind.bind_panels(plan, data.strides, itemsize, negatives))
-    packs = slices.layout is not None and copies.is_worth_packing(
+    packs_data = slices.layout is not None and copies.is_worth_packing(
         shape, data.strides, prod(shape) * itemsize, gathered
     )
-    return GatherKernel(slices, None, packs)
+    return GatherKernel(slices, None, packs_data)
 
 
 def gather(
@@ -53,37 +52,37 @@ def gather(
 ) -> bool:
     """Gather all of out; return False if an index is out of bounds.
 
-    paged: whether out is a mapped file, where writing whole pages is faster.
+    is_mapped_file: whether out is a mapped file, where writing complete pages is faster.
     """
     if kernel.slices is not None:
         return gathers.gather(kernel.slices, data, indices, out, threads, progress)
     assert kernel.panels is not None, "a gather is of slices or of panels"
-    if is_mapped_file and columns.are_blocks_faster(kernel.panels, kernel.panels.length):
+    if is_mapped_file and columns.are_blocks_faster(kernel.panels, kernel.panels.index_rows):
         return gathers.gather_columns(kernel.panels, data, indices, out, threads, progress)
     return gathers.gather_panels(kernel.panels, data, indices, out, threads, progress)
 
 
 def arithmetic_order(dtype: Dtype, reduction: str) -> str:
-    """Return the byte order of updates: native for arithmetic, else that of data."""
+    """Return the byte order required of updates: native for a reduction, else that of data."""
     return dtype.order if reduction == "none" else NATIVE
 
 
-def scatter(work: ScatterCall, data: Operand | None, shape: Shape) -> bool:
-    """Copy data to the output, normalized, and apply the updates; False if out of bounds.
+def scatter(call: ScatterCall, data: Operand | None, shape: Shape) -> bool:
+    """Copy data to the output, normalized, and apply updates; False if an index is out of bounds.
 
-    data: None if the output has them already. work: a Scatter whose own data are not set yet.
+    data: None if the output already contains it. call: its `data` is not set yet.
     """
-    from ndtool.engine import scatters  # gathers need not import them
+    from ndtool.engine import scatters  # imported here, as gathers do not need it
 
-    dtype, order = work.dtype, arithmetic_order(work.dtype, work.reduction)
+    dtype, order = call.dtype, arithmetic_order(call.dtype, call.reduction)
     if data is not None and copies.is_normalized(shape, data.strides, dtype, order):
-        work = work._replace(data=data.buffer)
-    elif data is not None and work.write_at is not None:
-        copies.write_normalized(data, shape, dtype, order, work.write_at, work.threads)
+        call = call._replace(data=data.buffer)
+    elif data is not None and call.write_at is not None:
+        copies.write_normalized(data, shape, dtype, order, call.write_at, call.threads)
     elif data is not None:
-        copies.normalize(data, shape, dtype, order, work.out, work.threads)
-    if not scatters.scatter(work):
+        copies.normalize(data, shape, dtype, order, call.out, call.threads)
+    if not scatters.scatter(call):
         return False
     if dtype.unit > 1 and order != dtype.order:
-        copies.swap_bytes(work.out, dtype.unit)
+        copies.swap_bytes(call.out, dtype.unit)
     return True

@@ -1,7 +1,7 @@
 """The check for duplicates: index tuples that select the same slice as an earlier tuple.
 
-A bit per row of data shows which rows earlier tuples select. If memory has fewer bits than data
-rows, each pass over the indices checks as many rows as there are bits.
+A bitmap has a bit for each row of data, set if an earlier tuple selects the row. If memory limits
+the bitmap to fewer bits than rows, several passes over the indices each check a range of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ndtool.rules.plans import ElementsPlan, Plan
 
 
 class TupleBlock(NamedTuple):
-    """Successive index tuples: the position of the first, their number, and their indices."""
+    """Successive index tuples: the position of the first, their count, and their indices."""
 
     first: int
     tuple_count: int
@@ -28,9 +28,9 @@ class TupleBlock(NamedTuple):
 
 
 class StoredTuples(NamedTuple):
-    """The index tuples of a plan as stored, and the rows of data that they select.
+    """The stored index tuples of a plan, and the number of rows of data that they can select.
 
-    Batches that share their tuples have the same duplicates, so the tuples of one are checked.
+    Batches that share stored tuples have the same duplicates, so those of one batch are checked.
     """
 
     plan: Plan
@@ -42,17 +42,17 @@ class StoredTuples(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def stored_tuples(plan: Plan, negatives: bool) -> StoredTuples:
-    """Bind the stored tuples of a plan to rows of data."""
+    """Bind the stored tuples of a plan to linear row indices."""
     tuples = prod(plan.positions)
     if isinstance(plan, ElementsPlan):
         return StoredTuples(plan, bind_rows(plan, negatives), tuples, 1, prod(plan.data))
-    once = plan._replace(batch=plan.groups, tuples=tuples)
-    rows = prod(once.batch) * prod(once.sizes)
-    return StoredTuples(plan, bind_rows(once, negatives), tuples, plan.k, rows)
+    stored_plan = plan._replace(batch=plan.groups, tuples=tuples)
+    rows = prod(stored_plan.batch) * prod(stored_plan.sizes)
+    return StoredTuples(plan, bind_rows(stored_plan, negatives), tuples, plan.k, rows)
 
 
 def bitmap_bytes(plan: Plan) -> int:
-    """Return the bytes of one bit per row."""
+    """Return the bytes of a bitmap with a bit for each row of data."""
     return -(-stored_tuples(plan, True).rows // 8)
 
 
@@ -74,40 +74,41 @@ def check_blocks(
 ) -> None:
     """Raise DuplicatesError if two tuples select the same slice or element.
 
-    The error names the first tuple in row-major order that selects what an earlier one does, and
-    the earliest of these. blocks: yields all tuples, in order. memory: the limit of the bits, in
-    bytes.
+    The error reports the first tuple in row-major order that selects the slice of an earlier tuple,
+    and the earliest of these. blocks: yields all tuples, in order. memory: the limit of the bitmap,
+    in bytes.
     """
-    second, row = stored.tuples, -1
+    repeated, row = stored.tuples, -1
     bits = memoryview(bytearray(max(1, min(-(-stored.rows // 8), memory))))
     for low in range(0, stored.rows, 8 * len(bits)):
         bits[:] = bytes(len(bits))
-        for some in blocks():
-            if some.first >= second:  # another pass found an earlier duplicate
+        for block in blocks():
+            if block.first >= repeated:  # another pass found an earlier duplicate
                 break
-            at, selected = _find(stored, some, low, 8 * len(bits), bits)
-            if 0 <= at < second:
-                second, row = at, selected
-            if at >= 0:
+            position, selected = _find(stored, block, low, 8 * len(bits), bits)
+            if 0 <= position < repeated:
+                repeated, row = position, selected
+            if position >= 0:
                 break
     if row < 0:
         return
-    for some in blocks():
-        at, _ = _find(stored, some, row, 1, None)
-        if at >= 0:
+    for block in blocks():
+        position, _ = _find(stored, block, row, 1, None)
+        if position >= 0:
             positions = stored.plan.positions
             raise DuplicatesError(
-                layouts.unravel_index(at, positions), layouts.unravel_index(second, positions)
+                layouts.unravel_index(position, positions),
+                layouts.unravel_index(repeated, positions),
             )
     raise OutputError("indices changed during the run")
 
 
 def _find(
-    stored: StoredTuples, some: TupleBlock, low: int, size: int, bits: memoryview | None
+    stored: StoredTuples, block: TupleBlock, low: int, size: int, bits: memoryview | None
 ) -> tuple[int, int]:
-    at, row = _kernels.find_duplicate(
-        stored.addressing, some.indices, some.first, some.tuple_count, low, size, bits
+    position, row = _kernels.find_duplicate(
+        stored.addressing, block.indices, block.first, block.tuple_count, low, size, bits
     )
-    if at == _kernels.OUT_OF_BOUNDS:
+    if position == _kernels.OUT_OF_BOUNDS:
         raise OutputError("indices changed during the run")
-    return at, row
+    return position, row

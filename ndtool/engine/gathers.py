@@ -1,7 +1,7 @@
-"""Gathers: slices and units to contiguous output, in work items, so that Ctrl-C is noticed.
+"""Gathers: copies of slices and elements to contiguous output, in work items.
 
-Buffers are flat and of bytes (memoryviews, maps, uint8 arrays). Indices are C-contiguous; data may
-have any strides.
+Ctrl-C takes effect between two work items. Buffers are one-dimensional and of bytes (memoryviews,
+maps, uint8 arrays). Indices are C-contiguous; data may have any strides.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from ndtool.engine import columns, tuning
 from ndtool.engine.bind import BoundSlices, Buffer, Operand, Panels, Units, bind_units
 from ndtool.machine.threads import limit_threads
 
-ProgressCallback = Callable[[float], object]  # progress callback: takes the completed fraction
+ProgressCallback = Callable[[float], object]  # its argument: the completed fraction
 
 
 def ignore_progress(completed: float) -> None:
@@ -20,22 +20,22 @@ def ignore_progress(completed: float) -> None:
 
 
 def round_to_elements(itemsize: int, limit: int) -> int:
-    """Round `limit` bytes down to complete elements, at least one."""
+    """Round `limit` bytes down to complete elements, at least one element."""
     return max(1, limit // itemsize) * itemsize
 
 
-def work_items(runs: BoundSlices, limit: int) -> Iterator[WorkItem]:
+def work_items(slices: BoundSlices, limit: int) -> Iterator[WorkItem]:
     """Yield work items of about `limit` bytes of output, in row-major order."""
-    step = max(1, limit // runs.width)
-    width = round_to_elements(runs.itemsize, limit)
-    for first in range(0, runs.tuples, step):
-        for column in range(0, runs.width, width):
-            n = min(step, runs.tuples - first)
-            yield WorkItem(first, n, column, min(width, runs.width - column))
+    step = max(1, limit // slices.width)
+    width = round_to_elements(slices.itemsize, limit)
+    for first in range(0, slices.tuples, step):
+        for column in range(0, slices.width, width):
+            n = min(step, slices.tuples - first)
+            yield WorkItem(first, n, column, min(width, slices.width - column))
 
 
 def gather(
-    runs: BoundSlices,
+    slices: BoundSlices,
     data: Operand,
     indices: Indices,
     out: Buffer,
@@ -43,21 +43,21 @@ def gather(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather all slices to out; return False if an index is out of bounds."""
-    size = runs.tuples * runs.width
-    streamed = size >= tuning.NON_TEMPORAL
+    size = slices.tuples * slices.width
+    non_temporal = size >= tuning.NON_TEMPORAL
     if size <= tuning.WORK_ITEM:
-        item = WorkItem(0, runs.tuples, 0, runs.width)
-        return gather_item(runs, data, indices, item, out, threads, streamed)
-    for item in work_items(runs, tuning.WORK_ITEM):
-        byte_range = item.byte_range(runs.width)
-        if not gather_item(runs, data, indices, item, out[byte_range], threads, streamed):
+        item = WorkItem(0, slices.tuples, 0, slices.width)
+        return gather_item(slices, data, indices, item, out, threads, non_temporal)
+    for item in work_items(slices, tuning.WORK_ITEM):
+        byte_range = item.byte_range(slices.width)
+        if not gather_item(slices, data, indices, item, out[byte_range], threads, non_temporal):
             return False
         progress(byte_range.stop / size)
     return True
 
 
 def fill(out: Buffer, filling: bytes | None) -> bool:
-    """Write the fill value to all of `out`, as no index is valid; False if there is none."""
+    """Write the fill value to all of `out`; return False if there is none."""
     if filling is None:
         return False
     step = len(filling)
@@ -68,38 +68,41 @@ def fill(out: Buffer, filling: bytes | None) -> bool:
 
 
 def gather_item(
-    runs: BoundSlices,
+    slices: BoundSlices,
     data: Operand,
     indices: Indices,
     item: WorkItem,
     out: Buffer,
     threads: int,
-    streamed: bool = False,
+    non_temporal: bool = False,
 ) -> bool:
     """Gather one work item to the start of out; return False if an index is out of bounds."""
-    work = item.tuples * (item.width + runs.components * indices.itemsize)
-    options, addressing = KernelOptions(limit_threads(threads, work), streamed), runs.addressing
+    work = item.tuples * (item.width + slices.components * indices.itemsize)
+    options, addressing = (
+        KernelOptions(limit_threads(threads, work), non_temporal),
+        slices.addressing,
+    )
     buffer, origin, _ = data
-    if runs.layout is None:
+    if slices.layout is None:
         return not _kernels.gather(addressing, buffer, origin, indices, item, out, options)
     return not _kernels.gather_strided(
-        addressing, runs.layout, buffer, origin, indices, item, out, options
+        addressing, slices.layout, buffer, origin, indices, item, out, options
     )
 
 
-def reads_all_pages(runs: BoundSlices, nbytes: int) -> bool:
-    """Whether a gather reads about every page of data, so that reading data in order is faster."""
-    return runs.tuples * max(runs.width, PAGE) >= nbytes
+def reads_all_pages(slices: BoundSlices, nbytes: int) -> bool:
+    """Whether a gather reads nearly every page of data, so that sequential reads are faster."""
+    return slices.tuples * max(slices.width, PAGE) >= nbytes
 
 
-def prefetch_pages(runs: BoundSlices, data: Operand, indices: Indices, item: WorkItem) -> None:
-    """Prefetch (madvise) the pages of a mapped file that a work item reads."""
-    if runs.layout is None:
-        _kernels.will_need(runs.addressing, data.buffer, data.origin, indices, item)
+def prefetch_pages(slices: BoundSlices, data: Operand, indices: Indices, item: WorkItem) -> None:
+    """Prefetch the pages of a mapped file that a work item reads, by madvise(MADV_WILLNEED)."""
+    if slices.layout is None:
+        _kernels.will_need(slices.addressing, data.buffer, data.origin, indices, item)
 
 
 def gather_panels(
-    p: Panels,
+    panels: Panels,
     data: Operand,
     indices: Indices,
     out: Buffer,
@@ -107,9 +110,9 @@ def gather_panels(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather along an axis that is not the last; return False if an index is out of bounds."""
-    units = bind_units(p)
+    units = bind_units(panels)
     threads = limit_threads(threads, units.grid.units * units.unit_bytes)
-    return gather_units(bind_units(p, threads=threads), data, indices, out, threads, progress)
+    return gather_units(bind_units(panels, threads=threads), data, indices, out, threads, progress)
 
 
 def gather_units(
@@ -121,23 +124,23 @@ def gather_units(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather units of panels; return False if an index is out of bounds."""
-    total, grid = units.grid.units, units.grid
+    unit_count, grid = units.grid.units, units.grid
     step = max(threads, tuning.WORK_ITEM // max(1, units.unit_bytes))
-    threads = limit_threads(threads, total * units.unit_bytes)
+    threads = limit_threads(threads, unit_count * units.unit_bytes)
     buffers = memoryview(bytearray(threads * units.scratch)) if units.is_packing_faster else None
     options = KernelOptions(threads, len(out) >= tuning.NON_TEMPORAL, buffers)
-    for first in range(0, total, step):
-        stop = min(total, first + step)
+    for first in range(0, unit_count, step):
+        stop = min(unit_count, first + step)
         if _kernels.gather_units(
             grid, data.buffer, data.origin, indices, first, stop, out, options
         ):
             return False
-        progress(stop / total)
+        progress(stop / unit_count)
     return True
 
 
 def gather_columns(
-    p: Panels,
+    panels: Panels,
     data: Operand,
     indices: Indices,
     out: Buffer,
@@ -145,20 +148,20 @@ def gather_columns(
     progress: ProgressCallback = ignore_progress,
 ) -> bool:
     """Gather panels in blocks of columns, each written to a mapped file in complete pages."""
-    buffer, done, pitch = (
-        columns.allocate_buffer(p, p.length, p.length, out),
+    buffer, completed, pitch = (
+        columns.allocate_buffer(panels, panels.index_rows, panels.index_rows, out),
         0,
-        p.columns * p.itemsize,
+        panels.columns * panels.itemsize,
     )
-    for block in columns.divide_into_blocks(p, p.length, out, p.length):
-        panels = block.panels._replace(length=block.rows)
-        units = bind_units(panels, (0, p.size, block.width))
-        first = block.first_index + block.first * p.index_step
-        source = data._replace(origin=data.origin + block.data)
-        to = buffer[: block.nbytes]
-        if not gather_units(units, source, indices.since(first), to, threads):
+    for block in columns.divide_into_blocks(panels, panels.index_rows, out, panels.index_rows):
+        block_panels = block.panels._replace(index_rows=block.rows)
+        units = bind_units(block_panels, (0, panels.data_rows, block.width))
+        first = block.first_index + block.first_row * panels.index_row_stride
+        source = data._replace(origin=data.origin + block.data_offset)
+        target = buffer[: block.nbytes]
+        if not gather_units(units, source, indices.since(first), target, threads):
             return False
-        columns.write_rows(block, to, out[first * p.itemsize :], pitch, threads)
-        done += block.nbytes
-        progress(done / len(out))
+        columns.write_rows(block, target, out[first * panels.itemsize :], pitch, threads)
+        completed += block.nbytes
+        progress(completed / len(out))
     return True

@@ -32,38 +32,38 @@ def is_contiguous(shape: Shape, strides: Strides, itemsize: int) -> bool:
 
 
 def merge_axes(shape: Shape, strides: Strides) -> tuple[Shape, Strides]:
-    """Merge adjacent axes that one stride can describe; drop axes of size 1.
+    """Merge adjacent axes that one stride describes; drop axes of size 1.
 
     >>> merge((2, 3, 4), (48, 16, 4))
     ((24,), (4,))
     """
-    sizes: list[int] = []
-    steps: list[int] = []
+    merged_shape: list[int] = []
+    merged_strides: list[int] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
             continue
-        if steps and steps[-1] == size * stride:
-            sizes[-1] *= size
-            steps[-1] = stride
+        if merged_strides and merged_strides[-1] == size * stride:
+            merged_shape[-1] *= size
+            merged_strides[-1] = stride
         else:
-            sizes.append(size)
-            steps.append(stride)
-    return tuple(sizes), tuple(steps)
+            merged_shape.append(size)
+            merged_strides.append(stride)
+    return tuple(merged_shape), tuple(merged_strides)
 
 
 @lru_cache(maxsize=1024)
 def is_scattered(shape: Shape, strides: Strides) -> bool:
-    """Whether successive elements in row-major order are cache lines apart, as in Fortran order.
+    """Whether successive elements in row-major order are on different cache lines.
 
     >>> is_scattered((100, 3), (4, 400))
     True
     """
-    _, steps = merge_axes(shape, strides)
-    return len(steps) > 1 and abs(steps[-1]) >= LINE
+    _, merged_strides = merge_axes(shape, strides)
+    return len(merged_strides) > 1 and abs(merged_strides[-1]) >= LINE
 
 
 def may_overlap(shape: Shape, strides: Strides, itemsize: int) -> bool:
-    """Whether two elements may overlap in memory: False if each stride exceeds all inner extents.
+    """Whether elements of an array may overlap: False if each stride exceeds all inner extents.
 
     Slices and transposes of contiguous arrays give False; interleaved strides always give True.
 
@@ -80,10 +80,10 @@ def may_overlap(shape: Shape, strides: Strides, itemsize: int) -> bool:
     return False
 
 
-def unravel_index(number: int, shape: Shape) -> tuple[int, ...]:
-    """Return the coordinates of the element `number` in row-major order."""
+def unravel_index(index: int, shape: Shape) -> tuple[int, ...]:
+    """Return the coordinates of the element at flat index `index`, in row-major order."""
     coordinates = []
     for size in reversed(shape):
-        number, coordinate = divmod(number, size)
+        index, coordinate = divmod(index, size)
         coordinates.append(coordinate)
     return tuple(reversed(coordinates))

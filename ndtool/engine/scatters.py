@@ -1,10 +1,11 @@
-"""Scatter algorithms, and the choice among them.
+"""Scatter algorithms, and the selection of one for each call.
 
-Results equal those of the sequential loop: each slice of the output is updated by one thread, in
-row-major order of the indices. The algorithms: by destination (a radix partition of the tuples, so
-that each partition of the output fits in cache), by copies (each thread reduces into a copy of a
-small output), by batches (no two of which update the same slice), in order (each thread owns some
-of the long slices), by units (elements along an axis that is not the last).
+The result has the bits of the sequential loop: each slice of the output is updated by one thread,
+in row-major order of the indices. The algorithms: by destination (a radix partition of the tuples,
+so that each partition of the output fits in cache), by copies (each thread reduces its updates into
+a copy of a small output), by batches (no two batches update the same slice), in order (each thread
+applies the updates of the slices that it owns), by units (tiles of columns, for elements along an
+axis that is not the last).
 """
 
 from collections.abc import Iterator
@@ -24,243 +25,246 @@ from ndtool.rules.plans import ElementsPlan
 from ndtool.rules.reductions import identity
 
 
-def scatter(s: ScatterCall) -> bool:
-    """Copy data to out, then apply the updates with the algorithm that suits the plan.
+def scatter(call: ScatterCall) -> bool:
+    """Copy data to out, then apply the updates, with the fastest algorithm for the plan.
 
-    Returns False if an index is out of bounds; raises BoundsError if the scatter is guarded.
+    Returns False if an index is out of bounds, or raises BoundsError if call.validates_first.
     """
-    if not len(s.updates):
-        copy_data(s)
+    if not len(call.updates):
+        copy_data(call)
         return True
-    if not len(s.out):  # no index is valid in an empty array
-        if MODES[s.indices.out_of_bounds].skips:
+    if not len(call.out):  # no index is valid in an empty array
+        if MODES[call.indices.out_of_bounds].skips:
             return True
-        return s.indices.skips and not check.find_bounds_error(
-            s.plan, s.indices, s.negatives, s.threads
+        return call.indices.skips and not check.find_bounds_error(
+            call.plan, call.indices, call.negatives, call.threads
         )
-    plan, runs = s.plan, _runs(s)
-    if runs is None:
-        with _guarded(s) as work:
-            return _by_panels(work)
-    rows = len(s.out) // runs.width
+    plan, slices = call.plan, _bind_output(call)
+    if slices is None:
+        with _validate_indices(call) as validated:
+            return _by_panels(validated)
+    rows = len(call.out) // slices.width
     size = plan.data[plan.axis] if isinstance(plan, ElementsPlan) else prod(plan.sizes)
-    batch_bytes = size * runs.width  # the range of the output that one batch updates
-    one_batch = runs.per_batch == runs.tuples
-    threads = limit_threads(s.threads, len(s.updates))
-    wide = runs.width >= tuning.WIDE_SLICE and s.write_at is None
-    if one_batch and threads > 1 and _is_worth_copies(s, threads):
-        return _by_copies(s, runs, threads)
-    is_worth_sorting = (
-        runs.tuples >= tuning.MIN_SORTED and rows >= 4 * threads and runs.width <= tuning.CACHE_SIZE
-    )
-    exceeds_cache = (
-        len(s.out) > (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
-    )
-    # on one thread, prefetched updates in order are faster, unless windows help more
-    gains = threads > 1 or s.reduction_options.is_counted or s.write_at is not None
-    spans_cache = one_batch or batch_bytes > tuning.CACHE_SIZE
-    if gains and is_worth_sorting and exceeds_cache and spans_cache and not wide:
-        local = _kernels.sample_locality(runs.addressing, s.indices, runs.tuples)
-        if local < tuning.LOCAL_FRACTION:
-            return scatter_by_destination(s, runs, rows)
-    with _guarded(s) as work:
-        batches = runs.tuples // runs.per_batch
-        if not one_batch and (runs.width < tuning.WIDE_SLICE or batches >= threads):
-            return _by_batches(work, batch_bytes)
-        copy_data(work)
-        return _in_order(work)
+    batch_bytes = size * slices.width  # the range of the output that one batch updates
+    is_one_batch = slices.per_batch == slices.tuples
+    threads = limit_threads(call.threads, len(call.updates))
+    is_wide_slice = slices.width >= tuning.WIDE_SLICE and call.write_at is None
+    if is_one_batch and threads > 1 and _is_worth_copies(call, threads):
+        return _by_copies(call, slices, threads)
+    has_enough_tuples = slices.tuples >= tuning.MIN_SORTED and rows >= 4 * threads
+    is_sortable = has_enough_tuples and slices.width <= tuning.CACHE_SIZE and not is_wide_slice
+    limit = (1 if threads > 1 else 2) * tuning.SORTED_OUTPUT * tuning.CACHE_SIZE
+    exceeds_cache = len(call.out) > limit and (is_one_batch or batch_bytes > tuning.CACHE_SIZE)
+    # on one thread, prefetched updates in order are faster, unless counts or writes need windows
+    needs_windows = call.reduction_options.is_counted or call.write_at is not None
+    if is_sortable and exceeds_cache and (threads > 1 or needs_windows):
+        local_fraction = _kernels.sample_locality(slices.addressing, call.indices, slices.tuples)
+        if local_fraction < tuning.LOCAL_FRACTION:
+            return scatter_by_destination(call, slices, rows)
+    with _validate_indices(call) as validated:
+        batches = slices.tuples // slices.per_batch
+        if not is_one_batch and (slices.width < tuning.WIDE_SLICE or batches >= threads):
+            return _by_batches(validated, batch_bytes)
+        copy_data(validated)
+        return _in_order(validated)
 
 
 @contextmanager
-def _guarded(s: ScatterCall) -> Iterator[ScatterCall]:
-    """Validate all indices of a guarded scatter before out changes; yield the scatter to do."""
-    if not s.validates_first:
-        yield s
+def _validate_indices(call: ScatterCall) -> Iterator[ScatterCall]:
+    """Validate all indices if call.validates_first; yield the call with the validated indices."""
+    if not call.validates_first:
+        yield call
         return
-    with narrow.validate(s.plan, s.indices, s.negatives, s.threads) as (plan, indices, negatives):
-        yield s._replace(plan=plan, indices=indices, negatives=negatives, validates_first=False)
+    with narrow.validate(call.plan, call.indices, call.negatives, call.threads) as validated:
+        yield call._replace(**validated._asdict(), validates_first=False)
 
 
-def _runs(s: ScatterCall) -> BoundSlices | None:
-    """Bind the plan to the strides of out; None along an axis that is not the last."""
-    itemsize = s.dtype.itemsize
-    strides = layouts.contiguous_strides(s.plan.data, itemsize)
-    return bind_slices(s.plan, strides, itemsize, s.negatives)
+def _bind_output(call: ScatterCall) -> BoundSlices | None:
+    """Bind the plan to the strides of out; None for an axis that is not the last."""
+    itemsize = call.dtype.itemsize
+    strides = layouts.contiguous_strides(call.plan.data, itemsize)
+    return bind_slices(call.plan, strides, itemsize, call.negatives)
 
 
-def _in_order(s: ScatterCall) -> bool:
+def _in_order(call: ScatterCall) -> bool:
     """Scatter in order: each thread reads all tuples and updates the slices that it owns."""
-    runs = _runs(s)
-    assert runs is not None
-    threads = limit_threads(s.threads, len(s.updates)) if runs.width >= tuning.WIDE_SLICE else 1
-    options = KernelOptions(threads, s.reduction == "none" and s.exceeds_cache)
-    step = max(1, tuning.WORK_ITEM // (runs.width + runs.components * s.indices.itemsize))
-    complete = s.reduction_options.is_counted
-    step_bytes = runs.width if complete else round_to_elements(runs.itemsize, tuning.WORK_ITEM)
+    slices = _bind_output(call)
+    assert slices is not None
+    is_wide_slice = slices.width >= tuning.WIDE_SLICE
+    threads = limit_threads(call.threads, len(call.updates)) if is_wide_slice else 1
+    options = KernelOptions(threads, call.reduction == "none" and call.exceeds_cache)
+    step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
+    step_bytes = slices.width
+    if not call.reduction_options.is_counted:
+        step_bytes = round_to_elements(slices.itemsize, tuning.WORK_ITEM)
 
     def apply(spec: UpdateSpec) -> int:
-        found = 0
-        for first in range(0, runs.tuples, step):
-            n = min(step, runs.tuples - first)
-            for column in range(0, runs.width, step_bytes):
-                item = WorkItem(first, n, column, min(step_bytes, runs.width - column))
-                found |= _kernels.scatter(
-                    runs.addressing, s.indices, item, spec, s.out, False, options
+        result = 0
+        for first in range(0, slices.tuples, step):
+            n = min(step, slices.tuples - first)
+            for column in range(0, slices.width, step_bytes):
+                item = WorkItem(first, n, column, min(step_bytes, slices.width - column))
+                result |= _kernels.scatter(
+                    slices.addressing, call.indices, item, spec, call.out, False, options
                 )
-            if found & BAD:
-                return found
-            s.progress((first + n) / runs.tuples)
-        return found
+            if result & BAD:
+                return result
+            call.progress((first + n) / slices.tuples)
+        return result
 
-    return apply_counted(s, runs.width, apply)
-
-
-def _is_worth_copies(s: ScatterCall, threads: int) -> bool:
-    """Whether each thread can update its own copy: copies are small, and results are the same."""
-    small = threads * len(s.out) <= min(tuning.CACHE_SIZE, len(s.updates))
-    return small and not s.reduction_options.is_counted and bool(identity(s.dtype, s.reduction))
+    return apply_counted(call, slices.width, apply)
 
 
-def _by_copies(s: ScatterCall, runs: BoundSlices, threads: int) -> bool:
-    """Scatter by copies: each thread reduces into neutral elements; then data take them."""
-    size, spec, addressing = len(s.out), s.update_spec(runs.width), runs.addressing
+def _is_worth_copies(call: ScatterCall, threads: int) -> bool:
+    """Whether the output is small enough for a copy per thread, with the same bits as result."""
+    if threads * len(call.out) > min(tuning.CACHE_SIZE, len(call.updates)):
+        return False
+    return not call.reduction_options.is_counted and bool(identity(call.dtype, call.reduction))
+
+
+def _by_copies(call: ScatterCall, slices: BoundSlices, threads: int) -> bool:
+    """Scatter by copies: threads reduce updates into copies of neutral elements, reduced to out."""
+    size, spec, addressing = len(call.out), call.update_spec(slices.width), slices.addressing
     copies = memoryview(bytearray(threads * size))
     options = KernelOptions(threads, False, copies)
-    neutral = identity(s.dtype, s.reduction) * (size // s.dtype.itemsize)
+    neutral = identity(call.dtype, call.reduction) * (size // call.dtype.itemsize)
     copies[:size] = neutral
-    step = max(1, tuning.WORK_ITEM // (runs.width + runs.components * s.indices.itemsize))
-    for first in range(0, runs.tuples, step):
-        n = min(step, runs.tuples - first)
+    step = max(1, tuning.WORK_ITEM // (slices.width + slices.components * call.indices.itemsize))
+    for first in range(0, slices.tuples, step):
+        n = min(step, slices.tuples - first)
         copies[size:] = neutral * (threads - 1)
-        if _kernels.scatter_copies(addressing, s.indices, first, n, spec, size, options):
+        if _kernels.scatter_copies(addressing, call.indices, first, n, spec, size, options):
             return False
-        _combine_copies(s, copies[size:], copies[:size])
-        s.progress((first + n) / runs.tuples)
-    copy_data(s)
-    _combine_copies(s, copies[:size], s.out)
+        _combine_copies(call, copies[size:], copies[:size])
+        call.progress((first + n) / slices.tuples)
+    copy_data(call)
+    _combine_copies(call, copies[:size], call.out)
     return True
 
 
-def _combine_copies(s: ScatterCall, copies: Buffer, out: Buffer) -> None:
-    """Reduce copies of out into it, in order: each copy is an update of the complete output."""
-    complete, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
-    spec = UpdateSpec(copies, len(out), s.reduction, s.dtype.name)
-    no_indices = Indices(copies, s.indices.itemsize, False, False)  # tuples of no components
-    _kernels.scatter(
-        complete, no_indices, WorkItem(0, n, 0, len(out)), spec, out, False, KernelOptions(1)
-    )
+def _combine_copies(call: ScatterCall, copies: Buffer, out: Buffer) -> None:
+    """Reduce copies of the output into it, in order: each is an update of the complete output."""
+    addressing, n = Addressing((), (), 1, (), (), False), len(copies) // len(out)
+    spec = UpdateSpec(copies, len(out), call.reduction, call.dtype.name)
+    no_indices = Indices(copies, call.indices.itemsize, False, False)  # tuples of no components
+    item = WorkItem(0, n, 0, len(out))
+    _kernels.scatter(addressing, no_indices, item, spec, out, False, KernelOptions(1))
 
 
-def _by_batches(s: ScatterCall, batch_bytes: int) -> bool:
-    """Scatter by batches: if they are contiguous, each is updated in cache and written once."""
-    runs = _runs(s)
-    assert runs is not None
-    batches, data, per = runs.tuples // runs.per_batch, s.data, runs.per_batch
-    scattered = batches * batch_bytes != len(s.out) or runs.components != 1
-    if scattered or per < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
-        copy_data(s)
+def _by_batches(call: ScatterCall, batch_bytes: int) -> bool:
+    """Scatter by batches: the contiguous bytes of each are updated in cache and written once."""
+    slices = _bind_output(call)
+    assert slices is not None
+    batches, data, per_batch = slices.tuples // slices.per_batch, call.data, slices.per_batch
+    is_scattered = batches * batch_bytes != len(call.out) or slices.components != 1
+    if is_scattered or per_batch < tuning.LONG_BATCH or batch_bytes > tuning.CACHE_SIZE:
+        copy_data(call)
         data = None
-    elif data is None and s.reduction_options.is_counted:
-        data = s.out  # counts of a window are in cache
-    moved = batch_bytes + per * (runs.width + runs.components * s.indices.itemsize)
-    threads = min(limit_threads(s.threads, batches * moved), batches)
-    step = max(threads, tuning.WORK_ITEM // moved)
-    windowed = s.window_spec(runs.width)
-    windows = (
-        None if data is None else memoryview(bytearray(threads * windowed.window(batch_bytes)))
-    )
-    options = KernelOptions(threads, data is not None and s.exceeds_cache, windows)
+    elif data is None and call.reduction_options.is_counted:
+        data = call.out  # counts of a window are in cache
+    tuple_bytes = slices.width + slices.components * call.indices.itemsize
+    moved_bytes, addressing = batch_bytes + per_batch * tuple_bytes, slices.addressing
+    threads = min(limit_threads(call.threads, batches * moved_bytes), batches)
+    step = max(threads, tuning.WORK_ITEM // moved_bytes)
+    spec = call.window_spec(slices.width)
+    windows = None if data is None else memoryview(bytearray(threads * spec.window(batch_bytes)))
+    options = KernelOptions(threads, data is not None and call.exceeds_cache, windows)
 
     def apply(spec: UpdateSpec) -> int:
-        found = 0
+        result = 0
         for first in range(0, batches, step):
             n = min(step, batches - first)
-            at, count = first * per, n * per
+            first_tuple, count = first * per_batch, n * per_batch
             if data is None:
-                item = WorkItem(at, count, 0, runs.width)
-                found |= _kernels.scatter(
-                    runs.addressing, s.indices, item, spec, s.out, True, options
+                item = WorkItem(first_tuple, count, 0, slices.width)
+                result |= _kernels.scatter(
+                    addressing, call.indices, item, spec, call.out, True, options
                 )
             else:
-                found |= _kernels.scatter_batches(
-                    runs.addressing, s.indices, at, count, spec, data, s.out, options
+                result |= _kernels.scatter_batches(
+                    addressing, call.indices, first_tuple, count, spec, data, call.out, options
                 )
-            if found & BAD:
-                return found
-            s.progress((first + n) / batches)
-        return found
+            if result & BAD:
+                return result
+            call.progress((first + n) / batches)
+        return result
 
-    return apply_counted(s, runs.width, apply) if data is None else not apply(windowed)
+    return apply_counted(call, slices.width, apply) if data is None else not apply(spec)
 
 
-def _by_panels(s: ScatterCall) -> bool:
+def _by_panels(call: ScatterCall) -> bool:
     """Scatter along an axis that is not the last: by blocks of columns, or by units."""
-    plan, itemsize = s.plan, s.dtype.itemsize
+    plan, itemsize = call.plan, call.dtype.itemsize
     assert isinstance(plan, ElementsPlan)
     strides = layouts.contiguous_strides(plan.data, itemsize)
-    panels = bind_panels(plan, strides, itemsize, s.negatives)
+    panels = bind_panels(plan, strides, itemsize, call.negatives)
     off_axis = [d for d in range(len(plan.data)) if d != plan.axis]
-    covered = all(plan.indices[d] == plan.data[d] for d in off_axis)
-    if covered and s.write_at is not None and columns.are_blocks_faster(panels, panels.size):
-        return _by_columns(s, panels)
-    return _by_units(s, panels, covered)
+    covers_data = all(plan.indices[d] == plan.data[d] for d in off_axis)
+    is_file = call.write_at is not None
+    if covers_data and is_file and columns.are_blocks_faster(panels, panels.data_rows):
+        return _by_columns(call, panels)
+    return _by_units(call, panels, covers_data)
 
 
-def _by_columns(s: ScatterCall, panels: Panels) -> bool:
-    """Scatter blocks of columns into a mapped file, each written in complete pages."""
-    data, itemsize = s.out if s.data is None else s.data, s.dtype.itemsize
-    # each band reads all indices again, but its tiles must fit into the cache
-    bands = max(tuning.BANDS, -(-panels.size * LINE // (2 * tuning.TILE)))
-    buffer, done = columns.allocate_buffer(panels, panels.size, bands, s.out), 0
-    for block in columns.divide_into_blocks(panels, panels.size, s.out, bands):
-        units = bind_units(block.panels, (block.first, block.rows, block.width))
-        work = units.unit_bytes + 2 * units.scratch
-        threads = limit_threads(s.threads, units.grid.units * work)
-        indices, first_update = s.indices.since(block.first_index), block.first_index * itemsize
-        spec = s._replace(updates=s.updates[first_update:]).window_spec(itemsize)
+def _by_columns(call: ScatterCall, panels: Panels) -> bool:
+    """Scatter to a mapped file in blocks of columns, each written in complete pages."""
+    data, itemsize = call.out if call.data is None else call.data, call.dtype.itemsize
+    # each band is a pass over all indices, but its tiles must fit in the cache
+    bands = max(tuning.BANDS, -(-panels.data_rows * LINE // (2 * tuning.TILE)))
+    buffer, completed = columns.allocate_buffer(panels, panels.data_rows, bands, call.out), 0
+    for block in columns.divide_into_blocks(panels, panels.data_rows, call.out, bands):
+        units = bind_units(block.panels, (block.first_row, block.rows, block.width))
+        work_bytes = units.unit_bytes + 2 * units.scratch
+        threads = limit_threads(call.threads, units.grid.units * work_bytes)
+        indices, first_update = call.indices.since(block.first_index), block.first_index * itemsize
+        spec = call._replace(updates=call.updates[first_update:]).window_spec(itemsize)
         tiles = memoryview(bytearray(threads * spec.window(units.scratch)))
-        options = KernelOptions(threads, s.exceeds_cache, tiles)
-        source, step = data[block.data :], max(threads, tuning.WORK_ITEM // work)
+        options = KernelOptions(threads, call.exceeds_cache, tiles)
+        source, step = data[block.data_offset :], max(threads, tuning.WORK_ITEM // work_bytes)
         for first in range(0, units.grid.units, step):
             stop = min(units.grid.units, first + step)
             grid = units.grid
             if _kernels.scatter_units(grid, indices, spec, source, buffer, first, stop, options):
                 return False
-        at = block.data + block.first * panels.step
-        columns.write_rows(block, buffer, s.out[at:], panels.step, s.threads)
-        done += block.nbytes
-        s.progress(done / len(s.out))
+        offset = block.data_offset + block.first_row * panels.row_stride
+        columns.write_rows(block, buffer, call.out[offset:], panels.row_stride, call.threads)
+        completed += block.nbytes
+        call.progress(completed / len(call.out))
     return True
 
 
-def _by_units(s: ScatterCall, panels: Panels, covered: bool) -> bool:
+def _by_units(call: ScatterCall, panels: Panels, covers_data: bool) -> bool:
     """Scatter by units: tiles of columns, packed if they cover all of data."""
     units = bind_units(panels)
-    threads = limit_threads(s.threads, units.grid.units * units.unit_bytes)
+    threads = limit_threads(call.threads, units.grid.units * units.unit_bytes)
     units = bind_units(panels, threads=threads)
-    total, grid, source, buffer = units.grid.units, units.grid, s.data, units.scratch
-    itemsize, counted = s.dtype.itemsize, s.reduction_options.is_counted
-    if source is None or not covered or not buffer or len(s.out) <= tuning.TILE:
-        copy_data(s)
-        packs = panels.column_stride == itemsize if counted else units.is_packing_faster and covered
-        source, buffer = s.out, units.scratch if packs else 0
-    work = units.unit_bytes + 2 * buffer
-    threads = limit_threads(s.threads, total * work)
-    windowed = s.window_spec(itemsize)
-    tiles = memoryview(bytearray(threads * windowed.window(buffer))) if buffer else None
-    options = KernelOptions(threads, s.exceeds_cache, tiles)
-    step = max(threads, tuning.WORK_ITEM // work)
+    unit_count, grid, source, scratch_bytes = units.grid.units, units.grid, call.data, units.scratch
+    itemsize, is_counted = call.dtype.itemsize, call.reduction_options.is_counted
+    if source is None or not covers_data or not scratch_bytes or len(call.out) <= tuning.TILE:
+        copy_data(call)
+        packs_tiles = units.is_packing_faster and covers_data
+        if is_counted:
+            packs_tiles = panels.column_stride == itemsize
+        source, scratch_bytes = call.out, units.scratch if packs_tiles else 0
+    work_bytes = units.unit_bytes + 2 * scratch_bytes
+    threads = limit_threads(call.threads, unit_count * work_bytes)
+    window_spec = call.window_spec(itemsize)
+    tiles = None
+    if scratch_bytes:
+        tiles = memoryview(bytearray(threads * window_spec.window(scratch_bytes)))
+    options = KernelOptions(threads, call.exceeds_cache, tiles)
+    step = max(threads, tuning.WORK_ITEM // work_bytes)
 
     def apply(spec: UpdateSpec) -> int:
-        found = 0
-        for first in range(0, total, step):
-            stop = min(total, first + step)
-            found |= _kernels.scatter_units(
-                grid, s.indices, spec, source, s.out, first, stop, options
+        result = 0
+        for first in range(0, unit_count, step):
+            stop = min(unit_count, first + step)
+            result |= _kernels.scatter_units(
+                grid, call.indices, spec, source, call.out, first, stop, options
             )
-            if found & BAD:
-                return found
-            s.progress(stop / total)
-        return found
+            if result & BAD:
+                return result
+            call.progress(stop / unit_count)
+        return result
 
-    return not apply(windowed) if buffer else apply_counted(s, itemsize, apply)
+    return not apply(window_spec) if scratch_bytes else apply_counted(call, itemsize, apply)

@@ -1,4 +1,4 @@
-"""Small calls: plans bound once for `_kernels.BoundCalls`, which runs them without dispatch."""
+"""Small calls: plans bound once for `_kernels.BoundCalls`, which executes them without dispatch."""
 
 from math import prod
 
@@ -20,39 +20,42 @@ def bind_small_call(
 ) -> SmallCall | None:
     """Bind a plan for contiguous arrays; None if they need the general path.
 
-    That is: an array is empty or needs a byte swap; updates must have no duplicates, or their
-    counts are large; the out-of-bounds mode redirects, and an axis of size 0 has no valid index.
+    They do if an array is empty or needs a byte swap, if updates must have no duplicates, if update
+    counts exceed SMALL_CALL bytes, or if the out-of-bounds mode redirects indices along an axis of
+    size 0, which has no valid index.
     """
     if reduction_options.duplicates == "error":
         return None
     reduction = reduction_options.reduction
-    dtype, index, new = types["data"], types["indices"], types.get("updates")
-    inputs = plan.data, plan.indices, plan.output
+    dtype, index_dtype, update_dtype = types["data"], types["indices"], types.get("updates")
+    shapes = plan.data, plan.indices, plan.output
     if (
-        not all(map(prod, inputs))
+        not all(map(prod, shapes))
         or not dtype.itemsize
         or check.lacks_valid_indices(plan, handling.mode)
     ):
         return None
-    order = dispatch.arithmetic_order(dtype, reduction)
-    swapped = [t for t in (dtype, new) if t is not None and t.unit > 1 and t.order != order]
-    if swapped or (index.unit > 1 and index.order != NATIVE):
+    byte_order = dispatch.arithmetic_order(dtype, reduction)
+    swapped_dtypes = [
+        t for t in (dtype, update_dtype) if t is not None and t.unit > 1 and t.order != byte_order
+    ]
+    if swapped_dtypes or (index_dtype.unit > 1 and index_dtype.order != NATIVE):
         return None
     strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
-    runs = bind.bind_slices(plan, strides, dtype.itemsize, negatives)
+    slices = bind.bind_slices(plan, strides, dtype.itemsize, negatives)
     grid, width = None, dtype.itemsize
-    if runs is not None:
-        addressing, tuples, width = runs.addressing, runs.tuples, runs.width
+    if slices is not None:
+        addressing, tuples, width = slices.addressing, slices.tuples, slices.width
     else:
         assert isinstance(plan, ElementsPlan)
         addressing, tuples, _ = bind.bind_check(plan, negatives)
         grid = bind.bind_units(bind.bind_panels(plan, strides, width, negatives)).grid
     spec = None
-    if new is not None:
-        each = reduction_options.count_itemsize(tuples, width)
-        if prod(plan.output) * dtype.itemsize // width * each > tuning.SMALL_CALL:
+    if update_dtype is not None:
+        count_itemsize = reduction_options.count_itemsize(tuples, width)
+        if prod(plan.output) * dtype.itemsize // width * count_itemsize > tuning.SMALL_CALL:
             return None
         counts = reduction_options.bind_counts(bytearray(), tuples, width)
         spec = UpdateSpec(b"", width, reduction, dtype.name, counts)
-    indices = bind.bind_indices(b"", index, handling, filling)
+    indices = bind.bind_indices(b"", index_dtype, handling, filling)
     return SmallCall(addressing, grid, indices, spec, plan.output, tuples, width)

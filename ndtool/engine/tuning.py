@@ -1,4 +1,4 @@
-"""Thresholds: they select algorithms and sizes of work items, and never affect results.
+"""Thresholds: they select algorithms and sizes of work items, but never change results.
 
 Modules read them as `tuning.NAME` at run time, so that tests can change them here. Those of the
 loops themselves (block sizes, prefetch distances) are in the .pxd files.
@@ -7,47 +7,49 @@ loops themselves (block sizes, prefetch distances) are in the .pxd files.
 # Work items
 WORK_ITEM = 1 << 26  # bytes that one kernel call moves: a fraction of a second, even from disk
 WRITE_SIZE = 1 << 20  # bytes of one write to a file, from a core's cache
-NORMALIZED_BOX = 1 << 20  # bytes of a box that is normalized in cache, then written
+NORMALIZED_BOX = 1 << 20  # bytes of a box that is normalized in cache and then written
 
 # Caches
-NON_TEMPORAL = 1 << 24  # bytes of output from which non-temporal stores are used
+NON_TEMPORAL = 1 << 24  # bytes of an output, from which non-temporal stores are used
 CACHE_SIZE = 1 << 19  # bytes that fit in a core's cache under random access
 TILE = 1 << 20  # bytes of a tile: half of a core's cache; indices and updates use the other half
 
-NARROW_INDICES = 1 << 24  # bytes of indices from which validation narrows them
+NARROW_INDICES = 1 << 24  # bytes of indices, from which validation narrows them
 
 # Scatters
-WIDE_SLICE = 65  # bytes of a slice that is updated without sorting: more than a cache line
-LONG_BATCH = 128  # tuples of a batch from which it is updated in a window, a copy in cache
-MIN_SORTED = 1 << 14  # tuples from which sorting them by destination is faster
-LOCAL_FRACTION = 0.75  # fraction of spatially local tuples from which sorting is slower
-SORTED_OUTPUT = 16  # tuples of outputs beyond this many CACHE_SIZE are sorted; twice on one thread
+WIDE_SLICE = 65  # bytes of a slice, from which tuples are not sorted: more than a cache line
+LONG_BATCH = 128  # tuples of a batch, from which it is updated in a window: a copy in cache
+MIN_SORTED = 1 << 14  # number of tuples, from which sorting them by destination is faster
+LOCAL_FRACTION = 0.75  # fraction of spatially local tuples, from which sorting is slower
+SORTED_OUTPUT = (
+    16  # size of an output, in CACHE_SIZE, from which tuples are sorted; 32 on one thread
+)
 MAX_PARTITIONS = 1024  # partitions of an output, if 32 bits can number their rows
 MAX_PARTITION = 1 << 22  # bytes of a partition that is updated in a buffer, one per thread
-UPDATES_PER_SLICE = 16  # updates per slice from which no first pass writes neutral elements
+UPDATES_PER_SLICE = 16  # updates per slice, from which no first pass writes neutral elements
 SCRATCH = 1 << 27  # scratch bytes for sorting
-FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; the plan counts it
+FILE_SCRATCH = 48 << 20  # scratch bytes for sorting in a run on files; part of its planned memory
 
 # Files
-INCOMPLETE_PAGES = 8 << 20  # bytes of incomplete dirty pages that column blocks avoid
-DIRTY_FRACTION = 16  # 1/16 of memory may be dirty pages of a mapped output; Linux allows 1/10
+INCOMPLETE_PAGES = 8 << 20  # bytes of incomplete dirty pages, from which column blocks avoid them
+DIRTY_FRACTION = 16  # at most 1/16 of memory is dirty pages of a mapped output; Linux allows 1/10
 COLUMN_BLOCK = 32 << 20  # bytes of a block of columns, written in complete pages
-BANDS = 2  # bands of a scatter's rows, more if tiles do not fit; each reads all indices
+BANDS = 2  # bands of a scatter's rows, or more if tiles do not fit; each is a pass over indices
 
 # Larger than memory
-MIN_MEMORY = 1 << 20  # bytes: the lowest value of the option --memory
-ASSUMED_MEMORY = 1 << 24  # bytes of memory that a plan assumes even if less is available
-MAX_SWEEP_MEMORY = 1 << 30  # bytes of memory that a sweep takes at most
-UNUSED_CHUNKS = 1 << 26  # bytes of unused chunks from which a sweep may be faster
-RANDOM_READ_COST = 1 << 17  # cost of a random page read, at most, in bytes of sequential reading
-SEGMENT_COST = 1 << 14  # cost of a prefetched spilled segment, in bytes of sequential reading
-REQUEST_COST = 1 << 22  # cost of a spilled segment requested from a server, in such bytes
-SAMPLED_PAGES = 64  # pages read to measure the cost of one
-SAMPLED_BYTES = 1 << 22  # bytes read sequentially, which that cost is compared with
-SORT_COST = 64  # cost of sorting a tuple, in bytes of sequential reading
+MIN_MEMORY = 1 << 20  # bytes: the minimum of the option --memory
+ASSUMED_MEMORY = 1 << 24  # bytes of memory that a plan assumes, even if less is available
+MAX_SWEEP_MEMORY = 1 << 30  # maximum bytes of memory of a sweep
+UNUSED_CHUNKS = 1 << 26  # bytes of unused chunks, from which a sweep may be faster
+RANDOM_READ_COST = 1 << 17  # maximum cost of a random page read, in bytes read sequentially
+SEGMENT_COST = 1 << 14  # cost of a prefetched spilled segment, in bytes read sequentially
+REQUEST_COST = 1 << 22  # cost of requesting a spilled segment from a server, in such bytes
+SAMPLED_PAGES = 64  # random pages read to measure the cost of a page read
+SAMPLED_BYTES = 1 << 22  # bytes read sequentially, to compare that cost with
+SORT_COST = 64  # cost of sorting a tuple, in bytes read sequentially
 
 # Arrays
 SMALL_CALL = 1 << 16  # bytes that a small call on plain arrays may move (BoundCalls)
-TEMPORARY_OUTPUT = 1 << 16  # bytes of an output up to which a temporary is faster
-NUMPY_COPY = 1 << 12  # bytes of an array up to which NumPy normalizes it faster than the kernels
-MAX_PACKED = 1 << 28  # bytes of data, at most, that are packed before strided slices are gathered
+TEMPORARY_OUTPUT = 1 << 16  # bytes of an output, up to which a temporary array is faster
+NUMPY_COPY = 1 << 12  # bytes of an array, up to which NumPy normalizes it faster than the kernels
+MAX_PACKED = 1 << 28  # maximum bytes of data that are packed before strided slices are gathered

@@ -1,4 +1,4 @@
-"""A scatter bound to buffers; copies of data and passes over updates, for all its algorithms."""
+"""The arguments of a scatter; copies of data and passes over updates, for all algorithms."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,12 +16,13 @@ from ndtool.rules.plans import Plan
 
 
 class ScatterCall(NamedTuple):
-    """One scatter, bound to buffers.
+    """The arguments of a scatter: a plan and its buffers.
 
-    data: the bytes to copy to out first; None if out has them. updates, out: native, aligned and
-    contiguous unless reduction is "none". limit: scratch bytes for sorting, SCRATCH if None. write:
-    writes bytes to out at an offset, if that is faster than stores. guarded: whether the indices
-    must be validated before out changes.
+    data: the bytes to copy to out first; None if out already contains them. updates, out:
+    contiguous, and in native byte order and aligned if there is a reduction. scratch_limit: bytes
+    of scratch for sorting, SCRATCH if None. write_at(offset, bytes): writes to the output file, if
+    that is faster than stores to out. validates_first: whether all indices are validated before out
+    changes.
     """
 
     plan: Plan
@@ -50,61 +51,62 @@ class ScatterCall(NamedTuple):
         neutral: bytes | None = None,
         first_pass: bool = False,
     ) -> UpdateSpec:
-        """Bind the updates, each of `pitch` bytes, to the reduction."""
+        """Return an update spec: the updates, each of `pitch` bytes, and their reduction."""
         name = self.dtype.name
         return UpdateSpec(self.updates, pitch, self.reduction, name, counts, neutral, first_pass)
 
     def window_spec(self, pitch: int) -> UpdateSpec:
-        """Bind the updates to the reduction, where each window has counts of its own."""
+        """Return the update spec for an output updated in windows, each with its own counts."""
         counts = self.reduction_options.bind_counts(None, len(self.updates) // pitch, pitch)
-        return self.update_spec(pitch, counts, self.reduction_options.neutral(self.dtype, pitch))
+        return self.update_spec(
+            pitch, counts, self.reduction_options.neutral_elements(self.dtype, pitch)
+        )
 
     @property
     def exceeds_cache(self) -> bool:
-        """Whether the output is too large for the cache."""
+        """Whether the output exceeds the cache, so that non-temporal stores are faster."""
         return len(self.out) >= tuning.NON_TEMPORAL
 
 
-def copy_data(s: ScatterCall) -> None:
-    """Copy data to out, unless out has them already."""
-    if s.data is None:
+def copy_data(call: ScatterCall) -> None:
+    """Copy data to out, unless out already contains it."""
+    if call.data is None:
         return
-    size, data, write, step = len(s.data), s.data, s.write_at, tuning.WRITE_SIZE
+    size, data, write, step = len(call.data), call.data, call.write_at, tuning.WRITE_SIZE
     if write is not None:
-        begins = iter(range(0, size, step))
-        run_all(lambda at: write(at, data[at : at + step]), begins, limit_threads(s.threads, size))
+        offsets, threads = iter(range(0, size, step)), limit_threads(call.threads, size)
+        run_all(lambda offset: write(offset, data[offset : offset + step]), offsets, threads)
         return
-    for begin in range(0, size, tuning.WORK_ITEM):
-        end = min(size, begin + tuning.WORK_ITEM)
-        options = KernelOptions(limit_threads(s.threads, end - begin), s.exceeds_cache)
-        _kernels.copy(data[begin:end], s.out[begin:end], options)
+    for start in range(0, size, tuning.WORK_ITEM):
+        stop = min(size, start + tuning.WORK_ITEM)
+        options = KernelOptions(limit_threads(call.threads, stop - start), call.exceeds_cache)
+        _kernels.copy(data[start:stop], call.out[start:stop], options)
 
 
-def apply_counted(s: ScatterCall, width: int, apply: Callable[[UpdateSpec], int]) -> bool:
-    """Apply all updates to out, with counts of all its slices; False if an index is out of bounds.
+def apply_counted(call: ScatterCall, width: int, apply: Callable[[UpdateSpec], int]) -> bool:
+    """Apply all updates to out, counted if necessary; return False if an index is out of bounds.
 
-    apply: applies an update spec, and returns the result of `_kernels.scatter`. Without current
-    values, a first pass replaces those of slices with updates by neutral elements, so that counts
-    are not needed; not if an update is a NaN, or if all slices have updates soon. For means of long
-    slices, it counts their updates, so that each slice is divided while it is in cache.
+    width: bytes of a slice. apply: applies an update spec, and returns the result of
+    `_kernels.scatter`. If current values are not included, a first pass writes neutral elements to
+    slices with updates, so that no counts are needed, except if an update is a NaN, or if most
+    slices have many updates. For means of long slices, a first pass counts the updates, so that
+    each slice is divided while it is in cache.
     """
-    reduction_options, tuples, slices = (
-        s.reduction_options,
-        len(s.updates) // width,
-        len(s.out) // width,
-    )
-    neutral = reduction_options.neutral(s.dtype, width) if width <= LINE else None
-    if neutral is not None and tuples < tuning.UPDATES_PER_SLICE * slices:
-        found = apply(s.update_spec(width, None, neutral, first_pass=True))
-        if found & BAD:
+    tuples, slice_count = len(call.updates) // width, len(call.out) // width
+    reduction_options, neutral = call.reduction_options, None
+    if width <= LINE:
+        neutral = reduction_options.neutral_elements(call.dtype, width)
+    if neutral is not None and tuples < tuning.UPDATES_PER_SLICE * slice_count:
+        result = apply(call.update_spec(width, None, neutral, first_pass=True))
+        if result & BAD:
             return False
-        if not found:
+        if not result:
             reduction_options = reduction_options._replace(include_self=True)
-    counts = reduction_options.allocate_counts(tuples, slices, width)
+    counts = reduction_options.allocate_counts(tuples, slice_count, width)
     if reduction_options.has_totals(tuples, width):
-        totals = s.update_spec(width, counts, first_pass=True)
-        return not apply(totals) and not apply(s.update_spec(width, counts))
-    if apply(s.update_spec(width, counts)):
+        totals_spec = call.update_spec(width, counts, first_pass=True)
+        return not apply(totals_spec) and not apply(call.update_spec(width, counts))
+    if apply(call.update_spec(width, counts)):
         return False
-    s.reduction_options.divide_sums(counts, s.out, width, s.dtype, s.threads)
+    call.reduction_options.divide_sums(counts, call.out, width, call.dtype, call.threads)
     return True

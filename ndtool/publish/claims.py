@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.storage import failures, locations, remote, requests, upload
 from ndtool.storage.http import Version
 from ndtool.storage.local import ZARR_METADATA
@@ -74,7 +74,7 @@ class Claim:
         self._folder = _folder(url, path)
         self.lock = _new_lock(_lock_url(url, path), self._folder)
         self._is_held, self._is_confirmed = True, False
-        endings.add_cleanup(self.drop)
+        signals.add_cleanup(self.drop)
         try:
             self._acquire(resumes)
         except BaseException:
@@ -121,7 +121,7 @@ class Claim:
 
     def _close(self) -> None:
         self._is_held = False
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     def _take_over(self) -> None:
         """Take over the folder of a killed run; OutputError if its owner may be alive."""

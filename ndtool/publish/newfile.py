@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ndtool.arrays.sink import Unpublished
 from ndtool.errors import NdtoolError, OutputError, printable
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish import locking
 from ndtool.storage.descriptors import NAMELESS, failure, hidden_name, is_protected, lock
 
@@ -62,8 +62,8 @@ class NewFile:
         kind = os.O_RDONLY if sync else getattr(os, "O_PATH", os.O_RDONLY)
         self._sync = sync
         self._temporary: str | None = None
-        self._slot = -1  # of the temporary name, for `endings.unregister_file`
-        endings.set_published(False)  # an earlier publication of this process may have set it
+        self._slot = -1  # of the temporary name, for `signals.unregister_file`
+        signals.set_published(False)  # an earlier publication of this process may have set it
         self.fd: int | None = None
         self._parent: int | None = os.open(parent or ".", kind | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -96,7 +96,7 @@ class NewFile:
         if is_protected(".", self._parent):
             raise OutputError(f"{printable(self.path)}: files in its folder cannot be removed")
         self._temporary = hidden_name(self._name) + suffix
-        self._slot = endings.register_file(self._parent, self._temporary)
+        self._slot = signals.register_file(self._parent, self._temporary)
         return self._temporary
 
     @property
@@ -211,7 +211,7 @@ class NewFile:
     def _forget(self) -> None:
         """Unregister the temporary name, which no longer exists."""
         self._temporary = None
-        endings.unregister_file(self._slot)
+        signals.unregister_file(self._slot)
         self._slot = -1
 
     def drop(self) -> None:
@@ -247,12 +247,12 @@ def publish(files: Sequence[Unpublished]) -> None:
         with locking.held(file.open_folder for file in files):
             for file in files:
                 file.recheck()
-            endings.set_published()
+            signals.set_published()
             try:
                 for file in files:
                     file.publish()
             except BaseException:
-                endings.set_published(False)
+                signals.set_published(False)
                 raise
     except NdtoolError:
         raise

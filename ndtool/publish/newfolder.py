@@ -7,7 +7,7 @@ import stat
 from contextlib import suppress
 
 from ndtool.errors import OutputError, printable
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.gate import Gate
 from ndtool.publish.leftovers import INSIDE, PARTIAL, boot, locked, remove, sweep
 from ndtool.publish.targets import exists
@@ -45,8 +45,8 @@ class NewFolder:
         self._parent, self._name = os.path.split(self._real)
         self._temporary, self._lock, self._is_published = "", -1, False
         self.gate = Gate(path)
-        endings.set_published(False)
-        endings.add_cleanup(self.drop)
+        signals.set_published(False)
+        signals.add_cleanup(self.drop)
         try:
             if abandoned:
                 self._resume(abandoned)
@@ -86,7 +86,7 @@ class NewFolder:
 
     def leave(self) -> None:
         """Release the temporary folder with its content, for another run to resume."""
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
         self._temporary = ""
         self._unlock()
 
@@ -171,7 +171,7 @@ class NewFolder:
         self._unlock()  # first, as `remove` may need its descriptor
         error = remove(temporary) if temporary else None
         self._temporary = ""  # last, as a signal handler that interrupts this calls it again
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
         if error and self._is_published:
             message = f"{self.path} is written, but the old store remains at {temporary}"
             raise failure(error, message, OutputError)

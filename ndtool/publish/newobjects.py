@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ndtool.errors import NdtoolError, OutputError, redacted
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
 from ndtool.storage import failures, requests, upload
 from ndtool.storage.http import AT_ONCE
@@ -29,9 +29,9 @@ class NewObjects(RemoteFolder):
         self._pending: set[asyncio.Future[None]] = set()
         self._shared = False
         self._closed = False
-        endings.set_published(False)
+        signals.set_published(False)
         self._path, self._claim = path, Claim(url, path)
-        endings.add_cleanup(self.drop)
+        signals.add_cleanup(self.drop)
 
     def shared(self) -> tuple[dict[str, bytes], LockObject]:
         """Return the metadata and the lock object, for other processes that write chunks.
@@ -67,7 +67,7 @@ class NewObjects(RemoteFolder):
                     raise  # a group that others created meanwhile is accepted
         self._created.clear()
         self._claim.release()
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     def drop(self) -> None:
         """Remove the objects written, by other writers too, unless the array is published."""
@@ -80,7 +80,7 @@ class NewObjects(RemoteFolder):
             self._claim.drop()
         else:
             self._claim.release()
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     async def _create(self, key: str, body: bytes) -> None:
         url = join(self.url, key)

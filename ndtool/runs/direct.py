@@ -99,7 +99,7 @@ def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
 
 def _gather_items(
     validated: Validated,
-    runs: BoundSlices,
+    slices: BoundSlices,
     byte_range: ByteRange,
     data: Operand,
     sink: Sink,
@@ -110,36 +110,36 @@ def _gather_items(
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    prefetches = _read_ahead(byte_range, runs, nbytes)  # prefetch for each work item
+    prefetches = _read_ahead(byte_range, slices, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.can_hold(len(byte_range.buffer), limit)
     if limit is not None and releases:  # a page for each tuple may be in memory at a time
-        tuples = max(1, limit // 4 // workers // (PAGE + runs.width))
-        item_bytes = min(item_bytes, tuples * runs.width)
+        tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
+        item_bytes = min(item_bytes, tuples * slices.width)
 
     def gather_item(item: WorkItem) -> None:
         if prefetches:
-            gathers.prefetch_pages(runs, data, indices, item)
+            gathers.prefetch_pages(slices, data, indices, item)
         buffer = buffers.acquire()
         rows = buffer[: item.tuples * item.width]
-        if not gathers.gather_item(runs, data, indices, item, rows, team_size):
+        if not gathers.gather_item(slices, data, indices, item, rows, team_size):
             raise operands.changed(inference)
         if releases:
             byte_range.advise("dontneed")
-        written = item.byte_range(runs.width)
+        written = item.byte_range(slices.width)
         sink.write(written.start, rows)
         buffers.release(buffer)
         progress(written.stop / nbytes)
 
-    buffers = BufferPool(min(nbytes, max(item_bytes, runs.itemsize)))
-    run_all(gather_item, gathers.work_items(runs, item_bytes), workers)
+    buffers = BufferPool(min(nbytes, max(item_bytes, slices.itemsize)))
+    run_all(gather_item, gathers.work_items(slices, item_bytes), workers)
 
 
-def _read_ahead(data: ByteRange, runs: BoundSlices, gathered: int) -> bool:
+def _read_ahead(data: ByteRange, slices: BoundSlices, gathered: int) -> bool:
     """Advise the system how data will be read; return whether each work item is to prefetch."""
     size = len(data.buffer)
     is_cold = data.cached() < 0.5
-    if is_cold and gathers.reads_all_pages(runs, size):
+    if is_cold and gathers.reads_all_pages(slices, size):
         if not memory.can_hold(size):  # such a plan is direct only if its tuples are in order
             return False
         _prefetch_all(data)

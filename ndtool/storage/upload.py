@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ndtool.errors import NdtoolError, OutputError, library_message, printable, redacted
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import os_errors, read_at
 from ndtool.storage.http import AT_ONCE, Version
@@ -58,7 +58,7 @@ class Upload:
 
     def sync(self) -> None:
         """Upload the parts, which do not become visible yet."""
-        endings.add_cleanup(self.drop)
+        signals.add_cleanup(self.drop)
         self._wait(self._writer.send(self.descriptor))
 
     def open_folder(self) -> None:
@@ -71,7 +71,7 @@ class Upload:
 
     def publish(self) -> None:
         """Publish the object; OutputError if the current one may not be replaced."""
-        endings.set_published(False)  # sending may take long; the object is visible afterwards
+        signals.set_published(False)  # sending may take long; the object is visible afterwards
         if self._compares or not self._clobber:
             self._require_same(existing(self._writer.url, required=self._old is not None))
         etag = self._old.etag if self._old else None
@@ -84,7 +84,7 @@ class Upload:
             self._wait(self._writer.commit(self.descriptor, condition))
         except FileExistsError:
             raise self._refusal() from None
-        endings.set_published()
+        signals.set_published()
 
     def _refusal(self) -> OutputError:
         if self._compares:
@@ -119,7 +119,7 @@ class Upload:
         fd, self.fd = self.fd, None
         if fd is not None:
             os.close(fd)
-        endings.remove_cleanup(self.drop)
+        signals.remove_cleanup(self.drop)
 
     def _wait(self, coroutine: Coroutine[Any, Any, None]) -> None:
         requests.wait(coroutine, self.path, OutputError)

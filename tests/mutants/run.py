@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
 # Files without mutants, and why.
 WITHOUT_VALUES = {
-    "_endings.pxd": "C in strings, about the end of a process",
+    "_signals.pxd": "C in strings, about the end of a process",
     "_process.pxi": "the process: its signals, its pages of memory",
     "loops/startable.pxd": "how many threads run affects only speed",
     "loops/pages.pxd": "constants of the system",

@@ -29,7 +29,7 @@ from ndtool.formats import numpytypes
 from ndtool.formats.numpytypes import numpy_dtype
 from ndtool.formats.zarr import chains, hierarchy
 from ndtool.formats.zarr.hierarchy import Read
-from ndtool.machine import endings, memory
+from ndtool.machine import memory, signals
 from ndtool.rules import shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.descriptors import failure
@@ -58,7 +58,7 @@ def library() -> Any:
             f"zarr is of version {zarr.__version__}: expected 3 or later",
             hint="pip install --upgrade 'ndtool[zarr]'",
         )
-    if endings.is_command_line():
+    if signals.is_command_line():
         memory.return_freed_memory()  # the buffers of chunks, which threads of the package allocate
     return zarr
 

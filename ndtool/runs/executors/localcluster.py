@@ -19,7 +19,7 @@ import dask
 import distributed
 
 from ndtool.errors import ResourceError
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.newfolder import NewFolder
 
 OFTEN = 1  # seconds between checks of processes that start
@@ -48,8 +48,8 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
             scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         )  # fmt: skip
         kill = partial(_killed, started, other_processes)
-        endings.add_cleanup(kill)
-        stack.callback(endings.remove_cleanup, kill)
+        signals.add_cleanup(kill)
+        stack.callback(signals.remove_cleanup, kill)
         stack.enter_context(started)
         try:
             # Processes inherit the signal mask of the thread that starts them: block Ctrl-C.

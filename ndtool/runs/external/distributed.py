@@ -22,7 +22,7 @@ from ndtool.errors import (
 )
 from ndtool.formats import locators
 from ndtool.formats.outputs import Output
-from ndtool.machine import endings
+from ndtool.machine import signals
 from ndtool.publish.shared import Shared
 from ndtool.publish.sinks import DrySink
 from ndtool.rules.reductions import REDUCTIONS
@@ -195,7 +195,7 @@ def run(
     is_sent = any(map(locations.is_url, (shared.path, folder.inside)))
     seconds = SENT if is_sent else HURRY
     abandon = partial(cluster.abandon, worker.finish, token, seconds=seconds)
-    endings.add_cleanup(abandon)
+    signals.add_cleanup(abandon)
     sent = worker.Call(token, __version__, named, inference, partitioning, shared, folder.inside)
     try:
         if inference.requires_distinct and not dry:
@@ -227,7 +227,7 @@ def run(
             folder.leave()
         raise
     finally:
-        endings.remove_cleanup(abandon)
+        signals.remove_cleanup(abandon)
         folder.drop()
 
 
