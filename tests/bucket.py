@@ -97,7 +97,7 @@ class RequestCounts(NamedTuple):
 
 @contextmanager
 def count_requests() -> Iterator[RequestCounts]:
-    """Count the requests that the server answers."""
+    """Count the requests that the server answers, and the bytes of objects put meanwhile."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
     counts, sizes = RequestCounts(Counter(), Counter()), dict[str, int]()
 

@@ -40,7 +40,7 @@ def environment(**changes: str | None) -> dict[str, str]:
     """Return the environment without variables that affect ndtool's output; None removes a name."""
     removed = {name for name in os.environ if name.startswith(_NDTOOL_VARIABLES)} - {
         "OMP_WAIT_POLICY"
-    }  # of `make test`
+    }  # set by `make test`
     variables = {name: value for name, value in os.environ.items() if name not in removed}
     variables.update({name: value for name, value in changes.items() if value is not None})
     return {

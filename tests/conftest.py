@@ -105,7 +105,7 @@ def check_files_closed() -> Iterator[None]:
     initial = open_files()
     yield
     if not open_files() <= initial:
-        gc.collect()  # 0.2 s with all tests' packages
+        gc.collect()  # takes 0.2 s with the packages of all tests
         assert open_files() <= initial
 
 

@@ -158,7 +158,7 @@ def parameter_counts(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_functions_have_at_most_ten_parameters() -> None:
-    """Except public functions, whose keywords are documented, and their references."""
+    """Public functions, whose keywords are documented, and their references are exempt."""
     too_long = []
     for path in sorted(PACKAGE.rglob("*.p[yx]*")):
         if path.suffix in (".pyx", ".pxd", ".pxi"):

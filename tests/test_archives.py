@@ -547,7 +547,7 @@ def test_a_python_without_the_decompressor_is_reported(write_archive, monkeypatc
 
 
 def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
-    """Other writers pad headers to other multiples."""
+    """Writers other than NumPy may pad headers to other multiples."""
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n"
     raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     assert len(raw) % 8

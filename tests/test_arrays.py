@@ -91,7 +91,7 @@ def raising(*methods: str, error: BaseException) -> Any:
 
 
 class Level(IntEnum):
-    """Integers that are not int."""
+    """An integer type other than int."""
 
     ONE = 1
 
@@ -433,7 +433,7 @@ def test_an_out_that_overlaps_itself_is_refused(name: str, make_out: Any) -> Non
 
 
 def test_elements_that_share_memory_are_detected() -> None:
-    """Compared with all addresses; only interleaved strides may be refused unnecessarily."""
+    """Compared with all addresses; false positives are allowed only for interleaved strides."""
     rng = np.random.default_rng(3)
     for _ in range(3000):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())

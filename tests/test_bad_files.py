@@ -459,7 +459,7 @@ def test_a_hundred_thousand_members_are_listed_in_linear_time(workdir: Path) -> 
     before = time.process_time()
     zipfile.ZipFile("many.npz").close()
     plain_seconds = time.process_time() - before
-    before = os.times()  # including children, which forks of another process are not
+    before = os.times()  # includes child processes, but not forks of the fork server
     limit = limit_resources(AS=ADDRESS_SPACE)
     completed = run("gather-nd", "many.npz", "idx.npy", "-o", "out.npy", preexec_fn=limit)
     after = os.times()

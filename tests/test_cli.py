@@ -327,7 +327,7 @@ def test_a_bounds_error_has_the_documented_form(workdir):
     }
 
 
-def test_million_bad_indices_give_a_short_message():
+def test_a_million_bad_indices_give_a_short_message():
     save(data=np.zeros(3), idx=np.full((10**6, 1), 7))
     completed = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
     assert completed.status == 5
@@ -639,7 +639,7 @@ def test_infer_prints_the_output_of_types_and_files():
         (("max-pool", "float32[8]"), 2, "max-pool"),
     ],
 )
-def test_infer_refuses(arguments, status, text):
+def test_infer_refuses_invalid_arguments(arguments, status, text):
     completed = ndtool("infer", *arguments)
     assert (completed.status, completed.out) == (status, b"")
     assert text in completed.err

@@ -117,11 +117,11 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
 
 
 def test_progress_grows_to_1() -> None:
-    shares: list[float] = []
-    verify.verify(save_scatter(3 * blocks.TUPLES, 3 * blocks.BLOCK_BYTES // 8), shares.append)
-    assert len(shares) == 4 * 3  # check, copy, walk, compare: three blocks each
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
+    fractions: list[float] = []
+    verify.verify(save_scatter(3 * blocks.TUPLES, 3 * blocks.BLOCK_BYTES // 8), fractions.append)
+    assert len(fractions) == 4 * 3  # validate, copy, apply and compare: three blocks each
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
 
 
 PROGRAM_WITHOUT_DELAY = """
@@ -168,18 +168,18 @@ def test_differences_of_all_blocks_are_counted(
 def test_a_wrong_shape_or_type_is_refused_before_comparing(out: np.ndarray) -> None:
     request = save_scatter(10 * blocks.TUPLES, 10)
     save(out=out)
-    shares: list[float] = []
+    fractions: list[float] = []
     with pytest.raises(DifferenceError, match="scatter_nd gives"):
-        verify.verify(request, shares.append)
-    assert shares[-1] == pytest.approx(0.09)  # the indices were validated
+        verify.verify(request, fractions.append)
+    assert fractions[-1] == pytest.approx(0.09)  # the indices were validated
 
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy", "upd.npy", "out.npy"])
 def test_an_input_that_changes_during_the_run_is_an_error(name: str) -> None:
     request = save_scatter(10 * blocks.TUPLES, 10 * blocks.BLOCK_BYTES // 8)
 
-    def corrupt(share: float) -> None:
-        if share > 0.5 and os.stat(name).st_mtime_ns:
+    def corrupt(fraction: float) -> None:
+        if fraction > 0.5 and os.stat(name).st_mtime_ns:
             with open(name, "r+b") as file:
                 file.seek(-8, os.SEEK_END)
                 file.write(b"\x7f" * 8)

@@ -454,33 +454,33 @@ def test_files_of_a_terminated_client_are_removed(
 
 
 def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
+    closed_tokens = []
 
     class Opened:
         users = 0
 
         def __init__(self, call: Any) -> None:
-            self.work = SimpleNamespace(token=call.token, do=begin)
+            self.work = SimpleNamespace(token=call.token, do=begin_task)
 
         def close(self) -> None:
-            closed.append(self.work.token)
+            closed_tokens.append(self.work.token)
 
     def make_call(token: int) -> Any:
         return SimpleNamespace(token=token)
 
-    def begin(phase: str, remaining: int) -> None:
+    def begin_task(phase: str, remaining: int) -> None:
         """Run a task while tasks of other runs begin."""
         if remaining:
             worker.perform(make_call(remaining - 1), phase, remaining - 1)
-        assert remaining not in closed
+        assert remaining not in closed_tokens
 
     monkeypatch.setattr(worker, "do", lambda work, phase, number: work.do(phase, number))
     monkeypatch.setattr(worker, "_Opened", Opened)
     monkeypatch.setattr(worker, "_open", OrderedDict())
     worker.perform(make_call(9), "begin", 9)
-    assert closed == []
+    assert closed_tokens == []
     worker.perform(make_call(10), "begin", 0)
-    assert len(closed) == 11 - worker.IDLE_RUNS
+    assert len(closed_tokens) == 11 - worker.IDLE_RUNS
 
 
 def test_a_run_without_an_output_is_refused(workdir: Path) -> None:

@@ -132,7 +132,7 @@ class ProcessCluster:
             client.wait_for_workers(count)
 
     def order(self, action: str, phase: str) -> None:
-        """Order workers to fail in a phase: die, once, wait, work."""
+        """Order workers to fail or wait in a phase; action: die, once, stall, wait or work."""
         (self._folder / "order").write_text(f"{action} {phase}")
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""The data that a run on a cluster resumes from one whose client was killed."""
+"""Runs on a cluster that resume the spilled data of a run whose client was killed."""
 
 import json
 import os

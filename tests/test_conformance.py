@@ -204,7 +204,7 @@ def column_file(array: Any, kind: str) -> bytes:
 HUGE_TENSOR = message((1, 1 << 40), (2, 11), (8, "a"))
 
 
-class Maker(NamedTuple):
+class FormatWriter(NamedTuple):
     """How a test writes files of a format without ndtool.
 
     make_file: return the bytes of a file, or of the files of a store, with an array. huge: the bytes
@@ -225,33 +225,35 @@ class Maker(NamedTuple):
         return [array for array in ARRAYS if self.supports(array)]
 
 
-MAKERS = {
-    "npy": Maker(npy, npy_with_header(HUGE_HEADER), True),
-    "npy of Fortran": Maker(
+WRITERS = {
+    "npy": FormatWriter(npy, npy_with_header(HUGE_HEADER), True),
+    "npy of Fortran": FormatWriter(
         lambda a: npy(np.array(a, order="F")), npy_with_header(HUGE_HEADER), True
     ),
-    "npz": Maker(lambda a: zip_file(npy(a), 0), zip_file(npy_with_header(HUGE_HEADER), 0)),
-    "npz deflated": Maker(lambda a: zip_file(npy(a), 8), zip_file(npy_with_header(HUGE_HEADER), 8)),
-    "safetensors": Maker(
+    "npz": FormatWriter(lambda a: zip_file(npy(a), 0), zip_file(npy_with_header(HUGE_HEADER), 0)),
+    "npz deflated": FormatWriter(
+        lambda a: zip_file(npy(a), 8), zip_file(npy_with_header(HUGE_HEADER), 8)
+    ),
+    "safetensors": FormatWriter(
         safetensors_file,
         safetensors_with_header(
             '{"a":{"dtype":"F64","shape":[1099511627776],"data_offsets":[0,8796093022208]}}'
         ),
         supports=is_tensor,
     ),
-    "pb": Maker(tensor, HUGE_TENSOR, supports=is_onnx),
-    "onnx": Maker(lambda a: model(tensor(a)), model(HUGE_TENSOR), supports=is_onnx),
-    "hdf5": Maker(
+    "pb": FormatWriter(tensor, HUGE_TENSOR, supports=is_onnx),
+    "onnx": FormatWriter(lambda a: model(tensor(a)), model(HUGE_TENSOR), supports=is_onnx),
+    "hdf5": FormatWriter(
         hdf5_file, huge_hdf5_file(chunks=(1 << 39,)), supports=is_hdf5, stride=31, is_foreign=True
     ),
-    "hdf5 in chunks": Maker(
+    "hdf5 in chunks": FormatWriter(
         lambda a: chunked_hdf5_file(a, compression="gzip", shuffle=True),
         huge_hdf5_file(chunks=(1 << 39,)),
         supports=is_chunked,
         stride=31,
         is_foreign=True,
     ),
-    "hdf5 of lzf": Maker(
+    "hdf5 of lzf": FormatWriter(
         lambda a: chunked_hdf5_file(a, compression="lzf", fletcher32=True),
         huge_hdf5_file(chunks=(1 << 39,)),
         supports=is_chunked,
@@ -260,17 +262,17 @@ MAKERS = {
     ),
     **(
         {
-            "parquet": Maker(
+            "parquet": FormatWriter(
                 lambda a: column_file(a, "parquet"),
                 b"PAR1" + 32 * b"\xff" + b"PAR1",
                 supports=is_column,
             ),
-            "arrow": Maker(
+            "arrow": FormatWriter(
                 lambda a: column_file(a, "arrow"),
                 b"ARROW1" + 32 * b"\xff" + b"ARROW1",
                 supports=is_column,
             ),
-            "arrow of one batch": Maker(
+            "arrow of one batch": FormatWriter(
                 lambda a: column_file(a, "one"),
                 b"ARROW1" + 32 * b"\xff" + b"ARROW1",
                 supports=is_column,
@@ -279,23 +281,25 @@ MAKERS = {
         if has_pyarrow()
         else {}
     ),
-    "toy": Maker(toy_file, b"TOY <f8|1099511627776|1099511627776\n"),
+    "toy": FormatWriter(toy_file, b"TOY <f8|1099511627776|1099511627776\n"),
 }
 HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
 HUGE += b' "fill_value": 0, "order": "C", "filters": null, "compressor": null}'
 STORES = {
-    "zarr": Maker(lambda a: zarr_files(a, zarr_format=2), {".zarray": HUGE}),
-    "zarr of Fortran": Maker(lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}),
+    "zarr": FormatWriter(lambda a: zarr_files(a, zarr_format=2), {".zarray": HUGE}),
+    "zarr of Fortran": FormatWriter(
+        lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}
+    ),
 }
 STORAGES = ("file", "standard input", "pipe", "FIFO")
-MAKERS_AND_STORAGES = [
-    pytest.param(maker, storage, id=f"{name}-{storage}")
-    for name, maker in (MAKERS | STORES).items()
+WRITERS_AND_STORAGES = [
+    pytest.param(format_writer, storage, id=f"{name}-{storage}")
+    for name, format_writer in (WRITERS | STORES).items()
     for storage in STORAGES
-    if storage == "file" or maker.streamed
+    if storage == "file" or format_writer.streamed
 ]
-all_storages = pytest.mark.parametrize(("maker", "storage"), MAKERS_AND_STORAGES)
-every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+all_storages = pytest.mark.parametrize(("format_writer", "storage"), WRITERS_AND_STORAGES)
+every_writer = pytest.mark.parametrize("format_writer", WRITERS.values(), ids=WRITERS)
 
 
 @contextmanager
@@ -371,10 +375,12 @@ ARRAYS = [
 
 
 @all_storages
-def test_every_format_gives_the_values_and_metadata(maker: Maker, storage: str) -> None:
-    for array in maker.arrays:
+def test_every_format_gives_the_values_and_metadata(
+    format_writer: FormatWriter, storage: str
+) -> None:
+    for array in format_writer.arrays:
         with (
-            open_storage(storage, maker.make_file(array)) as (argument, streams),
+            open_storage(storage, format_writer.make_file(array)) as (argument, streams),
             closing(locators.open_source(argument, streams)) as opened,
         ):
             assert is_identical(read_array(opened), array)
@@ -388,15 +394,15 @@ def test_every_format_gives_the_values_and_metadata(maker: Maker, storage: str) 
             assert all(block.readonly for block in raw_blocks)
             assert sum(map(len, raw_blocks)) == metadata.nbytes
             del raw_blocks
-        with open_storage(storage, maker.make_file(array)) as (argument, streams):
+        with open_storage(storage, format_writer.make_file(array)) as (argument, streams):
             (entry,) = locators.describe(argument, streams)
             assert entry.metadata == metadata
 
 
-@every_maker
-def test_truncated_files_are_refused(maker: Maker) -> None:
-    raw = maker.make_file(ARRAY)
-    for length in range(0, len(raw), maker.stride):
+@every_writer
+def test_truncated_files_are_refused(format_writer: FormatWriter) -> None:
+    raw = format_writer.make_file(ARRAY)
+    for length in range(0, len(raw), format_writer.stride):
         Path("in").write_bytes(raw[:length])
         result = load_or_error("in")
         assert isinstance(result, InputError) or is_identical(result, ARRAY), length
@@ -410,11 +416,13 @@ def test_truncated_streams_are_refused(storage: str) -> None:
             locators.open_source(argument, streams)
 
 
-@every_maker
+@every_writer
 @pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
-def test_any_changed_byte_gives_an_array_or_an_error(maker: Maker, change: int) -> None:
-    raw = bytearray(maker.make_file(ARRAY))
-    if maker.is_foreign:
+def test_any_changed_byte_gives_an_array_or_an_error(
+    format_writer: FormatWriter, change: int
+) -> None:
+    raw = bytearray(format_writer.make_file(ARRAY))
+    if format_writer.is_foreign:
         pytest.skip("test_hdf5.py damages these files in a process of their own")
     for offset in range(len(raw)):
         raw[offset] ^= change
@@ -441,16 +449,16 @@ def replace() -> None:
     os.replace("new", "in")
 
 
-@every_maker
+@every_writer
 @pytest.mark.parametrize("change", [truncate_file, modify, replace])
 @pytest.mark.parametrize("storage", ["file", "standard input"])
 def test_changes_of_an_open_input_are_detected(
-    maker: Maker, change: Callable[[], None], storage: str
+    format_writer: FormatWriter, change: Callable[[], None], storage: str
 ) -> None:
-    if storage != "file" and (change is replace or not maker.streamed):
+    if storage != "file" and (change is replace or not format_writer.streamed):
         pytest.skip("a descriptor stays on its file; other formats are read by their names")
     with (
-        open_storage(storage, maker.make_file(ARRAY)) as (argument, streams),
+        open_storage(storage, format_writer.make_file(ARRAY)) as (argument, streams),
         closing(locators.open_source(argument, streams)) as opened,
     ):
         change()
@@ -459,9 +467,9 @@ def test_changes_of_an_open_input_are_detected(
             opened.recheck()
 
 
-@every_maker
-def test_a_descriptor_of_an_open_input_is_recognized(maker: Maker) -> None:
-    Path("in").write_bytes(maker.make_file(ARRAY))
+@every_writer
+def test_a_descriptor_of_an_open_input_is_recognized(format_writer: FormatWriter) -> None:
+    Path("in").write_bytes(format_writer.make_file(ARRAY))
     Path("other").write_bytes(b"")
     with closing(locators.open_source("in", Streams(-1))) as opened:
         for name, expected in (("in", True), ("other", False)):
@@ -472,8 +480,8 @@ def test_a_descriptor_of_an_open_input_is_recognized(maker: Maker) -> None:
 
 
 @all_storages
-def test_declared_sizes_take_no_memory(maker: Maker, storage: str) -> None:
-    with open_storage(storage, maker.huge) as (argument, streams):
+def test_declared_sizes_take_no_memory(format_writer: FormatWriter, storage: str) -> None:
+    with open_storage(storage, format_writer.huge) as (argument, streams):
         tracemalloc.start()
         with pytest.raises(NdtoolError):
             locators.open_source(argument, streams)
@@ -594,7 +602,7 @@ def test_outputs_are_read_as_they_were_written(target: str, settings: str) -> No
 
 @targets_and_stores
 def test_an_output_is_zero_before_it_is_written(target: str) -> None:
-    """Required for chunks of a store; a mapped file is complete without."""
+    """Chunks of a store must be written; a mapped file is complete without a write."""
     with temporary_sink(target) as out:
         if ".zarr" in target:
             with pytest.raises(ValueError, match="only 0 of 1 chunks were written"):

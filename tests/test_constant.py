@@ -81,7 +81,7 @@ def test_an_existing_file_takes_precedence(workdir: Path) -> None:
 
 
 def _with_constant_data(case: Case) -> tuple[Case, Constant]:
-    """Return the case with data that repeat their first value, and the constant source of them."""
+    """Return the case with constant data, the first value of the original, and their source."""
     data = case.arrays[0]
     element = np.zeros(1, data.dtype) if not data.size else data[(slice(0, 1),) * data.ndim]
     element = np.array(element.reshape(-1)[:1])

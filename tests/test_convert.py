@@ -87,16 +87,16 @@ def test_large_arrays_in_either_order_are_converted() -> None:
     array = np.arange(3_000_000, dtype=">i4").reshape(1500, 2000)
     for order in "CF":
         np.save("a.npy", np.array(array, order=order))  # type: ignore[call-overload]
-        shares: list[float] = []
+        fractions: list[float] = []
         for target in TARGETS:
             Path(target.partition(":")[0]).unlink(missing_ok=True)
             with convert.Conversion(convert.Request("a.npy", target)) as conversion:
-                conversion.run(shares.append)
+                conversion.run(fractions.append)
             assert is_identical(
                 load(target), to_little_endian(array) if "safetensors" in target else array
             )
-        assert sorted(shares)[-1] == 1
-        assert all(0 < share <= 1 for share in shares)
+        assert sorted(fractions)[-1] == 1
+        assert all(0 < fraction <= 1 for fraction in fractions)
 
 
 def test_streams_are_converted() -> None:

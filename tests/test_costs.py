@@ -190,7 +190,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
         monkeypatch.setattr(spillstore, "descriptors", calls)
         steps.execute(prepared)
     assert plan.way == "sweep"
-    # Not exact: segments are partly in memory, and batches end where blocks do.
+    # Not exact: segments are partly in memory, and batches end at block boundaries.
     for kind, count in counter.counts.items():
         assert abs(plan.requests[kind] - count) < 0.06 * count
 

@@ -24,7 +24,7 @@ def counting_options(dtype: np.dtype) -> list[dict[str, Any]]:
 
 
 def histogram(rng: np.random.Generator, dtype: np.dtype, size: int) -> tuple[Array, Array, Array]:
-    """Return data, rows of many updates, the last row only among late ones, and updates."""
+    """Return data, the rows of many updates, the last row only in later ones, and the updates."""
     rows = rng.integers(0, size, 20_000)
     rows[:9000] %= size - 1
     return random_values(rng, dtype, (SIZE,)), rows, random_values(rng, dtype, (len(rows),))

@@ -414,7 +414,7 @@ def test_functions_for_arrays_in_memory_refuse_dask_arrays() -> None:
 def test_chunks_of_more_than_32_bits_of_rows_are_split() -> None:
     x = da.zeros((3 << 33,), dtype=np.uint8, chunks=3 << 32)
     assert lazy.gather(x, da.from_array(np.array([5, -1, 1 << 33]))).dtype == np.uint8
-    original = splits.split  # local rows need 64 bits: without the chunks, which would be loaded
+    original = splits.split  # local rows need 64 bits; the chunks are not loaded
     with mock.patch.object(splits, "split", lambda c, *a: original(c, *a)):
         graph = lazy.gather(x, np.array([5, -1])).__dask_graph__()
     local_rows = [split.local.tolist() for task in graph.values() for split in splits_in(task)]

@@ -75,25 +75,25 @@ SHORT_LINES = ("_by_batches", "scatter")
 UNITS = ("_by_units", "scatter_units")
 ALGORITHMS = (
     Algorithm("columns", IN_ORDER, (5, 3000), (7, 1)),
-    Algorithm("runs", IN_ORDER, (40, 70), (300, 1)),
-    Algorithm("parts", PARTITIONS, (5000,), (700, 1)),
-    Algorithm("parts in place", PARTITIONS, (5000,), (700, 1), None, True),
-    Algorithm("parts of rows", PARTITIONS, (300, 70), (400, 1)),
-    Algorithm("parts of a line", PARTITIONS, (5000,), (700,), 0),
+    Algorithm("slices", IN_ORDER, (40, 70), (300, 1)),
+    Algorithm("partitions", PARTITIONS, (5000,), (700, 1)),
+    Algorithm("partitions in place", PARTITIONS, (5000,), (700, 1), None, True),
+    Algorithm("partitions of rows", PARTITIONS, (300, 70), (400, 1)),
+    Algorithm("partitions of a line", PARTITIONS, (5000,), (700,), 0),
     Algorithm("lines", LINES, (30, 64), (30, 64), 1),
-    Algorithm("lines in part", SHORT_LINES, (30, 64), (29, 40), 1),
+    Algorithm("partial lines", SHORT_LINES, (30, 64), (29, 40), 1),
     Algorithm("packed units", UNITS, (20, 70), (20, 70), 0),
     Algorithm("units in place", UNITS, (20, 70), (20, 70), 0, True),
-    Algorithm("units too tall to pack", UNITS, (300, 40), (300, 40), 0),
-    Algorithm("units in part", UNITS, (3, 20, 70), (2, 40, 69), 1),
+    Algorithm("units with too many rows to pack", UNITS, (300, 40), (300, 40), 0),
+    Algorithm("partial units", UNITS, (3, 20, 70), (2, 40, 69), 1),
     Algorithm("units of one column", UNITS, (20, 30, 7), (20, 30, 1), 0),
 )
 LARGE = (
     Algorithm("columns", IN_ORDER, (5, 300_000), (9, 1)),
-    Algorithm("runs", IN_ORDER, (40_000, 128), (20_000, 1)),
-    Algorithm("parts", PARTITIONS, (5_000_000,), (600_000, 1)),  # for two threads
-    Algorithm("parts of rows", PARTITIONS, (80_000, 70), (20_000, 1)),
-    Algorithm("parts of a line", PARTITIONS, (4_500_000,), (600_000,), 0),
+    Algorithm("slices", IN_ORDER, (40_000, 128), (20_000, 1)),
+    Algorithm("partitions", PARTITIONS, (5_000_000,), (600_000, 1)),  # for two threads
+    Algorithm("partitions of rows", PARTITIONS, (80_000, 70), (20_000, 1)),
+    Algorithm("partitions of a line", PARTITIONS, (4_500_000,), (600_000,), 0),
     Algorithm("lines", LINES, (300, 3000), (300, 3000), 1),
     Algorithm("packed units", UNITS, (900, 1100), (900, 1100), 0),
     Algorithm("units in place", UNITS, (900, 1100), (900, 1100), 0, True),
@@ -130,14 +130,14 @@ def make_call(
     algorithm: Algorithm,
     dtype: Any,
     reduction_options: dict[str, Any],
-    heavy: bool,
+    few_targets: bool,
 ) -> Call:
-    """Return a call for an algorithm; heavy: all updates go to three elements, else none twice."""
+    """Return a call for an algorithm; few_targets: updates go to three elements, else to distinct ones."""
     if algorithm.axis is None:
-        indices, linear_indices = tuples(rng, algorithm, heavy)
+        indices, linear_indices = tuples(rng, algorithm, few_targets)
         shape = (len(indices), *algorithm.data[1:])
     else:
-        indices, linear_indices = elements(rng, algorithm, algorithm.axis, heavy)
+        indices, linear_indices = elements(rng, algorithm, algorithm.axis, few_targets)
         shape = indices.shape
     has_special_values = dtype not in COMPLEX and rng.integers(2)
     make_array = random_values if has_special_values else order_sensitive_values
@@ -146,21 +146,25 @@ def make_call(
     return Call(algorithm, (data, indices, updates), reduction_options, expected)
 
 
-def tuples(rng: np.random.Generator, algorithm: Algorithm, heavy: bool) -> tuple[Array, Array]:
+def tuples(
+    rng: np.random.Generator, algorithm: Algorithm, few_targets: bool
+) -> tuple[Array, Array]:
     """Return index tuples and the linear indices of the elements that they select."""
     size, *slice_shape = algorithm.data
     rows = rng.permutation(size)
-    rows = rng.choice(rows[:3], algorithm.indices[0]) if heavy else rows[: algorithm.indices[0]]
+    rows = (
+        rng.choice(rows[:3], algorithm.indices[0]) if few_targets else rows[: algorithm.indices[0]]
+    )
     width = int(np.prod(slice_shape))
     return rows[:, None] - size, (rows[:, None] * width + np.arange(width)).ravel()
 
 
 def elements(
-    rng: np.random.Generator, algorithm: Algorithm, axis: int, heavy: bool
+    rng: np.random.Generator, algorithm: Algorithm, axis: int, few_targets: bool
 ) -> tuple[Array, Array]:
     """Return an index for each update and the linear indices of the selected elements."""
     size, shape = algorithm.data[axis], list(algorithm.indices)
-    if heavy:
+    if few_targets:
         indices = rng.integers(0, 3, shape)
     else:
         length, shape[axis] = shape[axis], size
@@ -245,25 +249,25 @@ def test_every_type_and_reduction_has_the_bits_of_one_thread(
 ) -> None:
     rng = np.random.default_rng(31)
     calls = [
-        make_call(rng, algorithm, dtype, reduction_options, heavy)
+        make_call(rng, algorithm, dtype, reduction_options, few_targets)
         for reduction_options in all_reduction_options(dtype)
         for algorithm in ALGORITHMS
-        for heavy in (True, False)
+        for few_targets in (True, False)
     ]
     compare(calls, REPEATS, called)
 
 
 @pytest.mark.slow("the bits of one thread with the default thresholds")
-@pytest.mark.parametrize("heavy", [True, False], ids=["heavy", "none"])
+@pytest.mark.parametrize("few_targets", [True, False], ids=["duplicates", "none"])
 @pytest.mark.parametrize("reduction", ["none", "add", "mean"])
 def test_algorithms_with_default_thresholds_have_the_bits_of_one_thread(
-    reduction: str, heavy: bool, called: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    reduction: str, few_targets: bool, called: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)  # the three elements may be adjacent
     rng = np.random.default_rng(32)
     compare(
         [
-            make_call(rng, algorithm, np.dtype("f4"), {"reduction": reduction}, heavy)
+            make_call(rng, algorithm, np.dtype("f4"), {"reduction": reduction}, few_targets)
             for algorithm in LARGE
         ],
         REPEATS,
@@ -589,7 +593,7 @@ def sorted_call() -> Call:
 def test_a_refused_madvise_is_ignored(
     lowered_thresholds: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kernel without transparent huge pages defines the constant and rejects the call."""
+    """Linux without transparent huge pages rejects the call, although the constant is defined."""
 
     class Refusing(mmap.mmap):
         def madvise(self, *_: int) -> None:

@@ -30,7 +30,7 @@ EPOCH = "1700000000"
 
 
 def build_sdist(folder: Path, umask: int, mtime: int) -> Path:
-    """Return the sdist of a copy of the sources, whose files have a modification time and a umask."""
+    """Build an sdist from a copy of the sources with a umask and a modification time."""
     for name in SOURCES:
         source, copy = ROOT / name, folder / name
         if source.is_dir():

@@ -40,8 +40,8 @@ INSTALLED = engines.parse_names("auto")
 RNG = np.random.default_rng(5)
 
 
-def ignore_progress(share: float, engine_name: str) -> None:
-    assert 0 <= share <= 1
+def ignore_progress(fraction: float, engine_name: str) -> None:
+    assert 0 <= fraction <= 1
 
 
 TWO_RUNS = EngineSettings(runs=2)
@@ -360,7 +360,7 @@ def run_fake_engine(
     return run
 
 
-def test_a_correct_engine_is_the_same(run_fake_engine: Any) -> None:
+def test_a_correct_engine_has_the_same_bits(run_fake_engine: Any) -> None:
     assert run_fake_engine("") == [
         Report("torch", "9.9", n, "same", 0, None, report.comparison)
         for n, report in enumerate(run_fake_engine(""), 1)

@@ -391,7 +391,7 @@ TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
 def test_types_as_inputs_have_no_values(
     operator: str, reduction: str, roles_of_types: tuple[str, ...]
 ) -> None:
-    """Values of files are not printed either: they could be mistaken for results."""
+    """With types as inputs, values of files are not printed either: they might pass for results."""
     index = np.array([[3], [1], [-1], [3]])
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
     save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
@@ -511,18 +511,18 @@ def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
     )
-    shares: list[float] = []
+    fractions: list[float] = []
     tracemalloc.start()
     try:
         with typed.open_typed_call(request) as call:
-            (element,), _ = explain.explain(call, [(1,)], progress=shares.append)
+            (element,), _ = explain.explain(call, [(1,)], progress=fractions.append)
             assert element.value is not None
             assert int(element.value) == np.int64(count).astype("i1")
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
     assert snapshot(workdir) == before
 
 
@@ -603,7 +603,7 @@ def test_an_input_that_changes_while_the_answer_is_printed_is_an_error(workdir: 
 def test_indices_that_change_during_the_run_are_an_error() -> None:
     save(data=np.zeros(3), idx=np.zeros((5, 1), "i8"))
 
-    def corrupt(share: float) -> None:
+    def corrupt(fraction: float) -> None:
         with open("idx.npy", "r+b") as file:
             file.seek(-40, 2)
             file.write(b"\x09")
