@@ -583,8 +583,8 @@ def test_a_systemerror_in_an_import_is_a_lack_of_memory(
     monkeypatch.syspath_prepend(workdir)
     with pytest.raises(SystemError) as excinfo:
         importlib.import_module("unreadable")
-    assert isinstance(program._lacking(excinfo.value), ResourceError)
-    assert program._lacking(SystemError(message)) is None  # a bug
+    assert isinstance(program._resource_error(excinfo.value), ResourceError)
+    assert program._resource_error(SystemError(message)) is None  # a bug
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:

@@ -83,7 +83,7 @@ class Page(HTMLParser):
         return {
             name: attributes.get("data-order")
             for name, attributes in self.cells.items()
-            if "lit" in (attributes.get("class") or "").split()
+            if "highlighted" in (attributes.get("class") or "").split()
         }
 
     def of_class(self, name: str) -> list[str]:
@@ -428,13 +428,13 @@ def test_a_report_shows_the_index_out_of_bounds(command: str) -> None:
     )
     assert completed.status == (0 if command == "stats" else 5)
     page = Page("p.html")
-    assert page.cells["indices-1"]["class"] == "beyond lit here"
+    assert page.cells["indices-1"]["class"] == "out-of-bounds highlighted current"
     assert page.cells["indices-1"]["aria-label"] == (
         "indices[1, 0] = 7 is out of bounds: axis 0 of data has size 4: valid -4..3"
     )
     assert page.cells["updates-1"]["aria-label"].endswith("is dropped: its index is out of bounds")
     assert "output-0" not in page.cells
-    assert ["data-begin", "indices-1"] in [
+    assert ["data-initial", "indices-1"] in [
         list(x) for _, attributes in page.tags for x in attributes.items()
     ]
     assert "out of bounds: 1 tuple, first indices.npy[1, 0] = 7" in page.visible_text
@@ -506,8 +506,8 @@ def test_a_verification_shows_the_differences() -> None:
     completed = ndtool("verify", "scatter-nd", *files, "--html", "p.html")
     assert completed.status == 8
     page = Page("p.html")
-    assert page.of_class("wrong") == ["found-3"]
-    assert page.cells["found-3"]["aria-label"] == (
+    assert page.of_class("wrong") == ["actual-3"]
+    assert page.cells["actual-3"]["aria-label"] == (
         "output[3] is 21.0, which differs from output[3] = 20.0 from updates[1],"
         " selected by indices[1] = (-1), which is (3), which overwrites data[3] = 4.0"
     )
@@ -542,7 +542,7 @@ def test_a_report_has_the_results_of_engines() -> None:
     assert (completed.status, completed.json["engines"][0]["result"]) == (8, "same")
     page = Page("p.html")
     assert "3 of 4 elements have the same bits" in page.visible_text
-    assert page.of_class("wrong") == ["found-3"]
+    assert page.of_class("wrong") == ["actual-3"]
 
 
 def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
@@ -557,7 +557,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     ]
     with click.Context(click.Command("verify")), OpenCall(request) as open_call:
         page_report = PageReport("p.html", open_call, Reporter())
-        page_report.answered(reports)
+        page_report.add_engines(reports)
         page_report.publish()
     page = Page("p.html")
     assert page.of_class("selected") == ["output-3"]
@@ -589,7 +589,7 @@ def test_a_report_of_engines_with_an_index_out_of_bounds() -> None:
     page = Page("p.html")
     assert "indices out of bounds: 1 of 2 elements" in page.visible_text
     assert "refused" in page.visible_text
-    assert page.cells["indices-1"]["class"] == "beyond lit here"
+    assert page.cells["indices-1"]["class"] == "out-of-bounds highlighted current"
 
 
 def test_a_report_of_engines_replaces_no_input() -> None:
@@ -702,7 +702,7 @@ def test_a_report_highlights_an_element_and_its_sources_before_any_script() -> N
         "data-1": None, "indices-0": "1", "indices-2": "2", "updates-0": "1", "updates-2": "2",
         "output-1": None,
     }  # fmt: skip
-    assert page.of_class("here") == ["output-1"]
+    assert page.of_class("current") == ["output-1"]
     assert page.visible_text.count("output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0") == 1
     save(data=np.arange(3), indices=np.array([[5], [1]]))
     arguments = "gather-nd", "data.npy", "indices.npy", "--out-of-bounds", "fill", "-o", "o.npy"
@@ -734,7 +734,7 @@ def test_large_arrays_are_drawn_around_the_element_explained() -> None:
         " indices[20] = (124), gives 249.0; + updates[440, 0] = 1.0, selected by"
         " indices[440] = (124), gives 250.0"
     ) in labels
-    assert [page.cells[cell]["aria-label"] for cell in page.of_class("here")] == [labels[-4]]
+    assert [page.cells[cell]["aria-label"] for cell in page.of_class("current")] == [labels[-4]]
     assert len(page.highlighted) == 1 + 2 + 2 + 1
     assert "data[123, 1] = 247.0 is unchanged in output[123, 1]" in labels
     assert "… and ⋮ mark omitted elements" in page.visible_text
@@ -754,7 +754,7 @@ def test_an_element_of_many_updates_has_the_first_and_last_ones() -> None:
     )
     assert ndtool(*arguments, "--html", "p.html").status == 0
     page = Page("p.html")
-    (focus,) = page.of_class("here")
+    (focus,) = page.of_class("current")
     label = str(page.cells[focus]["aria-label"])
     assert label.startswith("output[3] = 1000.0: data[3] = 0.0; + updates[0] = 1.0")
     assert "gives 5.0; 990 more; + updates[995] = 1.0" in label
@@ -772,7 +772,7 @@ def test_large_arrays_are_drawn_around_the_first_index_out_of_bounds() -> None:
     assert ndtool(*arguments, "--html", "p.html").status == 5
     page = Page("p.html")
     assert drawn_elements(page, "indices") == {f"indices[{n}, 0]" for n in range(1231, 1238)}
-    (focus,) = page.of_class("here")
+    (focus,) = page.of_class("current")
     assert page.cells[focus]["aria-label"] == (
         "indices[1234, 0] = 900 is out of bounds: axis 0 of data has size 900: valid -900..899"
     )
@@ -789,8 +789,8 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
     arguments = "verify", "gather-nd", "data.npy", "indices.npy", "output.npy"
     assert ndtool(*arguments, "--html", "p.html").status == 8
     page = Page("p.html")
-    (focus,) = page.of_class("here")
-    assert focus.startswith("found")
+    (focus,) = page.of_class("current")
+    assert focus.startswith("actual")
     assert page.cells[focus]["aria-label"] == (
         "output[40, 17] is 2578.0, which differs from output[40, 17] = 2577.0 from data[40, 17],"
         " selected by indices[40] = (40)"
