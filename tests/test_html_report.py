@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw_bytes
 from test_explain import bits, gathered_positions, open_case, running_values, updates_of
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
@@ -113,7 +113,7 @@ def draw_case(case: Case) -> Drawing:
 @many
 @given(case=cases)
 def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
-    described(case)
+    note_attributes(case)
     expected, diagram = call(reference, case), draw_case(case)
     output = diagram.grids["output"]
     assert output.elements is not None
@@ -189,7 +189,7 @@ def check_tuple(case: Case, diagram: Drawing, tuple_index: int) -> None:
 def test_a_drawing_without_output_shows_selected_elements(
     case: Case, strategy_data: st.DataObject
 ) -> None:
-    described(case)
+    note_attributes(case)
     data, indices, *updates = case.arrays
     assume(indices.size and data.size)
     int64_indices = np.array(indices, np.int64)
@@ -806,7 +806,7 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
 def test_the_links_of_an_excerpt_equal_brute_force(
     case: Case, strategy_data: st.DataObject
 ) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
     focus = tuple(strategy_data.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(focus) == expected.ndim)
