@@ -1,6 +1,6 @@
 """Check a built site.
 
-Links have targets, no page loads from another host, and the search finds what users look for.
+Links have targets, pages load nothing from other hosts, and the search finds frequent queries.
 """
 
 import json
@@ -10,9 +10,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "source": "src"}
-# Words that users search for, and a page that the search must find.
-SEARCHED = {
+RESOURCE_ATTRIBUTES = {
+    "link": "href",
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+}
+# Words that users search for, and the page that the search must find for each.
+QUERIES = {
     "padding": "operators",
     "parquet": "formats",
     "include_self": "operators",
@@ -30,16 +36,16 @@ class Page(HTMLParser):
         self.feed(file.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        self.ids.add(given.get("id", ""))
-        if tag == "a" and "href" in given:
-            self.links.add(given["href"])
-        elif LOADED.get(tag) in given:
-            self.loaded.add(given[LOADED[tag]])
+        attributes = {name: value or "" for name, value in attrs}
+        self.ids.add(attributes.get("id", ""))
+        if tag == "a" and "href" in attributes:
+            self.links.add(attributes["href"])
+        elif RESOURCE_ATTRIBUTES.get(tag) in attributes:
+            self.loaded.add(attributes[RESOURCE_ATTRIBUTES[tag]])
 
 
-def faults(site: Path) -> Iterator[str]:
-    """Yield the errors of all pages below a folder."""
+def page_errors(site: Path) -> Iterator[str]:
+    """Yield an error message for each bad link or resource of the pages in a folder."""
     pages = {file: Page(file) for file in sorted(site.rglob("*.html"))}
     for file, page in pages.items():
         name = file.relative_to(site)
@@ -58,24 +64,24 @@ def faults(site: Path) -> Iterator[str]:
                 yield f"{name}: {target} has no such anchor"
 
 
-def not_found(site: Path) -> Iterator[str]:
-    """Yield the words that the search does not find on their page, if the site has a search."""
+def search_errors(site: Path) -> Iterator[str]:
+    """Yield an error message for each query whose page the search does not find."""
     index = site / "searchindex.js"
     if not index.exists():
         return
-    found = json.loads(index.read_text("utf-8").partition("(")[2].rstrip().rstrip(";)"))
-    for word, page in SEARCHED.items():
-        numbers: set[int] = set()
-        for term, pages in [*found["terms"].items(), *found["titleterms"].items()]:
-            # words are indexed by their stems, which search.html also makes of a query
+    search_index = json.loads(index.read_text("utf-8").partition("(")[2].rstrip().rstrip(";)"))
+    for word, page in QUERIES.items():
+        page_numbers: set[int] = set()
+        for term, pages in [*search_index["terms"].items(), *search_index["titleterms"].items()]:
+            # the index has stems of words; search.html converts a query to stems, too
             if term and (term == word or (len(term) > 2 and word.startswith(term))):
-                numbers.update([pages] if isinstance(pages, int) else pages)
-        if page not in {found["docnames"][number] for number in numbers}:
+                page_numbers.update([pages] if isinstance(pages, int) else pages)
+        if page not in {search_index["docnames"][number] for number in page_numbers}:
             yield f"search: {word} is not found on {page}"
 
 
 if __name__ == "__main__":
-    built = Path(sys.argv[1]).resolve()
-    found = [*faults(built), *not_found(built)]
-    print(*found, sep="\n", end="\n" if found else "")
-    sys.exit(bool(found))
+    built_site = Path(sys.argv[1]).resolve()
+    errors = [*page_errors(built_site), *search_errors(built_site)]
+    print(*errors, sep="\n", end="\n" if errors else "")
+    sys.exit(bool(errors))

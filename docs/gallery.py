@@ -1,4 +1,4 @@
-"""Draw every example of the standards: an HTML report each, as `--html` writes it.
+"""Draw every example of the standards: write an HTML report of each, as `--html` does.
 
 python docs/gallery.py FOLDER writes FOLDER/NAME.html for each example of fixtures/examples.py.
 """
@@ -25,8 +25,8 @@ def examples() -> tuple[Any, ...]:
     return table
 
 
-def words(example: Any) -> list[str]:
-    """Return the command line that draws an example, relative to its folder."""
+def command_line(example: Any) -> list[str]:
+    """Return the command line that draws an example in the example's folder."""
     inputs = ["data.npy", "indices.npy", *["updates.npy"] * (example.updates is not None)]
     attributes = [
         word
@@ -37,24 +37,24 @@ def words(example: Any) -> list[str]:
     return [command, *inputs, *attributes, "-o", "output.npy", "--html", f"{example.name}.html"]
 
 
-def pages(folder: Path) -> list[tuple[Any, Path]]:
+def write_reports(folder: Path) -> list[tuple[Any, Path]]:
     """Write all reports into a folder; return each example with its report."""
     from ndtool.cli import program
     from ndtool.cli.reporter import Reporter
 
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
+    reports = []
     for example in examples():
         page = folder / f"{example.name}.html"
         with TemporaryDirectory() as workdir, chdir(workdir):
             shutil.copytree(FIXTURES / example.name, workdir, dirs_exist_ok=True)
-            program.run([*words(example), "--no-trace"], Reporter())
+            program.run([*command_line(example), "--no-trace"], Reporter())
             shutil.move(page.name, page)
-        drawn.append((example, page))
-    return drawn
+        reports.append((example, page))
+    return reports
 
 
 if __name__ == "__main__":
-    for _, page in pages(Path(sys.argv[1])):
+    for _, page in write_reports(Path(sys.argv[1])):
         print(page)

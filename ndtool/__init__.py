@@ -24,12 +24,12 @@ __version__ = "0.1.0"
 
 del TYPE_CHECKING
 
-# libgomp reads it when the kernels are loaded: about a millisecond of spinning. By default, waiting
-# threads spin for ten, on processors that the threads they wait for may need.
+# libgomp reads GOMP_SPINCOUNT when the kernels are loaded: waiting threads spin for about 1 ms. Its
+# default is 10 ms, on processors that other threads of the team may need.
 if "OMP_WAIT_POLICY" not in _os.environ:
     _os.environ.setdefault("GOMP_SPINCOUNT", "30000")
 
-_MODULES = {  # of functions that are not in inmemory/ops.py
+_MODULES = {  # modules of the functions that inmemory/ops.py does not define
     "tensor_scatter": "ndtool.inmemory.tensorscatter",
     **dict.fromkeys(("explain", "infer", "stats", "verify"), "ndtool.questions.calls"),
     **dict.fromkeys(("convert", "inspect", "model"), "ndtool.questions.files"),
@@ -42,13 +42,13 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "__all__":
-        return [public for public in __dir__() if public not in _INTEGRATIONS]
+        return [exported for exported in __dir__() if exported not in _INTEGRATIONS]
     if name not in __dir__():
         raise AttributeError(f"module 'ndtool' has no attribute {name!r}")
     if name == "files" or name in _INTEGRATIONS:
         try:
             return import_module(f"ndtool.{name}")
-        except ImportError as error:  # `hasattr` and `dir` expect this one
+        except ImportError as error:  # `hasattr` catches only AttributeError
             raise AttributeError(f"ndtool.{name} needs the package {name}: {error}") from error
     errors = import_module("ndtool.errors").__all__
     module = "ndtool.errors" if name in errors else _MODULES.get(name, "ndtool.inmemory.ops")

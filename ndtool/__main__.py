@@ -1,6 +1,7 @@
 """The entry point of `ndtool` and `python -m ndtool`: signals and exit statuses.
 
-Until `program` installs its signal handlers, Python's own apply; so little is imported before.
+Until `main` installs signal handlers, Python's own raise KeyboardInterrupt, so few modules are
+imported before.
 """
 
 import os
@@ -12,11 +13,11 @@ if TYPE_CHECKING:
 
     from ndtool.errors import NdtoolError, Status
 
-_UNLOADABLE = ("failed to map segment", "Cannot allocate memory")
+_OUT_OF_MEMORY_MESSAGES = ("failed to map segment", "Cannot allocate memory")
 
 
 def program() -> "NoReturn":
-    """Run the command line, then exit without Python's finalization, a tenth of a small run."""
+    """Run the command line, then exit without Python's finalization, which delays small runs."""
     status = main()
     import atexit
 
@@ -26,13 +27,13 @@ def program() -> "NoReturn":
             if stream is not None:
                 stream.flush()
     except Exception:
-        sys.exit(status)  # finalize as Python does
+        sys.exit(status)  # with Python's finalization, which reports the exception
     os._exit(status)
 
 
 def main() -> int:
     """Run the command line; return its exit status."""
-    _listen()
+    _install_signal_handlers()
     from ndtool.storage.descriptors import guard_descriptors
 
     guard_descriptors()
@@ -41,9 +42,9 @@ def main() -> int:
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy would start threads that ndtool never uses
     try:
         status = int(_run(sys.argv[1:]))
-        _ignore()  # the output is published: a late signal must not report failure
+        _ignore_signals()  # the output is published: a signal must not change the exit status
         return status
-    except KeyboardInterrupt:  # raised by a library: signals raise none here
+    except KeyboardInterrupt:  # from a library: the installed signal handlers raise no exception
         return 130
 
 
@@ -58,36 +59,38 @@ def _run(arguments: list[str]) -> "Status":
 
         program.run(arguments, reporter)
     except NdtoolError as exc:
-        reporter.error(exc)
+        reporter.report_error(exc)
         return exc.status
     except BrokenPipeError:
         return Status.BROKEN_PIPE
     except Exception as exc:
-        if error := _lacking(exc):
-            reporter.error(error)
+        if error := _resource_error(exc):
+            reporter.report_error(error)
             return error.status
         import traceback
 
-        reporter.bug(traceback.format_exc())
+        reporter.report_bug(traceback.format_exc())
         return Status.BUG
     return Status.DONE
 
 
-def _lacking(exc: Exception) -> "NdtoolError | None":
-    """Return the error of an exhausted system, also amid an import; None if it is a bug."""
+def _resource_error(exc: Exception) -> "NdtoolError | None":
+    """Return a ResourceError for lack of memory or descriptors, even in an import; else None."""
     from ndtool.errors import ResourceError
     from ndtool.storage.descriptors import EXHAUSTED, failure
 
     if isinstance(exc, OSError) and exc.errno in EXHAUSTED:
         return failure(exc, str(exc.filename or "the system"))
-    no_memory = isinstance(exc, ImportError) and any(words in str(exc) for words in _UNLOADABLE)
-    if no_memory or isinstance(exc, MemoryError) or _interrupted_import(exc):
+    no_memory = isinstance(exc, ImportError) and any(
+        text in str(exc) for text in _OUT_OF_MEMORY_MESSAGES
+    )
+    if no_memory or isinstance(exc, MemoryError) or _is_failed_import(exc):
         return ResourceError("not enough memory", hint="ulimit -v shows a limit, if there is one")
     return None
 
 
-def _interrupted_import(exc: Exception) -> bool:
-    """Return whether an import ended without a reason, as CPython's do if memory is short."""
+def _is_failed_import(exc: Exception) -> bool:
+    """Return whether an import raised SystemError, as CPython's does when memory is exhausted."""
     if not isinstance(exc, SystemError):
         return False
     import traceback
@@ -96,27 +99,28 @@ def _interrupted_import(exc: Exception) -> bool:
     return any(frame.filename.startswith("<frozen importlib") for frame in frames)
 
 
-def _listen() -> None:
+def _install_signal_handlers() -> None:
     """Exit on SIGINT, SIGTERM and SIGHUP, unless the parent process ignores the signal.
 
-    Handlers do not raise, because some extension modules drop exceptions during import. Outputs
-    that need cleanup install other handlers (signals.py).
+    Handlers do not raise, because some extension modules drop exceptions during import. Runs with
+    temporary files install handlers that remove them (machine/signals.py).
     """
     import signal
 
-    def stop(number: int, _: object) -> None:
-        os._exit(128 + number)
+    def exit_with_signal(signum: int, _: object) -> None:
+        os._exit(128 + signum)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, stop)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, exit_with_signal)
 
 
-def _ignore() -> None:
+def _ignore_signals() -> None:
+    """Ignore SIGINT, SIGTERM and SIGHUP."""
     import signal
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

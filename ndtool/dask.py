@@ -157,7 +157,7 @@ def _call(
     try:
         inferred = _inferred(operator, arrays, parsed, spec)
     except RuleError as error:
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
         raise
     return _lazy_array(inferred, arrays, inputs[1])
 

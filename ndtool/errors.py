@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from ndtool.redaction import foreign
-from ndtool.redaction import redacted as redacted
+from ndtool.redaction import redact_secrets
+from ndtool.redaction import redact_urls as redact_urls
 
-__all__ = [  # what ndtool offers, too
+__all__ = [  # the names that the package ndtool exports as well
     "BoundsError",
     "DifferenceError",
     "DtypeError",
@@ -39,7 +39,11 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
-STOPS = {"SIGINT": Status.INTERRUPTED, "SIGTERM": Status.TERMINATED, "SIGHUP": Status.HANGUP}
+SIGNAL_STATUSES = {
+    "SIGINT": Status.INTERRUPTED,
+    "SIGTERM": Status.TERMINATED,
+    "SIGHUP": Status.HANGUP,
+}
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -47,7 +51,7 @@ def printable(text: str, limit: int = 200) -> str:
 
     Secrets in URLs are removed.
     """
-    text = redacted(text)
+    text = redact_urls(text)
     if len(text) <= limit and text.isprintable():
         return text
     escaped = "".join(
@@ -59,25 +63,25 @@ def printable(text: str, limit: int = 200) -> str:
 
 def library_message(error: object, limit: int = 200) -> str:
     """Return the message of another package's exception on one line, without secrets."""
-    text = foreign(" ".join(str(error).split()))
+    text = redact_secrets(" ".join(str(error).split()))
     return printable(text or type(error).__name__, limit)
 
 
 def argument_name(argument: str) -> str:
-    """Return the name of a file, member or stream argument in messages."""
+    """Return an argument as messages name it: a printable file name, or "standard input"."""
     return "standard input" if argument == "-" else printable(argument)
 
 
-def format_value(value: object, form: Callable[[object], str] = repr, limit: int = 100) -> str:
+def format_value(value: object, formatter: Callable[[object], str] = repr, limit: int = 100) -> str:
     """Return the repr of a value on one line, or its type where the repr fails."""
     try:
-        return printable(form(value), limit)
+        return printable(formatter(value), limit)
     except Exception:
         return format_integer(value) if type(value) is int else f"a {type(value).__name__}"
 
 
 def format_integer(value: int) -> str:
-    """Return an integer in digits, or its order of magnitude if it has more than 40."""
+    """Return an integer in digits, or its order of magnitude if it has more than 40 digits."""
     if abs(value) < 10**40:
         return str(value)
     power = int(value.bit_length() * 0.30103)
@@ -111,8 +115,8 @@ class NdtoolError(Exception):
     """Base class of all errors that ndtool raises.
 
     message: one sentence that ends with the allowed values. places: lines that locate the
-    error. hint: a suggested remedy. more: further fields, which `fields()` adds to these for JSON.
-    passing: whether the cause may pass: a full disk, or a server that throttles.
+    error. hint: a suggested remedy. extra_fields: additional fields of the JSON object. passing:
+    whether the error may be transient, such as a full disk or a throttling server.
     """
 
     status = Status.BUG
@@ -126,7 +130,7 @@ class NdtoolError(Exception):
         self.message = message
         self.places = places
         self.hint = hint
-        self.more: dict[str, object] = {}
+        self.extra_fields: dict[str, object] = {}
 
     def __str__(self) -> str:
         lines = [self.message]
@@ -143,7 +147,7 @@ class NdtoolError(Exception):
             "message": self.message,
             "places": list(self.places),
             "hint": self.hint or None,
-            **self.more,
+            **self.extra_fields,
         }
 
 
@@ -154,7 +158,7 @@ class UsageError(NdtoolError, ValueError):
 
 
 class InputError(NdtoolError, ValueError):
-    """Input that cannot be read: missing, not an array, truncated or malicious."""
+    """Input that cannot be read: missing, not an array, truncated or malformed."""
 
     status = Status.INPUT
 
@@ -172,9 +176,9 @@ class RuleError(NdtoolError, ValueError):
 class DuplicatesError(RuleError):
     """Index tuples that select the same slice or element, where duplicates are an error.
 
-    second: the position in `indices` of the first tuple, in row-major order, that repeats an
-        earlier one, without the last axis for nd operators. first: that of the earliest tuple that
-        it repeats.
+    second: the position in `indices` of the first tuple, in row-major order, that selects the same
+        as an earlier tuple. first: the position of the first tuple that selects the same. Positions
+        are without the last axis for nd operators.
     """
 
     def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
@@ -184,10 +188,10 @@ class DuplicatesError(RuleError):
 
     def name(self, indices: str) -> None:
         """Set `places`, with the name of the indices."""
-        at, again = (
+        first, second = (
             f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
         )
-        self.places = (at, f"{again} selects the same")
+        self.places = (first, f"{second} selects the same")
 
     def fields(self) -> dict[str, object]:
         """Return the error as the object that `--json` prints."""
@@ -203,11 +207,11 @@ class DtypeError(NdtoolError, TypeError):
 class BoundsError(NdtoolError, IndexError):
     """Index out of bounds: the first one, and their number.
 
-    position: its coordinates in `indices`, without the last axis for nd operators. component:
-        its coordinate on that last axis; None for elements operators. axis: the axis of data.
-        value: the index. size: the length of the axis. count: the number of index tuples
-        (elements operators: elements) out of bounds. total: the number of all. lowest: the
-        smallest valid index. length: the number of elements along the axis from the index on.
+    position: the coordinates of the first one in `indices`, without the last axis for nd operators.
+        component: its coordinate on that last axis; None for other operators. axis: the axis of
+        data. value: the index. size: the size of the axis. count: the number of index tuples (or of
+        single indices) out of bounds. total: the number of all index tuples. lowest: the smallest
+        valid index. length: the number of elements written along the axis, from the index on.
     """
 
     status = Status.BOUNDS
@@ -232,7 +236,7 @@ class BoundsError(NdtoolError, IndexError):
         self.length = length
         self.lowest = -size if lowest is None else lowest
         self.name("indices", "data")
-        self.hint = self._guess()
+        self.hint = self._cause_hint()
 
     @property
     def counted(self) -> str:
@@ -247,15 +251,16 @@ class BoundsError(NdtoolError, IndexError):
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         highest = self.size - self.length
         valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
-        of_several = "" if self.length == 1 else f", of which {self.length} are written"
+        written_length = "" if self.length == 1 else f", of which {self.length} are written"
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{brackets} = {format_value(self.value)}",
-            f"{axis} has size {self.size}{of_several}: {valid}",
+            f"{axis} has size {self.size}{written_length}: {valid}",
         )
 
-    def _guess(self) -> str:
+    def _cause_hint(self) -> str:
+        """Return the likely cause of the first index out of bounds, "" if none is known."""
         if self.size and self.value == self.size:
             return f"{self.value} equals the size of the axis: are the indices 1-based?"
         if self.lowest == 0 and -self.size <= self.value < 0:
@@ -289,9 +294,9 @@ class OutputError(NdtoolError, OSError):
 
 
 class DifferenceError(NdtoolError):
-    """Output that differs from the operator's result, found by `verify`.
+    """Output that differs from the operator's result; `verify` raises it.
 
-    comparison: the comparison, None if dtype or shape differ.
+    comparison: the comparison of the elements, None if dtype or shape differ.
     """
 
     status = Status.DIFFERENCE

@@ -2,7 +2,7 @@
 
 A str or a path is the name of a file wherever an operator takes an array, as on the command line:
 `table.npy`, `archive.npz:member`. So are a zarr.Array and an h5py.Dataset, which are not loaded. An
-output file has its old content or the complete new one at any time.
+output file is replaced atomically: it has its previous content or the complete new content.
 
 >>> import numpy as np, tempfile, os
 >>> folder = tempfile.mkdtemp()
@@ -37,7 +37,7 @@ from ndtool.options import (
     array_source,
     file_names,
     path,
-    validated,
+    validate_options,
 )
 from ndtool.questions.filechecks import infer as infer
 from ndtool.questions.filechecks import verify as verify
@@ -57,7 +57,7 @@ class Result(NamedTuple):
 
     array: the result, None with `out`. output: `out`. dtype: the name of the element type. kept:
     the preserved members of the output archive. warnings: suspicious properties of the inputs that
-    are no errors. seconds: the duration. outside: the number of index tuples out of bounds.
+    are not errors. seconds: the duration. outside: the number of index tuples out of bounds.
     resumed: the number of tasks resumed from a run that was killed.
     """
 
@@ -144,9 +144,9 @@ def gather_elements(
 ) -> Result:
     """Gather one element per index along an axis, into a file or array (ONNX GatherElements).
 
-    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. Each is an array, or the name of a file. axis: -r..r-1. out: the file to write;
-    without it the result is an array. options: those of ndtool.files.Options.
+    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype; on the other axes
+    its sizes are at most data's. Each is an array, or the name of a file. axis: -r..r-1. out: the
+    file to write; without it the result is an array. options: those of ndtool.files.Options.
 
     Returns a Result, whose `array` or `output` has data's dtype and indices' shape.
     Raises BoundsError, DtypeError, RuleError, InputError, OutputError, ResourceError or UsageError.
@@ -172,12 +172,12 @@ def scatter_elements(
 ) -> Result:
     """Copy data and update an element per index, into a file or array (ONNX ScatterElements).
 
-    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype, no longer than data
-    off the axis. updates: data's dtype, indices' shape. Each is an array, or the name of a file.
-    axis: -r..r-1, along which indices select. reduction: how an update is combined with the current
-    value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max", "min" or "mean", in
-    row-major order of indices. out: the file to write; without it the result is an array. options:
-    those of ndtool.files.Options. `out` may be the file that `data` refers to.
+    data: rank r >= 1, any fixed-size dtype. indices: rank r, any integer dtype; on the other axes
+    its sizes are at most data's. updates: data's dtype, indices' shape. Each is an array, or the
+    name of a file. axis: -r..r-1, along which indices select. reduction: how an update is combined
+    with the current value: "none" (assignment), "add", "sub", "mul", "div" (of floats), "max",
+    "min" or "mean", in row-major order of indices. out: the file to write; without it the result is
+    an array. options: those of ndtool.files.Options. `out` may be the file that `data` refers to.
 
     Returns a Result, whose `array` or `output` has data's dtype and shape.
     Raises BoundsError, DuplicatesError or another RuleError, DtypeError, InputError, OutputError,
@@ -268,11 +268,11 @@ def tensor_scatter(
     out: Path = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Copy past, and write update from an index of each batch, into a file (ONNX TensorScatter).
+    """Copy past and write update into it at an index per batch, into a file (ONNX TensorScatter).
 
     past: shape (B, .., s, ..), rank r >= 2, any fixed-size dtype. update: past's dtype and shape,
     but for the axis, where it has n <= s. write_indices: shape (B,), any integer dtype; the index
-    along the axis of update's first element in each batch; zeros if None. Each is an array, or the
+    along the axis at which update begins in each batch; zeros if None. Each is an array, or the
     name of a file. axis: -r..r-1, not the batch axis 0. mode: "linear", where 0 <= write_indices <=
     s - n, or "circular", where every index is taken modulo s. out: the file to write; without it
     the result is an array. options: those of ndtool.files.Options. `out` may be the file that
@@ -297,43 +297,43 @@ def tensor_scatter(
 def _run(
     operator: str,
     inputs: dict[str, ArrayOrFile],
-    given: dict[str, Any],
+    attribute_values: dict[str, Any],
     out: Path,
     options: Options,
 ) -> Result:
     started = time.perf_counter()
-    keywords = validated(options)
-    bar = keywords.pop("progress", False)
+    keywords = validate_options(options)
+    progress_option = keywords.pop("progress", False)
     file_arguments = file_names(inputs)
     arguments = {role: file_arguments.get(role, role) for role in inputs}
     output = None if out is None else path("out", out)
-    given = given | {name: keywords.pop(name) for name in COMMON if name in keywords}
-    attributes = attributes_of(operator, given.items())
+    attribute_values |= {name: keywords.pop(name) for name in COMMON if name in keywords}
+    attributes = attributes_of(operator, attribute_values.items())
     names = {LOWERED_INPUTS.get(role, role): name for role, name in arguments.items()}
     fields: dict[str, Any] = {"indices": None, **names, **keywords}
     request = Request(operator, output=output, attributes=attributes, **fields)
     result = None
     try:
-        rule = attributes.out_of_bounds
+        mode = attributes.out_of_bounds
         arrays = {
-            role: array_source(role, inputs[role], rule)
+            role: array_source(role, inputs[role], mode)
             for role in inputs
             if role not in file_arguments
         }
         opened = steps.open_call(request, arrays)
-        with opened as call, ProgressReporter(operator, bar) as progress:
+        with opened as call, ProgressReporter(operator, progress_option) as progress:
             require_same(inputs, call.sources)
             inference, target = call.inference, steps.resolved(call)
-            with steps.prepared(call, target) as ready:
+            with steps.prepared(call, target) as prepared:
                 sink = None
                 if target is None:
                     buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
-                outcome = steps.execute(ready, progress, sink=sink)
+                outcome = steps.execute(prepared, progress, sink=sink)
             if outcome.outside is not None:
                 name_exactly(outcome.outside, inputs["indices"], argument_name(arguments["data"]))
-            run_warnings = steps.warnings(ready, outcome.outside)  # with that name
+            run_warnings = steps.warnings(prepared, outcome.outside)  # they name the index as above
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
@@ -344,7 +344,7 @@ def _run(
         raise ResourceError(f"{operator}: not enough memory") from error
     return Result(
         result, output, inference.dtype.name, inference.plan.output,
-        inference.nbytes, outcome.preserved or (), warnings, ready.call.threads,
+        inference.nbytes, outcome.preserved or (), warnings, prepared.call.threads,
         time.perf_counter() - started,
         outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

@@ -24,14 +24,14 @@ OperatorName = Literal[
 
 
 class Tensor(Protocol):
-    """A torch tensor, as mypy sees it without torch: by a method that arrays lack."""
+    """A torch tensor for type checkers without torch: it has a method that arrays lack."""
 
     def data_ptr(self) -> int:
         """Return the address of the first element."""
 
 
 class CallOptions(TypedDict, total=False):
-    """The attributes of calls of any operator, but for batch_dims, axis and reduction."""
+    """The attributes that all operators share: all but batch_dims, axis and reduction."""
 
     out_of_bounds: Mode
     fill: object
@@ -65,7 +65,7 @@ class LazyScatterOptions(_Indexed, total=False):
 
 
 class _InMemory(TypedDict, total=False):
-    """The keyword arguments of operators that are executed at once."""
+    """The keyword arguments of operators in memory, which lazy operators lack."""
 
     out: NDArray[Any] | Tensor | None
     threads: int | None

@@ -17,8 +17,8 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-def rich(tables: Iterable[Table]) -> Any:
-    """Return tables as one renderable of rich; names and values are never markup."""
+def rich_tables(tables: Iterable[Table]) -> Any:
+    """Return tables as a renderable object of rich; cells are never interpreted as markup."""
     from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -34,48 +34,48 @@ def rich(tables: Iterable[Table]) -> Any:
     return Group(*renderables)
 
 
-def text(content: Table) -> str:
+def plain_table(content: Table) -> str:
     """Return a table as plain text, one line per row."""
     rows = [[printable(cell, 1000) for cell in row] for row in (content.columns, *content.rows)]
     return (content.title and printable(content.title, 1000) + "\n") + format_columns(rows)
 
 
-def table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return an HTML table of text cells."""
-    head = "".join(f"<th>{_text(title)}</th>" for title in titles)
+    head = "".join(f"<th>{_escape_cell(title)}</th>" for title in titles)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{_escape_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    title = f"<caption>{_text(caption)}</caption>" if caption else ""
+    title = f"<caption>{_escape_cell(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(text: str) -> str:
-    from html import escape  # the command line does not need it
+def _escape_cell(text: str) -> str:
+    from html import escape  # imported here because the command line does not need it
 
     return escape(printable(text, 1000))
 
 
-class ShownTrace(Trace):
-    """A trace that notebooks show as a table."""
+class NotebookTrace(Trace):
+    """A trace that notebooks display as a table."""
 
     def _repr_html_(self) -> str:
         rows = [step[:3] for step in self.steps]
-        return table(self.operator, ("rule", "with", "result"), rows)
+        return html_table(self.operator, ("rule", "with", "result"), rows)
 
 
-def show_trace(error: RuleError) -> None:
-    """Replace an error's trace, if it has one, by one that notebooks show as a table."""
+def use_notebook_trace(error: RuleError) -> None:
+    """Replace an error's trace, if any, by a trace that notebooks display as a table."""
     if isinstance(error.trace, Trace):
-        error.trace = ShownTrace(*error.trace)
+        error.trace = NotebookTrace(*error.trace)
 
 
-class ShownInference(Inference):
-    """An inference that notebooks show as two tables: the array types, and the trace."""
+class NotebookInference(Inference):
+    """An inference that notebooks display as two tables: array types and trace."""
 
     def _repr_html_(self) -> str:
         inputs = [(role, argument.described) for role, argument in self.inputs.items()]
         assumed = [("assumed", sentence) for sentence in self.trace.assumed]
         output = ("output", shapes.described(self.dtype, self.plan.output))
-        call = table(self.operator, ("array", "type"), [*inputs, *assumed, output])
-        return call + ShownTrace(*self.trace)._repr_html_()
+        call = html_table(self.operator, ("array", "type"), [*inputs, *assumed, output])
+        return call + NotebookTrace(*self.trace)._repr_html_()

@@ -24,41 +24,41 @@ from ndtool.rules import specs
 from ndtool.rules.operators import OPERATORS
 
 Array = NDArray[Any]
-_STRINGS = "OSU"  # dtype kinds that hold ONNX's strings
+_STRING_KINDS = "OSU"  # dtype kinds that hold ONNX's strings
 
 
-def _with_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
-    """Compute an operator without arithmetic; strings are moved by their linear indices."""
-    if data.dtype.kind not in _STRINGS:
+def _apply_to_strings(compute: Callable[..., Array], data: Array, *updates: Array) -> Array:
+    """Compute an operator without arithmetic; strings are replaced by their linear indices."""
+    if data.dtype.kind not in _STRING_KINDS:
         return compute(data, *updates)
     strings = np.concatenate([array.reshape(-1) for array in (data, *updates)])
-    linear = np.arange(strings.size)
-    moved = compute(
-        linear[: data.size].reshape(data.shape),
-        *(linear[data.size :].reshape(array.shape) for array in updates),
+    linear_indices = np.arange(strings.size)
+    result_indices = compute(
+        linear_indices[: data.size].reshape(data.shape),
+        *(linear_indices[data.size :].reshape(array.shape) for array in updates),
     )
-    return np.asarray(strings[moved.reshape(-1)].reshape(moved.shape))
+    return np.asarray(strings[result_indices.reshape(-1)].reshape(result_indices.shape))
 
 
 class _Operator(OpRun):
-    """An operator of the version in the model's operator set; the class name is its ONNX name."""
+    """An operator in the version of the model's opset; the class has the operator's ONNX name."""
 
     op_domain = ""
     operator: str  # ndtool's name
 
     def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
-        present = {name: value for name, value in attributes.items() if value is not None}
-        present["spec"] = self._spec()
+        keywords = {name: value for name, value in attributes.items() if value is not None}
+        keywords["spec"] = self._spec()
         compute = getattr(ops, self.operator)
         indices, updates = operands[0], operands[1:]
 
-        def computed(data: Array, *updates: Array) -> Array:
-            result: Array = compute(data, indices, *updates, **present)
+        def compute_result(data: Array, *updates: Array) -> Array:
+            result: Array = compute(data, indices, *updates, **keywords)
             return result
 
-        if present.get("reduction", "none") != "none":
-            return (computed(data, *updates),)
-        return (_with_strings(computed, data, *updates),)
+        if keywords.get("reduction", "none") != "none":
+            return (compute_result(data, *updates),)
+        return (_apply_to_strings(compute_result, data, *updates),)
 
     def _spec(self) -> str:
         opsets = self.run_params["opsets"]
@@ -84,15 +84,15 @@ class TensorScatter(_Operator):
 
     def _run(self, data: Array, *operands: Array, **attributes: Any) -> tuple[Array]:
         update, write_indices = operands[0], operands[1] if len(operands) > 1 else None
-        present = {name: value for name, value in attributes.items() if value is not None}
+        keywords = {name: value for name, value in attributes.items() if value is not None}
 
         def compute(past: Array, update: Array) -> Array:
             result: Array = tensorscatter.tensor_scatter(
-                past, update, write_indices, **present, spec=self._spec()
+                past, update, write_indices, **keywords, spec=self._spec()
             )
             return result
 
-        return (_with_strings(compute, data, update),)
+        return (_apply_to_strings(compute, data, update),)
 
 
 # The value for `new_ops` of a ReferenceEvaluator.

@@ -25,25 +25,24 @@ from ndtool.runs.request import Request
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineSettings
 
-ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or a file name, which may be a str
+ArrayOrFile = os.PathLike[str] | ArrayLike  # an array, or the name of a file as a str or path
 Progress = bool | Callable[[float], object]
 
 
 class Options(CallOptions, total=False):
-    """The options of a run, keyword arguments of every operator here.
+    """The options of a run: keyword arguments of every operator in ndtool.files.
 
     dtype: the actual dtype of void-typed data, such as "bfloat16". threads: 1..1024. spec: the
     standard to validate against. out_of_bounds, fill, pad, negatives, include_self, duplicates: as
     in ndtool.gather_nd and ndtool.scatter_nd. memory: the limit, in bytes or as "500MB" or "2GiB",
-    mapped files included. spill: the directory of temporary files, or a sequence of several; with a
-    cluster one, or a URL. scheduler: the client of a dask cluster, the address of its scheduler, or
-    another executor. workers: the number of processes to start as a cluster. resume: whether to
-    reuse what a killed run wrote to `spill`.
-    clobber: whether `out` may replace an existing file. only: whether the output archive drops its
-    other members. sync: whether to fsync the output. chunks, shards, codec: the encoding of a Zarr
-    output, or without shards of an HDF5 output. text: whether indices and updates in no known
-    format are text. progress: True for a progress line on a terminal, or a callback for the
-    fraction done.
+    mapped files included. spill: the directory for temporary files, or a sequence of directories;
+    with a cluster one directory or URL. scheduler: the client of a dask cluster, the address of its
+    scheduler, or another executor. workers: the number of processes to start as a cluster. resume:
+    whether to reuse what a killed run wrote to `spill`. clobber: whether `out` may replace an
+    existing file. only: whether other members of the output archive are removed. sync: whether to
+    fsync the output. chunks, shards, codec: the encoding of a Zarr output; HDF5 outputs have no
+    shards. text: whether indices and updates of unknown format are read as text. progress: True for
+    a progress line on a terminal, or a callback that receives the completed fraction.
     """
 
     dtype: str | None
@@ -64,8 +63,8 @@ class Options(CallOptions, total=False):
     progress: Progress
 
 
-def validated(options: Options) -> dict[str, Any]:
-    """Return validated options as a run takes them."""
+def validate_options(options: Options) -> dict[str, Any]:
+    """Return the options converted to the types of a Request's fields; UsageError if invalid."""
     keywords: dict[str, Any] = {**options}
     for name, convert in _CONVERTERS.items():
         if name in keywords and (keywords[name] is not None or name == "spec"):
@@ -73,7 +72,7 @@ def validated(options: Options) -> dict[str, Any]:
     return keywords
 
 
-def _whole(name: str, value: Any) -> int:
+def _integer(name: str, value: Any) -> int:
     return integer(name, value, UsageError)
 
 
@@ -83,7 +82,7 @@ def _memory(name: str, value: Any) -> int:
         raise UsageError(
             f"memory is {format_value(value)}: expected bytes, or a size such as '500MB'"
         )
-    nbytes = _whole(name, value) if nbytes is None else nbytes
+    nbytes = _integer(name, value) if nbytes is None else nbytes
     if nbytes < tuning.MIN_MEMORY:
         raise UsageError(
             f"memory is {format_value(value)}: it must be at least {tuning.MIN_MEMORY}"
@@ -118,13 +117,13 @@ def _directories(name: str, value: Any) -> tuple[str, ...]:
 
 
 _CONVERTERS: dict[str, Callable[[str, Any], Any]] = {
-    "spec": word, "dtype": word, "codec": _codec, "threads": _whole, "workers": _whole,
+    "spec": word, "dtype": word, "codec": _codec, "threads": _integer, "workers": _integer,
     "chunks": _sizes, "shards": _sizes, "memory": _memory, "spill": _directories,
 }  # fmt: skip
 
 
 class ProgressReporter:
-    """The progress callback of a run: the caller's, or one that shows a line on stderr.
+    """The progress callback of a run: the caller's, or one that writes a line to stderr.
 
     Threads call it as they complete work items, in any order.
     """
@@ -134,22 +133,22 @@ class ProgressReporter:
             raise UsageError(
                 f"progress is {format_value(progress)}: it must be a bool or a function"
             )
-        self._operator, self._progress, self._shown = operator, progress, 0
+        self._operator, self._progress, self._percent_written = operator, progress, 0
 
     def __enter__(self) -> ProgressCallback:
         if not isinstance(self._progress, bool):
             return self._progress
-        return self._show if self._progress and sys.stderr.isatty() else ignore_progress
+        return self._write_percent if self._progress and sys.stderr.isatty() else ignore_progress
 
     def __exit__(self, *_: object) -> None:
-        if self._shown:
+        if self._percent_written:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
 
-    def _show(self, fraction: float) -> None:
+    def _write_percent(self, fraction: float) -> None:
         percent = int(100 * fraction)
-        if percent > self._shown or not fraction:
-            self._shown = percent
+        if percent > self._percent_written or not fraction:
+            self._percent_written = percent
             sys.stderr.write(f"\r{self._operator} {percent:3d} %")
             sys.stderr.flush()
 
@@ -163,19 +162,19 @@ def operator_name(name: str) -> str:
     return name
 
 
-def by_role(
+def arguments_by_role(
     operator: str,
     arguments: Sequence[Any],
     roles: tuple[str, ...] | None = None,
     optional: bool = False,
 ) -> dict[str, Any]:
-    """Return the arguments of a question by role, by default those of the operator's inputs.
+    """Return positional arguments by role; the default roles are those of the operator's inputs.
 
-    optional: whether the last one may be missing. Raises UsageError if there are too many or few.
+    optional: whether the last argument may be missing. Raises UsageError for a wrong number.
     """
     roles = operator_of(operator_name(operator)).inputs if roles is None else roles
-    fewest = len(roles) - (optional or roles[-1] == "write_indices")
-    if not fewest <= len(arguments) <= len(roles):
+    min_count = len(roles) - (optional or roles[-1] == "write_indices")
+    if not min_count <= len(arguments) <= len(roles):
         raise UsageError(f"{operator} takes {', '.join(roles)}: {len(arguments)} arguments given")
     return dict(zip(roles, arguments, strict=False))
 
@@ -183,20 +182,20 @@ def by_role(
 def request_of(
     operator: str, arguments: dict[str, Any], attributes: dict[str, Any], **settings: Any
 ) -> tuple[Request, dict[str, Source]]:
-    """Return the request of a question, and the sources of arguments that are arrays, by role."""
+    """Return the Request of a call, and the sources of arguments that are arrays, by role."""
     files = file_names(arguments)
     names = {LOWERED_INPUTS.get(role, role): files.get(role, role) for role in arguments}
-    checked = checked_attributes(operator, attributes)
+    attribute_values = validate_attributes(operator, attributes)
     fields: dict[str, Any] = {"indices": None, **names, **settings}
     arrays = {
-        role: array_source(role, value, checked.out_of_bounds)
+        role: array_source(role, value, attribute_values.out_of_bounds)
         for role, value in arguments.items()
         if role not in files
     }
-    return Request(operator, attributes=checked, **fields), arrays
+    return Request(operator, attributes=attribute_values, **fields), arrays
 
 
-def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
+def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
     valid = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in attributes:
@@ -206,10 +205,10 @@ def checked_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     return attributes_of(operator, attributes.items())
 
 
-def array_source(role: str, value: Any, rule: str = "error") -> Source:
-    """Return an array of the caller as the source of an input; rule: the out-of-bounds mode."""
-    checked_array = index_array(value, rule) if role == "indices" else array(role, value)
-    return buffers.source(role, checked_array)
+def array_source(role: str, value: Any, mode: str = "error") -> Source:
+    """Return an array of the caller as the source of an input; mode: the out-of-bounds mode."""
+    values = index_array(value, mode) if role == "indices" else array(role, value)
+    return buffers.source(role, values)
 
 
 def file_name(role: str, value: Any) -> str | None:
@@ -229,7 +228,7 @@ def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:
 
 
 def engine_names(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return engines, which are a list or a str with commas, as a tuple."""
+    """Return the names of engines from a sequence or a comma-separated str."""
     from ndtool.analysis import engines
 
     name_list = [names] if isinstance(names, str) or not isinstance(names, Iterable) else names
@@ -240,9 +239,12 @@ def engine_settings(within: Any, runs: Any, timeout: Any, threads: int | None) -
     """Return the settings of a comparison with other engines."""
     from ndtool.analysis.engines import EngineSettings
 
-    numbers = [integer(name, one, UsageError) for name, one in (
-        ("within", within), ("runs", runs), ("timeout", timeout))]  # fmt: skip
-    for name, number, least in zip(("within", "runs", "timeout"), numbers, (0, 1, 1), strict=True):
-        if number < least:
-            raise UsageError(f"{name} is {format_value(number)}: it must be at least {least}")
-    return EngineSettings(numbers[0], numbers[1], threads, numbers[2])
+    minimums = {"within": 0, "runs": 1, "timeout": 1}
+    settings = {}
+    for name, value in (("within", within), ("runs", runs), ("timeout", timeout)):
+        settings[name] = integer(name, value, UsageError)
+        if settings[name] < minimums[name]:
+            raise UsageError(
+                f"{name} is {format_value(settings[name])}: it must be at least {minimums[name]}"
+            )
+    return EngineSettings(threads=threads, **settings)

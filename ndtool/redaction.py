@@ -1,7 +1,7 @@
 """Redaction of secrets in URLs and addresses: user, password and query.
 
-Other packages repeat parts of a URL in their messages, in any encoding. So the parser registers
-each URL, and `foreign` removes the registered secrets from those messages.
+Other packages quote components of a URL in their messages, in any encoding. So the parser of
+arguments registers each URL, and `redact_secrets` removes the registered secrets from messages.
 """
 
 import re
@@ -10,13 +10,13 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-_MOST = 32  # URLs remembered, the latest ones
-_LEAST = 3  # minimum characters of a secret in a query: shorter ones occur in ordinary text
-LONG = 8  # characters from which a secret is removed inside words, too
-_SPELLED = 16  # characters of a secret that are compared, as messages may truncate it
+_MAX_URLS = 32  # registered URLs, the most recent ones
+_MIN_QUERY_SECRET = 3  # characters of a secret in a query; shorter values are ordinary text
+MIN_EMBEDDED_SECRET = 8  # characters of a secret that is also removed inside longer words
+_MAX_COMPARED = 16  # initial characters of a secret to compare: messages may truncate it
 
-# A user and a password end at the last @ before the host. A password may contain a slash, as keys
-# of S3 do: text after the first colon is one unless it is a port.
+# User and password end at the last @ before the host. A password may contain a slash, as keys of S3
+# do: text between a colon and an @ is a password unless it is a port.
 _USER = r"://(?:[^/{space}?#]*@|(?!\[)[^/{space}?#@:]*:(?!:|\d*(?:[/?#]|$))[^{space}]*@)"
 # A query ends at the colon before a member name, which contains no & and no =.
 _QUERY = r"(://[^?{space}]*\?)((?:[^{space}]*[&=])?[^:{space}]*)"
@@ -27,89 +27,92 @@ _WORD = (
 )
 
 _lock = Lock()
-_known: dict[tuple[str, ...], None] = {}  # the secrets of each URL, the latest last
-# Secrets that the URL patterns miss (with spaces, or of addresses), and their replacements.
-_exact: tuple[tuple[str, str], ...] = ()
-_patterns: dict[int, re.Pattern[str] | None] = {}  # by minimum length of the secrets matched
+_registered: dict[tuple[str, ...], None] = {}  # the secrets of each URL; the most recent is last
+# Secrets that the URL patterns do not match (with spaces, or of addresses), and replacements.
+_literal_replacements: tuple[tuple[str, str], ...] = ()
+_patterns: dict[int, re.Pattern[str] | None] = {}  # by the minimum length of matched secrets
 
 
 def register(text: str) -> None:
     """Register the secrets of a URL, or of an address such as `user:password@host:port`."""
-    global _exact
+    global _literal_replacements
     if "://" in text:
         spans = tuple(_secret_spans(text))
     else:
         spans = tuple(span.removeprefix("://") for span in _secret_spans(f"://{text}"))
     with _lock:
-        if not spans or next(reversed(_known), None) == spans:
+        if not spans or next(reversed(_registered), None) == spans:
             return
-        _known.pop(spans, None)
-        _known[spans] = None
-        while len(_known) > _MOST:
-            del _known[next(iter(_known))]
+        _registered.pop(spans, None)
+        _registered[spans] = None
+        while len(_registered) > _MAX_URLS:
+            del _registered[next(iter(_registered))]
         _patterns.clear()
         unmatched = (
             span
-            for spans_of_url in _known
+            for spans_of_url in _registered
             for span in spans_of_url
             if re.search(r"\s|^(?!://|\?)", span)
         )
-        _exact = tuple((span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched)
+        _literal_replacements = tuple(
+            (span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched
+        )
 
 
-def redacted(text: str) -> str:
+def redact_urls(text: str) -> str:
     """Return `text` without the user, password and query of any URL in it.
 
-    >>> redacted("https://me:word@host/a.npz?signature=1:x does not exist")
+    >>> redact_urls("https://me:word@host/a.npz?signature=1:x does not exist")
     'https://host/a.npz?...:x does not exist'
     """
-    for span, replacement in _exact:
+    for span, replacement in _literal_replacements:
         text = text.replace(span, replacement)
     if "://" not in text:
         return text
-    user, query = _of_url(r"\s")
+    user, query = _url_patterns(r"\s")
     return query.sub(r"\1...", user.sub("://", text))
 
 
-def foreign(text: str, shortest: int = 1) -> str:
+def redact_secrets(text: str, min_length: int = 1) -> str:
     """Return a message of another package without any registered secret.
 
     shortest: the minimum length of the secrets to remove outside of URLs.
     """
-    pattern = _pattern(shortest)
-    return redacted(pattern.sub("...", redacted(text)) if pattern else text)
+    pattern = _pattern(min_length)
+    return redact_urls(pattern.sub("...", redact_urls(text)) if pattern else text)
 
 
-def in_fields(value: Any, strip: Callable[[str], str] = redacted) -> Any:
-    """Apply `strip` to all strings in a JSON value, keys included."""
+def redact_json(value: Any, redact: Callable[[str], str] = redact_urls) -> Any:
+    """Apply `redact` to all strings in a JSON value, keys included."""
     if isinstance(value, str):
-        return strip(value)
+        return redact(value)
     if isinstance(value, (list, tuple)):
-        return [in_fields(item, strip) for item in value]
+        return [redact_json(item, redact) for item in value]
     if isinstance(value, dict):
-        return {in_fields(key, strip): in_fields(item, strip) for key, item in value.items()}
+        return {redact_json(key, redact): redact_json(item, redact) for key, item in value.items()}
     return value
 
 
 @cache
-def _of_url(space: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns for the user and the query of a URL; space: what ends a URL, as a regex."""
-    return re.compile(_USER.format(space=space)), re.compile(_QUERY.format(space=space))
+def _url_patterns(terminator: str = r"\0") -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns for user and query of a URL; terminator: a regex for the end of a URL."""
+    return re.compile(_USER.format(space=terminator)), re.compile(_QUERY.format(space=terminator))
 
 
-def _pattern(shortest: int) -> re.Pattern[str] | None:
+def _pattern(min_length: int) -> re.Pattern[str] | None:
+    """Return a pattern for the registered secrets of at least this length, None if none has it."""
     with _lock:
-        if shortest not in _patterns:
-            pieces = {secret for spans in _known for secret in _secrets(spans)}
-            long_enough = [secret for secret in pieces if len(secret) >= shortest]
-            spellings = map(_spelling, sorted(long_enough, key=len, reverse=True))
-            _patterns[shortest] = re.compile("|".join(spellings), re.I) if long_enough else None
-        return _patterns[shortest]
+        if min_length not in _patterns:
+            secrets = {secret for spans in _registered for secret in _secrets(spans)}
+            searched = [secret for secret in secrets if len(secret) >= min_length]
+            alternatives = map(_secret_pattern, sorted(searched, key=len, reverse=True))
+            _patterns[min_length] = re.compile("|".join(alternatives), re.I) if searched else None
+        return _patterns[min_length]
 
 
 def _secret_spans(url: str) -> Iterator[str]:
-    """Yield the secrets of a URL, still encoded, each with the delimiter before it."""
-    user, query = _of_url()
+    """Yield the secrets of a URL, as they are encoded in it, each with its leading delimiter."""
+    user, query = _url_patterns()
     for match in user.finditer(url):
         yield match[0]
     for match in query.finditer(user.sub("://", url)):
@@ -117,7 +120,7 @@ def _secret_spans(url: str) -> Iterator[str]:
 
 
 def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
-    """Yield the secrets of URLs, decoded, and the words in them, which messages may contain."""
+    """Yield the decoded secrets of a URL, and their words, which messages may contain alone."""
     import base64
 
     for span in spans:
@@ -125,47 +128,49 @@ def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
             values = (
                 parameter.partition("=")[2] or parameter for parameter in re.split("[&;]", span[1:])
             )
-            secrets, least = list(values), _LEAST
+            secrets, min_length = list(values), _MIN_QUERY_SECRET
         else:
             login = span.removeprefix("://")[:-1]
-            secrets, least = [login, *login.split(":", 1)], 1
-            encoded = base64.b64encode(_decoded(login).encode("utf-8", "replace"))
+            secrets, min_length = [login, *login.split(":", 1)], 1
+            encoded = base64.b64encode(_percent_decode(login).encode("utf-8", "replace"))
             secrets.append(encoded.decode())  # as in an Authorization header
-        for secret in map(_decoded, secrets):
-            words = [word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= least]
+        for secret in map(_percent_decode, secrets):
+            words = [
+                word for word in re.split(f"[{_SEPARATORS}]+", secret) if len(word) >= min_length
+            ]
             yield from words
-            if len(secret) <= _SPELLED and (words or len(secret) >= _LEAST):
+            if len(secret) <= _MAX_COMPARED and (words or len(secret) >= _MIN_QUERY_SECRET):
                 yield secret
 
 
-def _decoded(text: str) -> str:
+def _percent_decode(text: str) -> str:
     """Percent-decode a text twice, as it may be encoded twice."""
     from urllib.parse import unquote
 
     return unquote(unquote(text, errors="surrogateescape"), errors="surrogateescape")
 
 
-def _spelling(secret: str) -> str:
+def _secret_pattern(secret: str) -> str:
     """Return a pattern for a secret: each character literal, encoded or escaped."""
-    pattern = "".join(map(_character, secret[:_SPELLED]))
-    if len(secret) > _SPELLED:
+    pattern = "".join(map(_character_pattern, secret[:_MAX_COMPARED]))
+    if len(secret) > _MAX_COMPARED:
         pattern += f"[^{_SEPARATORS}]*"
-    return pattern if len(secret) >= LONG else f"{_WORD}{pattern}(?![0-9A-Za-z])"
+    return pattern if len(secret) >= MIN_EMBEDDED_SECRET else f"{_WORD}{pattern}(?![0-9A-Za-z])"
 
 
-def _character(character: str) -> str:
+def _character_pattern(character: str) -> str:
     """Return a pattern for a character: literal, percent-encoded, or escaped (Python, HTML)."""
     raw = character.encode(
         "utf-8", "surrogateescape" if "\udc80" <= character <= "\udcff" else "replace"
     )
-    forms = ["".join(rf"%(?:25)*{byte:02x}" for byte in raw)]
+    spellings = ["".join(rf"%(?:25)*{byte:02x}" for byte in raw)]
     if character.isascii() and character.isalnum():
-        return f"(?:{character}|{forms[0]})"
-    forms += [re.escape(character), "".join(rf"\\+x{byte:02x}" for byte in raw)]
-    forms += [rf"\\+(?:x{ord(character):02x}|u{ord(character):04x}|U{ord(character):08x})"]
-    forms += {"\n": [r"\\+n"], "\r": [r"\\+r"], "\t": [r"\\+t"], " ": [r"\+", r"\s"]}.get(
+        return f"(?:{character}|{spellings[0]})"
+    spellings += [re.escape(character), "".join(rf"\\+x{byte:02x}" for byte in raw)]
+    spellings += [rf"\\+(?:x{ord(character):02x}|u{ord(character):04x}|U{ord(character):08x})"]
+    spellings += {"\n": [r"\\+n"], "\r": [r"\\+r"], "\t": [r"\\+t"], " ": [r"\+", r"\s"]}.get(
         character, []
     )
-    forms += {"&": ["&amp;"], "<": ["&lt;"], ">": ["&gt;"], '"': ["&quot;"]}.get(character, [])
-    forms += {"'": ["&#x27;", "&#39;"]}.get(character, [])
-    return rf"\\*(?:{'|'.join(forms)})"
+    spellings += {"&": ["&amp;"], "<": ["&lt;"], ">": ["&gt;"], '"': ["&quot;"]}.get(character, [])
+    spellings += {"'": ["&#x27;", "&#39;"]}.get(character, [])
+    return rf"\\*(?:{'|'.join(spellings)})"

@@ -51,14 +51,14 @@ def gather_nd(
     The arguments, the result's shape indices.shape[:-1] + data.shape[batch_dims + k:] and the
     errors (BoundsError, DtypeError, RuleError) are those of ndtool.gather_nd. The gradient of data
     is the sum, in row-major order of indices, of the gradients of all slices gathered from it;
-    slices that are filled have none.
+    filled slices contribute nothing.
 
     >>> gather_nd(torch.tensor([[0.0, 1.0], [2.0, 3.0]]), [[1], [0]])
     tensor([[2., 3.],
             [0., 1.]])
     """
     call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def gather_elements(
@@ -78,14 +78,14 @@ def gather_elements(
     data: a tensor of rank r >= 1, on the CPU. indices: rank r, any integer dtype. The arguments,
     the result's shape, that of indices, and the errors (BoundsError, DtypeError, RuleError) are
     those of ndtool.gather_elements. The gradient of data is the sum, in row-major order of indices,
-    of those of the elements gathered from it.
+    of the gradients of the elements gathered from it.
 
     >>> gather_elements(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), [[0, 0], [1, 0]], axis=1)
     tensor([[1., 1.],
             [4., 3.]])
     """
     call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def gather(
@@ -106,14 +106,14 @@ def gather(
     data: a tensor of rank r >= 1, on the CPU. indices: any shape, any integer dtype. The arguments,
     the result's shape data.shape[:axis] + indices.shape[batch_dims:] + data.shape[axis+1:] and the
     errors (BoundsError, DtypeError, RuleError) are those of ndtool.gather. The gradient of data is
-    the sum, in row-major order of indices, of those of the slices gathered from it.
+    the sum, in row-major order of indices, of the gradients of the slices gathered from it.
 
     >>> gather(torch.tensor([1.0, 2.0, 3.0]), [2, 0])
     tensor([3., 1.])
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
     call = Call("", attributes, threads, out_of_bounds, pad, negatives)
-    return _gathered(call, data, indices, spec, fill)
+    return _gather(call, data, indices, spec, fill)
 
 
 def scatter_nd(
@@ -141,13 +141,13 @@ def scatter_nd(
     update that is assigned, not to its duplicates. max, min: elements that are equal to the result,
     the current value included, share its gradient in equal parts, as in torch's scatter_reduce.
 
-    >>> ids, one = [[1], [1]], torch.tensor([10.0, 20.0], requires_grad=True)
-    >>> scatter_nd(torch.zeros(3), ids, one).sum().backward()
-    >>> one.grad
+    >>> indices, updates = [[1], [1]], torch.tensor([10.0, 20.0], requires_grad=True)
+    >>> scatter_nd(torch.zeros(3), indices, updates).sum().backward()
+    >>> updates.grad
     tensor([0., 1.])
     """
     call = Call("_nd", {"batch_dims": batch_dims}, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
 def scatter_elements(
@@ -178,7 +178,7 @@ def scatter_elements(
     tensor([9., 0., 8.])
     """
     call = Call("_elements", {"axis": axis}, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
 def scatter(
@@ -212,10 +212,10 @@ def scatter(
     """
     attributes = {"axis": axis, "batch_dims": batch_dims}
     call = Call("", attributes, threads, out_of_bounds, pad, negatives)
-    return _scattered(call, data, indices, updates, reduction, spec, include_self, duplicates)
+    return _scatter(call, data, indices, updates, reduction, spec, include_self, duplicates)
 
 
-def _gathered(
+def _gather(
     call: Call, data: Tensor, indices: ArrayLike | Tensor, spec: str, fill: object
 ) -> Tensor:
     _require_tensors(data=data)
@@ -225,7 +225,7 @@ def _gathered(
     return gathered
 
 
-def _scattered(
+def _scatter(
     call: Call,
     data: Tensor,
     indices: ArrayLike | Tensor,
@@ -256,11 +256,11 @@ def _require_tensors(**arguments: object) -> None:
 
 
 def _indices(values: Any, call: Call) -> Tensor:
-    """Return indices as a tensor: later changes of a caller's array do not reach a backward."""
+    """Return indices as a tensor, copied from an array so that backward sees the same values."""
     if tensors.is_tensor(values):
         detached: Tensor = values.detach()
         return detached
     array = index_array(values, call.mode)
-    if array.dtype.kind not in "iu":  # refused by the operator, in its words
+    if array.dtype.kind not in "iu":  # the operator raises DtypeError for it
         return torch.as_tensor(array)
     return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C"))

@@ -33,16 +33,16 @@ Dims = str | tuple[Hashable, ...]
 def isel_points(
     obj: T, indexers: Mapping[Any, Any] | None = None, dims: Dims = "points", **more: Any
 ) -> T:
-    """Select points by their indices along some dimensions, and keep attributes and coordinates.
+    """Select points by their indices along some dimensions, with attributes and coordinates.
 
-    obj: a Dataset or DataArray. indexers, more: the integers along each dimension: sequences and
-    arrays, NumPy's or dask's, with the dimensions `dims`, or DataArrays and Variables with their
-    own; they are broadcast. A variable without these dimensions is unchanged.
+    obj: a Dataset or DataArray. indexers, more: integers for each dimension: sequences, NumPy or
+    dask arrays whose dimensions are `dims`, or DataArrays and Variables with dimensions of their
+    own; they are broadcast. Variables without indexed dimensions are unchanged.
 
-    The result equals obj.isel(x=DataArray(x, dims=dims), ...). A variable in a dask array stays
-    lazy, by ndtool.dask.gather_nd; so does every variable for which an indexer is a dask array.
-    Raises BoundsError at once for indexers in memory, when the result is computed for lazy ones;
-    DtypeError, RuleError or UsageError for invalid indexers.
+    The result equals obj.isel(x=DataArray(x, dims=dims), ...). Variables in dask arrays and
+    variables with a dask array as indexer are selected lazily, by ndtool.dask.gather_nd.
+    Raises BoundsError, for dask indexers when the result is computed; DtypeError, RuleError or
+    UsageError for invalid indexers.
 
     >>> import dask.array as da, xarray as xr
     >>> from ndtool.xarray import isel_points
@@ -56,24 +56,25 @@ def isel_points(
         return points[name].rename(obj.name)
     if not isinstance(obj, xr.Dataset):
         raise DtypeError(f"isel_points takes a Dataset or a DataArray, not a {type(obj).__name__}")
-    over = (dims,) if isinstance(dims, str) else tuple(dims)
-    requested = {**(indexers or {}), **more}
-    for name in requested:
+    dim_names = (dims,) if isinstance(dims, str) else tuple(dims)
+    all_indexers = {**(indexers or {}), **more}
+    for name in all_indexers:
         if name not in obj.dims:
             dimensions = ", ".join(map(str, obj.dims))
             raise UsageError(
                 f"{format_value(name)} is not a dimension: expected some of {dimensions}"
             )
-    checked = {
-        name: _indexer(name, value, over, obj.sizes[name]) for name, value in requested.items()
+    validated = {
+        name: _indexer(name, value, dim_names, obj.sizes[name])
+        for name, value in all_indexers.items()
     }
-    _require_equal(obj, checked)
-    later = {
-        name: _points(variable, checked)
+    _require_equal(obj, validated)
+    lazy_variables = {
+        name: _select_points(variable, validated)
         for name, variable in obj.variables.items()
-        if _is_lazy(variable, checked)
+        if _is_lazy(variable, validated)
     }
-    return _joined(obj, checked, later)
+    return _merge(obj, validated, lazy_variables)
 
 
 def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) -> Any:
@@ -96,12 +97,12 @@ def _indexer(name: Hashable, value: Any, dims: tuple[Hashable, ...], size: int) 
             hint="it looks like a mask: np.nonzero gives indices" * (value.dtype.kind == "b"),
         )
     if value.chunks is None:
-        _require_within(name, value.values, size)
+        _require_in_bounds(name, value.values, size)
     return value
 
 
 def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
-    """Raise RuleError if indexers, or other dimensions, have different sizes of one dimension."""
+    """Raise RuleError if indexers, or the dataset, have different sizes of a dimension."""
     sizes = {dim: size for dim, size in obj.sizes.items() if dim not in indexers}
     for name, indexer in indexers.items():
         for dim, size in indexer.sizes.items():
@@ -112,15 +113,15 @@ def _require_equal(obj: xr.Dataset, indexers: dict[Hashable, Any]) -> None:
                 )
 
 
-def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:
+def _require_in_bounds(name: Hashable, values: np.ndarray[Any, Any], size: int) -> None:
     """Raise BoundsError for an index out of bounds along a dimension."""
-    bad = (values >= size) | (values < -size)
-    if bad.any():
-        at = np.unravel_index(int(np.argmax(bad)), bad.shape)
-        position = tuple(map(int, at))
+    is_out_of_bounds = (values >= size) | (values < -size)
+    if is_out_of_bounds.any():
+        first_index = np.unravel_index(int(np.argmax(is_out_of_bounds)), is_out_of_bounds.shape)
+        position = tuple(map(int, first_index))
         error = BoundsError(
-            position=position, value=int(values[at]), size=size,
-            count=int(bad.sum()), total=values.size,
+            position=position, value=int(values[first_index]), size=size,
+            count=int(is_out_of_bounds.sum()), total=values.size,
         )  # fmt: skip
         error.name(printable(str(name)), "data")
         valid = error.places[1].partition(": ")[2]
@@ -130,54 +131,63 @@ def _require_within(name: Hashable, values: np.ndarray[Any, Any], size: int) -> 
 
 def _is_lazy(variable: xr.Variable, indexers: dict[Hashable, Any]) -> bool:
     """Whether points of a variable are selected lazily, as it or an indexer is a dask array."""
-    own_indexers = [indexers[dim] for dim in variable.dims if dim in indexers]
-    if any(indexer.chunks is not None for indexer in own_indexers):
+    variable_indexers = [indexers[dim] for dim in variable.dims if dim in indexers]
+    if any(indexer.chunks is not None for indexer in variable_indexers):
         return True
     lazy = variable.chunks is not None and isinstance(variable.data, da.Array)
-    return bool(own_indexers) and lazy and not variable.dtype.hasobject
+    return bool(variable_indexers) and lazy and not variable.dtype.hasobject
 
 
-def _points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable:
+def _select_points(variable: xr.Variable, indexers: dict[Hashable, Any]) -> xr.Variable:
     """Select points of a variable, lazily."""
-    chosen = {dim: indexers[dim].variable for dim in variable.dims if dim in indexers}
+    indexer_variables = {dim: indexers[dim].variable for dim in variable.dims if dim in indexers}
     points: dict[Hashable, int] = {}
-    for indexer in chosen.values():
+    for indexer in indexer_variables.values():
         points |= indexer.sizes
     for dim in variable.dims:
-        if dim in points and dim not in chosen:  # it has points of its own
-            chosen[dim] = xr.Variable((dim,), np.arange(variable.sizes[dim]))
+        if dim in points and dim not in indexer_variables:  # a dimension of points and variable
+            indexer_variables[dim] = xr.Variable((dim,), np.arange(variable.sizes[dim]))
             points[dim] = variable.sizes[dim]
-    order = [dim for dim in variable.dims if dim in chosen]
-    other_dims = [dim for dim in variable.dims if dim not in chosen]
-    arrays = [chosen[dim].set_dims(points).transpose(*points).data for dim in order]
+    indexed_dims = [dim for dim in variable.dims if dim in indexer_variables]
+    unindexed_dims = [dim for dim in variable.dims if dim not in indexer_variables]
+    arrays = [
+        indexer_variables[dim].set_dims(points).transpose(*points).data for dim in indexed_dims
+    ]
     lazy = any(isinstance(array, da.Array) for array in arrays)
     indices = da.stack(arrays, -1) if lazy else np.stack(arrays, -1)
-    gathered = gather_nd(variable.transpose(*order, *other_dims).data, indices)
-    new = xr.Variable((*points, *other_dims), gathered, variable.attrs, variable.encoding)
+    gathered = gather_nd(variable.transpose(*indexed_dims, *unindexed_dims).data, indices)
+    result = xr.Variable((*points, *unindexed_dims), gathered, variable.attrs, variable.encoding)
     dims = dict.fromkeys(
         selected_dim
         for dim in variable.dims
-        for selected_dim in (chosen[dim].dims if dim in chosen else (dim,))
+        for selected_dim in (indexer_variables[dim].dims if dim in indexer_variables else (dim,))
     )
-    return new.transpose(*dims)
+    return result.transpose(*dims)
 
 
-def _joined(
-    obj: xr.Dataset, indexers: dict[Hashable, Any], later: dict[Hashable, xr.Variable]
+def _merge(
+    obj: xr.Dataset, indexers: dict[Hashable, Any], lazy_variables: dict[Hashable, xr.Variable]
 ) -> xr.Dataset:
-    """Select the points of all other variables by xarray, and add those selected by ndtool."""
+    """Select the points of eager variables by xarray, and add the lazily selected variables."""
     sizes = {dim: np.broadcast_to(np.int8(0), obj.sizes[dim]) for dim in indexers}
     shapes = {f"size of {dim}": (dim, zeros) for dim, zeros in sizes.items()}
-    eager = {
+    eager_indexers = {
         dim: indexer
         if indexer.chunks is None
         else indexer.copy(data=np.broadcast_to(np.int8(0), indexer.shape))
         for dim, indexer in indexers.items()
     }
-    others = obj.drop_vars(list(later)).assign(shapes).isel(eager).drop_vars(list(shapes))
-    coords = {name: variable for name, variable in later.items() if name in obj.coords}
-    others = others.assign_coords(coords)
-    ordered = {name: later.get(name, others.variables.get(name)) for name in obj.data_vars}
-    joined = xr.Dataset(ordered, others.coords, others.attrs)
-    joined.encoding = others.encoding
-    return joined
+    eager_result = (
+        obj.drop_vars(list(lazy_variables))
+        .assign(shapes)
+        .isel(eager_indexers)
+        .drop_vars(list(shapes))
+    )
+    coords = {name: variable for name, variable in lazy_variables.items() if name in obj.coords}
+    eager_result = eager_result.assign_coords(coords)
+    ordered = {
+        name: lazy_variables.get(name, eager_result.variables.get(name)) for name in obj.data_vars
+    }
+    merged = xr.Dataset(ordered, eager_result.coords, eager_result.attrs)
+    merged.encoding = eager_result.encoding
+    return merged

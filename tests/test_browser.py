@@ -81,7 +81,7 @@ class Browser:
     @property
     def highlighted(self) -> set[str]:
         """The IDs of the highlighted cells."""
-        return set(self.run("return [...document.querySelectorAll('.lit')].map(c => c.id)"))
+        return set(self.run("return [...document.querySelectorAll('.highlighted')].map(c => c.id)"))
 
     @property
     def sentence(self) -> str:
@@ -125,7 +125,7 @@ def highlighted_cells(browser: Browser) -> dict[str, list[str]]:
             """
             return [...document.querySelectorAll("[role=gridcell]")].map((cell) => {
               cell.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-              const lit = [...document.querySelectorAll(".lit")].map((node) => node.id);
+              const lit = [...document.querySelectorAll(".highlighted")].map((node) => node.id);
               return [cell.id, lit.sort()];
             });
             """
@@ -242,7 +242,7 @@ def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
     assert ("grid", "data[:]") in labels
     assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in labels
     assert [role for role, _ in labels].count("gridcell") == 5
-    assert ("image", "Where the indices of gather fall in data.npy") in labels
+    assert ("image", "Slices of data.npy that the indices of gather select") in labels
 
 
 def test_the_report_of_an_explanation_highlights_its_element(browser: Browser) -> None:
@@ -390,7 +390,8 @@ def test_a_report_without_scripts_highlights_linked_cells(browser: Browser) -> N
     try:
         browser.open("p.html")
         highlighted = {
-            cell.get_attribute("id") for cell in browser.driver.find_elements("class name", "lit")
+            cell.get_attribute("id")
+            for cell in browser.driver.find_elements("class name", "highlighted")
         }
         sentence = browser.cell("sentence").text
     finally:
@@ -488,9 +489,7 @@ def test_every_kind_of_report_is_readable_on_any_screen(
         assert browser.run("return document.documentElement.scrollWidth") <= width
     browser.open("p.html", "dark", media="print")
     assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
-    clipped = (
-        "return [...document.querySelectorAll('.wide')].map(n => getComputedStyle(n).overflowX)"
-    )
+    clipped = "return [...document.querySelectorAll('.scrollable')].map(n => getComputedStyle(n).overflowX)"
     assert set(browser.run(clipped)) == {"visible"}
 
 

@@ -93,7 +93,7 @@ def test_verbose_prints_the_operation_and_the_plan():
     assert ndtool(*scatter, "-q").err == ""
     elements = ("gather-elements", "zeros:f4[4,3]", "idx.npy", "-o", "out.npy", "-v")
     text = ndtool(*elements).err
-    assert "data: zeros:f4[4,3], one value, which is not stored" in text
+    assert "data: zeros:f4[4,3], a constant, which is not stored" in text
     assert "selection: one element of data along axis 0 for each index" in text
     assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
 
@@ -284,7 +284,7 @@ console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(calls))
 reporter = Reporter()
 with reporter.progress() as progress:
     progress.begin("sweep")
-    report = progress.of(4_000_000_000)
+    report = progress.callback(4_000_000_000)
     for i in range(4):
         report(i / 4)
         assert ("rich" in sys.modules) == (i > 0)

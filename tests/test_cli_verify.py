@@ -128,7 +128,7 @@ PROGRAM_WITHOUT_DELAY = """
 import sys
 from ndtool.cli import console
 from ndtool.__main__ import main
-console._DELAY = 0
+console._INITIAL_DELAY = 0
 sys.exit(main())
 """
 

@@ -513,4 +513,4 @@ def test_the_largest_differences_are_examined(
     assert compared.examined == 5
     assert compared.first.position == ((41,) if within else (0,))
     assert compared.largest.position == (41,)
-    assert "2 of the 5 furthest apart are" in figures.comparison(compared, 2)
+    assert "2 of the 5 furthest apart are" in figures.comparison_text(compared, 2)

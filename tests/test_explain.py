@@ -437,7 +437,7 @@ def test_thousands_of_updates_without_values_are_explained(mode: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((), "missing element: expected --at or --from"),
+        ((), "missing option: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "-4,0"), "--at -4,0: axis 0 of the output has size 3: valid -3..2"),
         (("--at", "0"), "--at 0: the output has shape [3,2]: expected one number for each"),
@@ -548,11 +548,11 @@ def test_memory_is_independent_of_the_length_of_an_answer(
         with typed.open_typed_call(request) as call:
             explanation = explain.explain(call, elements, origins, list_all=True)
             if format_name == "JSON":
-                fragments = reporter._json_parts(
+                fragments = reporter._json_fragments(
                     records.explanation_record(call, *explanation, True)
                 )
             else:
-                fragments = answers.explained(call, *explanation)
+                fragments = answers.explanation_lines(call, *explanation)
             for fragment in fragments:
                 size += len(fragment)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

@@ -527,8 +527,8 @@ def test_an_import_that_ends_without_a_reason_lacks_memory(
     monkeypatch.syspath_prepend(workdir)
     with pytest.raises(SystemError) as caught:
         importlib.import_module("unreadable")
-    assert isinstance(program._lacking(caught.value), ResourceError)
-    assert program._lacking(SystemError(words)) is None  # a bug
+    assert isinstance(program._resource_error(caught.value), ResourceError)
+    assert program._resource_error(SystemError(words)) is None  # a bug
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:

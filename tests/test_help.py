@@ -144,10 +144,10 @@ def test_every_option_has_its_variable():
 
 @pytest.mark.parametrize("command", OPERATORS)
 def test_common_options_are_on_the_first_screen(command):
-    """24 lines include the usage, an example, the attributes, the output and the common options."""
+    """24 lines have the usage, an example, arguments, attributes, output and common options."""
     page = ndtool(command, "-h").out.decode()
     first = "\n".join(page.splitlines()[:24])
-    for words in ("Usage:", "Example:", "--output", "--out-of-bounds", "--dry-run", "--trace"):
+    for words in ("Usage:", "Example:", "Arguments:", "--output", "--out-of-bounds", "--dry-run"):
         assert words in first
     listed = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE)
     given = {max(param.opts, key=len) for param in command_line.program().commands[command].params}

@@ -81,7 +81,7 @@ class Page(HTMLParser):
         return {
             name: one.get("data-order")
             for name, one in self.cells.items()
-            if "lit" in (one.get("class") or "").split()
+            if "highlighted" in (one.get("class") or "").split()
         }
 
     def of_class(self, name: str) -> list[str]:
@@ -376,13 +376,13 @@ def test_a_report_shows_the_index_out_of_bounds(command: str) -> None:
     ran = ndtool(*words, "scatter-nd", *inputs, *options.get(command, []), "--html", "p.html")
     assert ran.status == (0 if command == "stats" else 5)
     page = Page("p.html")
-    assert page.cells["indices-1"]["class"] == "beyond lit here"
+    assert page.cells["indices-1"]["class"] == "out-of-bounds highlighted current"
     assert page.cells["indices-1"]["aria-label"] == (
         "indices[1, 0] = 7 is out of bounds: axis 0 of data has size 4: valid -4..3"
     )
     assert page.cells["updates-1"]["aria-label"].endswith("is dropped: its index is out of bounds")
     assert "output-0" not in page.cells
-    assert ["data-begin", "indices-1"] in [list(x) for _, one in page.tags for x in one.items()]
+    assert ["data-initial", "indices-1"] in [list(x) for _, one in page.tags for x in one.items()]
     assert "out of bounds: 1 tuple, first indices.npy[1, 0] = 7" in page.words
     assert "There is no output, because an index is out of bounds." in page.words
     assert not Path("o.npy").exists()
@@ -444,8 +444,8 @@ def test_a_verification_shows_what_is_wrong() -> None:
     ran = ndtool("verify", "scatter-nd", *files, "--html", "p.html")
     assert ran.status == 8
     page = Page("p.html")
-    assert page.of_class("wrong") == ["found-3"]
-    assert page.cells["found-3"]["aria-label"] == (
+    assert page.of_class("wrong") == ["actual-3"]
+    assert page.cells["actual-3"]["aria-label"] == (
         "output[3] is 21.0, which differs from output[3] = 20.0 from updates[1],"
         " selected by indices[1] = (-1), which is (3), which overwrites data[3] = 4.0"
     )
@@ -480,7 +480,7 @@ def test_a_report_has_the_results_of_engines() -> None:
     assert (ran.status, ran.json["engines"][0]["result"]) == (8, "same")
     page = Page("p.html")
     assert "3 of 4 elements have the same bits" in page.words
-    assert page.of_class("wrong") == ["found-3"]
+    assert page.of_class("wrong") == ["actual-3"]
 
 
 def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
@@ -495,7 +495,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     ]
     with click.Context(click.Command("verify")), OpenCall(request) as job:
         described = PageReport("p.html", job, Reporter())
-        described.answered(answers)
+        described.add_engines(answers)
         described.publish()
     page = Page("p.html")
     assert page.of_class("selected") == ["output-3"]
@@ -517,7 +517,7 @@ def test_a_report_of_engines_with_an_index_out_of_bounds() -> None:
     page = Page("p.html")
     assert "indices out of bounds: 1 of 2 elements" in page.words
     assert "refused" in page.words
-    assert page.cells["indices-1"]["class"] == "beyond lit here"
+    assert page.cells["indices-1"]["class"] == "out-of-bounds highlighted current"
 
 
 def test_a_report_of_engines_replaces_no_input() -> None:
@@ -626,7 +626,7 @@ def test_a_report_highlights_an_element_and_its_sources_before_any_script() -> N
         "data-1": None, "indices-0": "1", "indices-2": "2", "updates-0": "1", "updates-2": "2",
         "output-1": None,
     }  # fmt: skip
-    assert page.of_class("here") == ["output-1"]
+    assert page.of_class("current") == ["output-1"]
     assert page.words.count("output[1] = 42.0: data[1] = 2.0; + updates[0] = 10.0") == 1
     save(data=np.arange(3), indices=np.array([[5], [1]]))
     run = "gather-nd", "data.npy", "indices.npy", "--out-of-bounds", "fill", "-o", "o.npy"
@@ -654,7 +654,7 @@ def test_large_arrays_are_drawn_around_the_element_explained() -> None:
         " indices[20] = (124), gives 249.0; + updates[440, 0] = 1.0, selected by"
         " indices[440] = (124), gives 250.0"
     ) in labels
-    assert [page.cells[one]["aria-label"] for one in page.of_class("here")] == [labels[-4]]
+    assert [page.cells[one]["aria-label"] for one in page.of_class("current")] == [labels[-4]]
     assert len(page.lit) == 1 + 2 + 2 + 1
     assert "data[123, 1] = 247.0 is unchanged in output[123, 1]" in labels
     assert "… and ⋮ mark omitted elements" in page.words
@@ -674,7 +674,7 @@ def test_an_element_of_many_updates_has_the_first_and_last_ones() -> None:
     )
     assert ndtool(*run, "--html", "p.html").status == 0
     page = Page("p.html")
-    (here,) = page.of_class("here")
+    (here,) = page.of_class("current")
     words = str(page.cells[here]["aria-label"])
     assert words.startswith("output[3] = 1000.0: data[3] = 0.0; + updates[0] = 1.0")
     assert "gives 5.0; 990 more; + updates[995] = 1.0" in words
@@ -692,7 +692,7 @@ def test_large_arrays_are_drawn_around_the_first_index_out_of_bounds() -> None:
     assert ndtool(*run, "--html", "p.html").status == 5
     page = Page("p.html")
     assert drawn_of(page, "indices") == {f"indices[{n}, 0]" for n in range(1231, 1238)}
-    (here,) = page.of_class("here")
+    (here,) = page.of_class("current")
     assert page.cells[here]["aria-label"] == (
         "indices[1234, 0] = 900 is out of bounds: axis 0 of data has size 900: valid -900..899"
     )
@@ -709,8 +709,8 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
     run = "verify", "gather-nd", "data.npy", "indices.npy", "output.npy"
     assert ndtool(*run, "--html", "p.html").status == 8
     page = Page("p.html")
-    (here,) = page.of_class("here")
-    assert here.startswith("found")
+    (here,) = page.of_class("current")
+    assert here.startswith("actual")
     assert page.cells[here]["aria-label"] == (
         "output[40, 17] is 2578.0, which differs from output[40, 17] = 2577.0 from data[40, 17],"
         " selected by indices[40] = (40)"

@@ -37,12 +37,12 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
     with open_case(case) as call:
         shown = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
-    assert (shown.runs, shown.named, shown.tuples) == (total, len(counts), counts.total())
+    assert (shown.slices, shown.selected, shown.tuples) == (total, len(counts), counts.total())
     wanted = [0] * len(shown.density)
     for run, times in counts.items():
-        wanted[run // shown.width] += times
+        wanted[run // shown.bin_size] += times
     assert shown.density == wanted
-    assert len(shown.density) == -(-total // shown.width) <= stats.FINE
+    assert len(shown.density) == -(-total // shown.bin_size) <= stats.FINE
     often = Counter(map(word, counts.values()))
     assert {name: count for name, count in shown.repeats if count} == {
         **often,
@@ -76,7 +76,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     assert root.get("role") == "img"
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None
-    assert title.text == "Where the indices of gather_nd fall in data.npy"
+    assert title.text == "Slices of data.npy that the indices of gather_nd select"
     assert desc is not None
     assert desc.text == (
         "1000 index tuples select 501 of 10000 slices of data. Slices by how often they are selected:"
@@ -87,7 +87,7 @@ def test_an_svg_has_a_bar_for_each_part_and_says_what_it_shows() -> None:
     first = bars[0].find(f"{SVG}title")
     assert first is not None
     assert first.text == "slices 0..41: 502 tuples"  # 0 occurs that often, and 19 and 38
-    assert float(bars[0].get("height", "")) == pictures.TALL
+    assert float(bars[0].get("height", "")) == pictures.HISTOGRAM_HEIGHT
     width = float(root.get("width", ""))
     for bar in bars:
         assert (
@@ -112,7 +112,7 @@ def test_a_name_in_a_picture_is_text() -> None:
     assert {one.tag for one in root.iter()} == {
         SVG + tag for tag in ("svg", "title", "desc", "style", "text", "rect", "line")
     }
-    assert f"fall in {name}.npy" in str(root.findtext(f"{SVG}title"))
+    assert f"Slices of {name}.npy" in str(root.findtext(f"{SVG}title"))
 
 
 def test_a_picture_as_html() -> None:

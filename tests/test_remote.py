@@ -23,7 +23,7 @@ from npyfile import write_sparse
 from webserver import Server, serving
 
 from ndtool.arrays import source
-from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redacted
+from ndtool.errors import InputError, NdtoolError, OutputError, UsageError, redact_urls
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 from ndtool.runs import operands, steps
@@ -700,7 +700,7 @@ def test_an_unknown_url_scheme() -> None:
     ],
 )
 def test_secrets_in_a_url(text: str, shown: str) -> None:
-    assert redacted(text) == shown
+    assert redact_urls(text) == shown
 
 
 def test_files_need_nothing_of_urls(workdir: Path) -> None:

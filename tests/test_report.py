@@ -32,7 +32,7 @@ def test_sizes(count, text):
     [(2e-6, "2 us"), (0.0012, "1.2 ms"), (2.5, "2.5 s"), (60, "1 min 0 s"), (125.4, "2 min 5 s")],
 )
 def test_times(seconds, text):
-    assert records.duration(seconds) == text
+    assert records.format_duration(seconds) == text
 
 
 def test_inference_of_a_type_that_is_stored_as_void():
@@ -64,7 +64,7 @@ def test_a_warning_in_colour(tmp_path, monkeypatch):
 
 def test_a_preview_for_a_terminal_that_is_gone(monkeypatch):
     monkeypatch.setattr(os, "get_terminal_size", fail_with(errno.EIO))
-    lines = values.lines(np.arange(60), False).splitlines()
+    lines = values.format_array(np.arange(60), False).splitlines()
     assert 72 < len(lines[0]) <= 80
 
 

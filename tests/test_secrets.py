@@ -31,8 +31,8 @@ SECRETS = (USER, PASSWORD, QUERY)
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "_known", {})
-    monkeypatch.setattr(redaction, "_exact", ())
+    monkeypatch.setattr(redaction, "_registered", {})
+    monkeypatch.setattr(redaction, "_literal_replacements", ())
     monkeypatch.setattr(redaction, "_patterns", {})
 
 
@@ -58,12 +58,12 @@ def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
         for form in forms(secret):
             if "@" in url or len(secret) > 2:
                 for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
-                    assert form not in redaction.foreign(text)
+                    assert form not in redaction.redact_secrets(text)
 
 
 def test_names_in_json_are_texts_too() -> None:
     url = "https://me:word@host/x?k=v"
-    assert redaction.in_fields({url: {url: [url]}}) == {
+    assert redaction.redact_json({url: {url: [url]}}) == {
         "https://host/x?...": {"https://host/x?...": ["https://host/x?..."]}
     }
 
@@ -71,14 +71,14 @@ def test_names_in_json_are_texts_too() -> None:
 def test_a_header_with_a_user_and_a_password() -> None:
     redaction.register("https://me:word@host/")
     header = base64.b64encode(b"me:word").decode()
-    assert redaction.foreign(f"Basic {header} is refused") == "Basic ... is refused"
+    assert redaction.redact_secrets(f"Basic {header} is refused") == "Basic ... is refused"
 
 
 def test_words_that_only_contain_a_short_secret_stay() -> None:
     redaction.register("https://me:1@host/x?v=12&token=name")
     text = "some message 12 of 21 names"
-    assert redaction.foreign(text) == text
-    assert redaction.foreign("me, 1, name") == "..., ..., ..."
+    assert redaction.redact_secrets(text) == text
+    assert redaction.redact_secrets("me, 1, name") == "..., ..., ..."
 
 
 @pytest.mark.parametrize(
@@ -102,22 +102,22 @@ def test_words_that_only_contain_a_short_secret_stay() -> None:
 )
 def test_how_urls_are_shown(url: str, shown: str) -> None:
     redaction.register(url)
-    assert redaction.redacted(f"{url} is there") == f"{shown} is there"
+    assert redaction.redact_urls(f"{url} is there") == f"{shown} is there"
 
 
 def test_an_address_without_a_scheme() -> None:
     redaction.register("me:word@host:8786")
-    assert redaction.redacted("me:word@host:8786 is away") == "host:8786 is away"
+    assert redaction.redact_urls("me:word@host:8786 is away") == "host:8786 is away"
 
 
 def test_only_the_latest_are_remembered() -> None:
     for number in range(1000):
         redaction.register(f"https://host/x?token=secret{number}")
-    assert redaction.foreign("secret999, secret0") == "..., secret0"
+    assert redaction.redact_secrets("secret999, secret0") == "..., secret0"
     started = time.process_time()
     for number in range(2000):
         redaction.register(f"https://host/x.zarr/c/{number}?token=secret999")
-    assert redaction.foreign("secret998, secret999") == "..., ..."
+    assert redaction.redact_secrets("secret998, secret999") == "..., ..."
     assert time.process_time() - started < 2
 
 

@@ -172,7 +172,7 @@ def test_explanations_as_text() -> None:
         "hint: 8 equals the size of the axis: is it a placeholder for a missing index?\n"
         "sorted: no\n"
         "selected: 6 of 8 slices (75%); 96 bytes of 128 bytes, in 1 page\n"
-        "duplicates: 5 slices; the last update wins there; onnxruntime does not promise that\n"
+        "duplicates: 5 slices; the last update is assigned; onnxruntime does not guarantee this\n"
         "  [1]: 80 times, by idx.npy[1], idx.npy[6], idx.npy[11], ..., idx.npy[396]\n"
     )
     assert text.splitlines()[-8:] == [
@@ -193,7 +193,7 @@ def test_explanations_as_text() -> None:
     ("call", "words"),
     [
         (("gather", "i4[9]", "[1, 1]"), "1 slice; they are read more than once"),
-        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "round differently"),
+        (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "rounds differently"),
         (("scatter-nd", "i4[9]", "[[1], [1]]", "--reduction", "add"), "does not matter"),
         (("scatter-elements", "f4[9]", "[1, 1]", "--reduction", "max"), "does not matter"),
         (("scatter-elements", "f4[9]", "[1, 2]"), "duplicates: none"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from command import ndtool, python, save
 
-from ndtool.cli import kinds, options, program
+from ndtool.cli import options, parametertypes, program
 
 USUAL = {
     "data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy",
@@ -69,7 +69,7 @@ def by_variable() -> Iterator[tuple[list[str], click.Option]]:
 
 def takes_files(option: click.Option) -> bool:
     """Whether every text may be a value, as the name of a file."""
-    return option.type is options.FILE or isinstance(option.type, kinds.Directories)
+    return option.type is options.FILE or isinstance(option.type, parametertypes.Directories)
 
 
 def is_needed(parameter: click.Parameter) -> bool:
@@ -122,7 +122,7 @@ def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
     for words, option in by_variable():
-        if not takes_files(option) and not isinstance(option.type, kinds.Flag):
+        if not takes_files(option) and not isinstance(option.type, parametertypes.Flag):
             calls.append(([*words, option.opts[-1], "?"], {}))
             names.append(option.opts)
     for (words, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
@@ -203,7 +203,7 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("abc", "'abc' is not the address of a scheduler: expected one such as tcp://host:port"),
+        ("abc", "'abc' is not the address of a scheduler: expected tcp://host:port"),
         ("me:word@host", "'host' is not the address of a scheduler"),
         ("tcp://", "'tcp://' is not the address of a scheduler"),
         ("tcp://host", "--scheduler tcp://host is not an address: missing port number"),

@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
         rows = [(name, str(count)) for name, count in self.ulps.items()]
         equal = f"{self.total - self.different} of {self.total} elements have the same bits"
         title = f"{self.described}: {'; '.join([equal, *self.findings])}"
-        return notebook.table(title, ("ulps apart", "elements"), rows)
+        return notebook.html_table(title, ("ulps apart", "elements"), rows)
 
 
 def verify(

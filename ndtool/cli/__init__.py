@@ -1,1 +1,1 @@
-"""The command line, the only package that uses click and rich."""
+"""The command line: commands and their options, output as text, JSON and HTML reports."""

@@ -1,4 +1,4 @@
-"""`verify --against`: the reports on engines, as a table and as JSON."""
+"""`verify --against`: comparisons with other engines, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ndtool.analysis import records as json_records
-from ndtool.cli.commands import reporting_on
+from ndtool.cli.commands import html_report_of_request
 from ndtool.cli.console import write_stdout
-from ndtool.cli.reporter import Reporter, table
+from ndtool.cli.reporter import Reporter, format_table
 
 if TYPE_CHECKING:
     from ndtool.analysis.engines import EngineProgress, EngineSettings, Report
     from ndtool.runs.request import Request
 
-COLUMNS = ("engine", "threads", "answer")
+REPORT_COLUMNS = ("engine", "threads", "answer")
 
 
-def settings(options: dict[str, Any]) -> EngineSettings:
-    """Pop the settings for engines from the options."""
+def pop_engine_settings(options: dict[str, Any]) -> EngineSettings:
+    """Remove the settings for engines from the options, and return them."""
     from ndtool.analysis.engines import EngineSettings
 
     names = EngineSettings._fields
@@ -28,14 +28,14 @@ def settings(options: dict[str, Any]) -> EngineSettings:
 
 @contextmanager
 def engine_progress(reporter: Reporter) -> Iterator[EngineProgress]:
-    """Yield a progress callback that shows the fraction done and the engine at work."""
+    """Yield a progress callback that shows the completed fraction and the running engine."""
 
     def report_progress(fraction: float, engine_name: str) -> None:
-        bar.begin(engine_name)
+        progress_bar.begin(engine_name)
         progress(fraction)
 
-    with reporter.progress() as bar:
-        progress = bar.of(0)
+    with reporter.progress() as progress_bar:
+        progress = progress_bar.callback(0)
         yield report_progress
 
 
@@ -46,43 +46,49 @@ def verify(
     engine_settings: EngineSettings,
     html: str | None,
 ) -> None:
-    """Compare engines with the correct output, print the table, and raise the error if any."""
+    """Compare engines with the correct output, print the table, and raise the first error."""
     from ndtool.analysis import engines
 
-    with reporting_on(html, request, reporter) as report:
+    with html_report_of_request(html, request, reporter) as report:
         with engine_progress(reporter) as report_progress:
             verdict = engines.verify(request, names, engine_settings, report_progress)
         if report:
-            report.answered(verdict.reports)
+            report.add_engines(verdict.reports)
         if not reporter.json:
-            write_stdout(table(COLUMNS, cells(verdict.reports), COLUMNS[2:], 1))
+            write_stdout(
+                format_table(REPORT_COLUMNS, report_rows(verdict.reports), REPORT_COLUMNS[2:], 1)
+            )
         if verdict.error is not None:
-            verdict.error.more["engines"] = json_records.engine_records(verdict.reports)
+            verdict.error.extra_fields["engines"] = json_records.engine_records(verdict.reports)
             raise verdict.error
         if report and verdict.comparison is not None:
-            report.compared(verdict.comparison)
+            report.add_comparison(verdict.comparison)
     if reporter.json:
         record = json_records.verification_record(
             request.output, verdict.comparison, verdict.reports
         )
-        reporter.put_json(record)
+        reporter.print_json(record)
     elif request.output is not None and verdict.comparison is not None:
-        reporter.verified(request.output, verdict.comparison)
+        reporter.report_verification(request.output, verdict.comparison)
 
 
-def cells(reports: Sequence[Report]) -> list[tuple[str, ...]]:
-    """Return the rows of the table of engines; equal answers of one engine share a row."""
+def report_rows(reports: Sequence[Report]) -> list[tuple[str, ...]]:
+    """Return the rows of the table of engines; equal results of an engine share a row."""
     rows: list[tuple[str, ...]] = []
     for report in reports:
         version = (report.version or "").partition("-")[0]  # without build metadata
-        row = f"{report.engine} {version}".rstrip(), str(report.threads or "-"), _answer(report)
+        row = (
+            f"{report.engine} {version}".rstrip(),
+            str(report.threads or "-"),
+            _result_text(report),
+        )
         if rows and (rows[-1][0], rows[-1][2]) == (row[0], row[2]):
             row = row[0], f"{rows.pop()[1]}, {row[1]}", row[2]
         rows.append(row)
     return rows
 
 
-def _answer(report: Report) -> str:
+def _result_text(report: Report) -> str:
     message = report.message or ""
     if report.result == "same":
         return message or "the same bits"

@@ -12,6 +12,7 @@ import click
 
 from ndtool.cli import helppages, options, variables
 from ndtool.cli.console import is_open_as, write_stdout
+from ndtool.cli.options import Argument
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import (
     BoundsError,
@@ -43,14 +44,28 @@ FILES = {
 }  # fmt: skip
 
 
-def flags(operator: Operator, excluded: str = "") -> list[str]:
+_INDEX_TEXTS = {
+    **dict.fromkeys(("gather_nd", "scatter_nd"), "Integers; the last axis has the index tuples."),
+    "gather_elements": "Integers, one for each element of the output.",
+    "scatter_elements": "Integers, one for each element of UPDATES.",
+    **dict.fromkeys(("gather", "scatter"), "Integers, the indices along the axis."),
+}
+_ARGUMENT_TEXTS = {
+    "updates": "Array to update with, in the dtype of DATA.",
+    "past": "Array to copy and update, such as a key cache.",
+    "update": "Array to write into PAST, in the dtype of PAST.",
+    "write_indices": "Integers, one for each batch: where UPDATE begins along the axis.",
+}
+
+
+def example_flags(operator: Operator, excluded: str = "") -> list[str]:
     """Return the options of an operator's example, except the one called `excluded`."""
     attributes = operator.example.attributes.items()
     return [f"--{name.replace('_', '-')} {value}" for name, value in attributes if name != excluded]
 
 
 @click.pass_obj
-def _run(
+def _run_operator(
     reporter: Reporter,
     /,
     *,
@@ -69,7 +84,7 @@ def _run(
         output = "-"
     elif output is not None:
         _require_persistent(output)
-        _require_no_terminal(output, "without -o, a preview is shown")
+        _require_not_terminal(output, "without -o, a preview is shown")
     reporter.data_on_stdout = not dry_run and output is not None and _is_stdout(output)
     variables.drop_inapplicable(output or "-", kwargs)
     attributes = attributes_of(operator, kwargs)
@@ -78,38 +93,38 @@ def _run(
     )
     signals.install_handlers(*reporter.final_messages())
     with steps.open_call(request) as call:
-        reporter.begin(call, dry_run)
-        with reporting(html, call, reporter) as report, reporter.progress() as bar:
+        reporter.report_call(call, dry_run)
+        with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
             target = steps.resolved(call)
-            reporter.warn([] if target is None else target.warnings)
+            reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
-                source.progress = bar.of(source.metadata.nbytes)
-            with steps.prepared(call, target) as ready:
-                reporter.prepared(ready)
+                source.progress = progress_bar.callback(source.metadata.nbytes)
+            with steps.prepared(call, target) as prepared:
+                reporter.report_plan(prepared)
                 if report:
                     report.warnings += [
                         *(target.warnings if target else ()),
-                        *steps.warnings(ready),
+                        *steps.warnings(prepared),
                     ]
                 if dry_run:
-                    outcome = steps.rehearse(ready)
+                    outcome = steps.rehearse(prepared)
                 elif target is None:
-                    outcome = steps.unwritten(ready)
+                    outcome = steps.unwritten(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
-                    progress = bar.of(ready.plan.moved)
-                    outcome = steps.execute(ready, progress, companions, bar.begin)
+                    progress = progress_bar.callback(prepared.plan.moved)
+                    outcome = steps.execute(prepared, progress, companions, progress_bar.begin)
             if report:
                 warnings = [*call.warnings, *(target.warnings if target else ()), *outcome.warnings]
-                report.warnings = warnings  # for a report that is published by itself
-            reporter.warn(outcome.warnings)
-        if ready.validated and target is None and not (dry_run or reporter.json):
+                report.warnings = warnings  # for a report that is published without an output
+            reporter.print_warnings(outcome.warnings)
+        if prepared.validated and target is None and not (dry_run or reporter.json):
             from ndtool.analysis import preview
 
-            preview_text = preview.text(ready.validated)
+            preview_text = preview.text(prepared.validated)
             call.recheck()
             write_stdout(preview_text)
-        reporter.end(ready.call, target, outcome, dry_run)
+        reporter.report_outcome(prepared.call, target, outcome, dry_run)
 
 
 @click.pass_obj
@@ -118,16 +133,16 @@ def _convert(reporter: Reporter, /, *, output: str, no_clobber: bool, **kwargs: 
     from ndtool.runs import convert
 
     _require_persistent(output)
-    _require_no_terminal(output, "a file's name shows its format, such as x.npy")
+    _require_not_terminal(output, "a file's name shows its format, such as x.npy")
     reporter.data_on_stdout = _is_stdout(output)
     signals.install_handlers(*reporter.final_messages())
     variables.drop_inapplicable(output, kwargs)
     request = convert.Request(output=output, clobber=not no_clobber, **kwargs)
     with convert.Conversion(request) as conversion:
-        reporter.warn(conversion.warnings)
-        with reporter.progress() as bar:
-            preserved = conversion.run(bar.of(conversion.metadata.nbytes))
-        reporter.converted(conversion, preserved)
+        reporter.print_warnings(conversion.warnings)
+        with reporter.progress() as progress_bar:
+            preserved = conversion.run(progress_bar.callback(conversion.metadata.nbytes))
+        reporter.report_conversion(conversion, preserved)
 
 
 @click.pass_obj
@@ -154,7 +169,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     ]
     if not lines and not failed:
         lines.append("nothing to remove\n")
-    reporter.answer(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
+    reporter.print_result(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
     if failed:
         reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
         raise OutputError(
@@ -163,7 +178,7 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
 
 
 def _require_persistent(output: str) -> None:
-    """Raise UsageError for an output in the memory of this process."""
+    """Raise UsageError for the URL of a file system in the memory of this process."""
     from ndtool.formats import locators
     from ndtool.storage import locations
 
@@ -175,16 +190,19 @@ def _require_persistent(output: str) -> None:
         )
 
 
-def _require_no_terminal(output: str, hint: str) -> None:
+def _require_not_terminal(output: str, hint: str) -> None:
+    """Raise UsageError if the output is standard output and a terminal."""
     if output == "-" and os.isatty(1):
         raise UsageError("standard output is a terminal: expected a file or a pipe", hint=hint)
 
 
 @contextmanager
-def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterator[Report | None]":
-    """Yield the HTML report, None without --html; publish it at the end.
+def html_report(
+    html: str | None, call: "OpenCall", reporter: Reporter
+) -> "Iterator[Report | None]":
+    """Yield the HTML report of a call, None without --html; publish it on exit.
 
-    It is also published if the command ends with an index out of bounds or a difference.
+    It is also published if the body raises BoundsError or DifferenceError.
     """
     if html is None:
         yield None
@@ -199,25 +217,25 @@ def reporting(html: str | None, call: "OpenCall", reporter: Reporter) -> "Iterat
             report.publish(error)
             raise
         report.publish()
-    reporter.written(html)
+    reporter.report_file(html)
 
 
 @contextmanager
-def reporting_on(
+def html_report_of_request(
     html: str | None, request: "Request", reporter: Reporter
 ) -> "Iterator[Report | None]":
-    """Open the inputs of a call once more for a report; yield it as `reporting` does."""
+    """Yield the HTML report of a request, whose inputs are opened again for it; see html_report."""
     if html is None:
         yield None
         return
     from ndtool.cli.html import page
 
-    with page.call_to_verify(request) as call, reporting(html, call, reporter) as report:
+    with page.reopen_call(request) as call, html_report(html, call, reporter) as report:
         yield report
 
 
 def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
-    """Pop an operator's attributes, and its out-of-bounds mode, from the options."""
+    """Remove an operator's attributes and out-of-bounds mode from the options; return them."""
     variables.drop_inapplicable_mode(operator_of(operator).scatters, kwargs)
     names = (*operator_of(operator).attributes, *COMMON)
     kwargs["negatives"] = not kwargs.pop("no_negatives", False)
@@ -230,9 +248,9 @@ def writes_array_to_stdout(command_line: list[str]) -> bool:
     if command_line[0] not in {operator.command for operator in EVERY.values()} | {"convert"}:
         return False
     output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
-    for word, following in pairwise([*command_line, ""]):
+    for word, next_word in pairwise([*command_line, ""]):
         if word in ("-o", "--output"):
-            output = following
+            output = next_word
         elif word.startswith(("-o", "--output=")):
             output = word.removeprefix("--output=").removeprefix("-o")
     return _is_stdout(output) if output else "--dry-run" not in command_line and not os.isatty(1)
@@ -257,9 +275,9 @@ def command(
     text: str,
     example: str,
 ) -> click.Command:
-    """Return the command at `path`, such as `infer gather-nd`, with an example in its help.
+    """Return a command with its help text and an example; path: such as `infer gather-nd`.
 
-    The list of commands shows the first part of the text.
+    The list of commands shows the text up to the first parenthesis, colon or full stop.
     """
     return helppages.Command(
         path.rpartition(" ")[2],
@@ -276,38 +294,44 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     """Return the options for an operator's attributes and out-of-bounds mode."""
     if operator.name in LOWERED:
         return (options.WRITE_AXIS, options.WRITE_MODE)
-    own = map(options.ATTRIBUTES.__getitem__, operator.attributes)
-    fill = () if operator.scatters else (options.FILL,)
-    of_scatters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
-    return (*own, *of_scatters, options.OUT_OF_BOUNDS, *fill, options.PAD, options.NO_NEGATIVES)
+    attribute_parameters = map(options.ATTRIBUTES.__getitem__, operator.attributes)
+    fill_parameters = () if operator.scatters else (options.FILL,)
+    update_parameters = (options.NO_INCLUDE_SELF, options.DUPLICATES) if operator.scatters else ()
+    bounds_parameters = (options.OUT_OF_BOUNDS, *fill_parameters, options.PAD, options.NO_NEGATIVES)
+    return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 
-def argument(name: str, **settings: Any) -> click.Argument:
-    """Return an argument that refers to an array in a file."""
-    return click.Argument([name], type=options.FILE, **settings)
-
-
-def unless_lowered(operator: Operator, *parameters: click.Parameter) -> tuple[click.Parameter, ...]:
-    """Return parameters, none for an operator that another one computes."""
+def omit_if_lowered(
+    operator: Operator, *parameters: click.Parameter
+) -> tuple[click.Parameter, ...]:
+    """Return parameters, () for an operator that ndtool computes as another operator."""
     return () if operator.name in LOWERED else parameters
 
 
-def input_arguments(operator: Operator, every: bool = False) -> Iterator[click.Argument]:
+def input_arguments(operator: Operator, all_required: bool = False) -> Iterator[click.Argument]:
     """Yield the arguments for an operator's inputs, named as the fields of a Request.
 
-    every: whether an optional input is required.
+    all_required: whether optional inputs are required.
     """
     for role in operator.inputs:
-        required = every or role != "write_indices"
+        required = all_required or role != "write_indices"
         metavar = role.upper() if required else f"[{role.upper()}]"
-        yield argument(LOWERED_INPUTS.get(role, role), metavar=metavar, required=required)
+        name = LOWERED_INPUTS.get(role, role)
+        yield Argument(name, argument_text(operator, role), metavar=metavar, required=required)
+
+
+def argument_text(operator: Operator, role: str) -> str:
+    """Return the help text of an operator's input."""
+    if role == "data":
+        return "Array to copy and update." if operator.scatters else "Array to gather from."
+    return _INDEX_TEXTS[operator.name] if role == "indices" else _ARGUMENT_TEXTS[role]
 
 
 def _run_command(operator: Operator) -> click.Command:
     files = [FILES[role] for role in operator.inputs]
     return command(
         operator.command,
-        partial(_run, operator=operator.name),
+        partial(_run_operator, operator=operator.name),
         (
             *input_arguments(operator),
             options.OUTPUT,
@@ -315,15 +339,15 @@ def _run_command(operator: Operator) -> click.Command:
             options.DRY_RUN,
             options.TRACE,
             options.VERBOSE,
-            *unless_lowered(operator, options.HTML),
+            *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
             *options.OUTPUT_FILES,
-            *options.TYPES,
-            *options.RESOURCES,
+            *options.CHECKS,
+            *options.EXECUTION,
             *options.CLUSTER,
         ),
         operator.does,
-        " ".join([*files, *flags(operator), "-o out.npy"]),
+        " ".join([*files, *example_flags(operator), "-o out.npy"]),
     )
 
 
@@ -338,8 +362,12 @@ def convert() -> click.Command:
         "convert",
         _convert,
         (
-            argument("source", metavar="SRC"),
-            argument("output", metavar="DST"),
+            Argument("source", "Array to copy, in the syntax of an input.", metavar="SRC"),
+            Argument(
+                "output",
+                "Output, in the format of its suffix; see -o of the operators.",
+                metavar="DST",
+            ),
             options.DTYPE,
             options.AS_VOID,
             *options.OUTPUT_FILES,
@@ -356,11 +384,15 @@ def clean() -> click.Command:
         "clean",
         _clean,
         (
-            click.Argument(["folder"], metavar="DIR", type=click.Path()),
+            Argument(
+                "folder",
+                "Directory or URL with outputs or temporary files of runs.",
+                metavar="DIR",
+                type=click.Path(),
+            ),
             options.FORCE,
             *options.REPORTING,
         ),
-        "Remove temporary files of killed runs. DIR is a directory or a URL. Files in use are not"
-        " removed.",
+        "Remove temporary files of killed runs. Files in use are not removed.",
         ".",
     )

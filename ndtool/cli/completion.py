@@ -1,4 +1,4 @@
-"""Shell completion: files that can hold arrays, and their members."""
+"""Shell completion of files that can contain arrays, their members, and values of options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.shell_completion import (
 from ndtool.errors import NdtoolError
 from ndtool.formats import table
 
-# Bash quotes values as file names; a value that can continue gets no space after it.
+# Bash quotes values as file names; no space follows a folder or the colon before a member.
 _BASH = """\
 %(complete_func)s() {
     local kind value
@@ -33,7 +33,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 """
 
 
-# Zsh does not split words at colons; a value that can continue gets no space after it.
+# Zsh does not split words at colons; no space follows a folder or the colon before a member.
 _ZSH = """\
 #compdef %(prog_name)s
 
@@ -79,20 +79,20 @@ class Bash(BashComplete):
     source_template = _BASH
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one at the cursor, and that one, joined at colons."""
+        """Return the words before the cursor, and the word at it, with words joined at colons."""
         words = split_arg_string(os.environ["COMP_WORDS"])
-        number = int(os.environ["COMP_CWORD"])
+        cursor_word = int(os.environ["COMP_CWORD"])
         self._prefix = ""
         joined: list[str] = []
-        joins_next = False
-        for word in [*words[: number + 1], *[""] * (number + 1 - len(words))]:
-            colon = word.startswith(":") and len(joined) > 1
-            if joins_next or colon:
+        is_after_colon = False
+        for word in [*words[: cursor_word + 1], *[""] * (cursor_word + 1 - len(words))]:
+            is_colon = word.startswith(":") and len(joined) > 1
+            if is_after_colon or is_colon:
                 joined[-1] += word
             else:
                 joined.append(word)
-            joins_next = colon
-        if joined and joined[-1] != (words[number] if number < len(words) else ""):
+            is_after_colon = is_colon
+        if joined and joined[-1] != (words[cursor_word] if cursor_word < len(words) else ""):
             self._prefix = joined[-1][: joined[-1].rindex(":") + 1]
         return joined[1:-1], joined[-1] if joined else ""
 
@@ -108,7 +108,7 @@ class Zsh(ZshComplete):
 
     def format_completion(self, item: CompletionItem) -> str:
         """Return two lines for one completion."""
-        return f"{item.value}\n{_line(item.help)}"
+        return f"{item.value}\n{_on_one_line(item.help)}"
 
 
 class Fish(FishComplete):
@@ -118,20 +118,20 @@ class Fish(FishComplete):
 
     def format_completion(self, item: CompletionItem) -> str:
         """Return a line for one completion."""
-        return f"{item.value}\t{_line(item.help)}".rstrip("\t")
+        return f"{item.value}\t{_on_one_line(item.help)}".rstrip("\t")
 
 
-def _line(text: str | None) -> str:
+def _on_one_line(text: str | None) -> str:
     return " ".join((text or "").split())
 
 
-def shell(name: str) -> type[Any] | None:
-    """Return the class for a shell, None if it is unknown."""
+def shell_class(name: str) -> type[Any] | None:
+    """Return the completion class of a shell, None if the shell is unknown."""
     return {"bash": Bash, "zsh": Zsh, "fish": Fish}.get(name)
 
 
-def arrays(typed: str) -> list[CompletionItem]:
-    """Complete folders and files that can hold arrays, and after a colon members of a file."""
+def array_arguments(typed: str) -> list[CompletionItem]:
+    """Complete folders and files that can contain arrays, and after a colon members of a file."""
     path, colon, _ = typed.rpartition(":")
     if colon and os.path.exists(path) and not os.path.exists(typed):
         return [CompletionItem(name) for name in _members(path) if name.startswith(typed)]
@@ -141,8 +141,8 @@ def arrays(typed: str) -> list[CompletionItem]:
     return [CompletionItem(name, type="path") for name in names]
 
 
-def documents(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
-    """Complete folders, and files with some suffixes."""
+def files_with_suffix(typed: str, suffixes: tuple[str, ...]) -> list[CompletionItem]:
+    """Complete folders, and files with one of the suffixes."""
     return [CompletionItem(name, type="path") for name in _paths(typed, suffixes)]
 
 
@@ -152,8 +152,8 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as directory_entries:
             for entry in directory_entries:
-                hidden = entry.name.startswith(".") and not prefix.startswith(".")
-                if not entry.name.startswith(prefix) or hidden:
+                is_hidden = entry.name.startswith(".") and not prefix.startswith(".")
+                if not entry.name.startswith(prefix) or is_hidden:
                     continue
                 name = os.path.join(folder, entry.name)
                 if entry.name.endswith(suffixes):
@@ -173,8 +173,8 @@ def _members(path: str) -> list[str]:
         return []
 
 
-def specs(typed: str) -> list[CompletionItem]:
-    """Complete a standard's version."""
+def spec_names(typed: str) -> list[CompletionItem]:
+    """Complete the name of a standard, with its version."""
     from ndtool.rules.specs import TABLE
 
     names = [row.spec for row in sorted(TABLE, key=lambda row: (row.standard, row.version))]
@@ -182,19 +182,19 @@ def specs(typed: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in names if name.startswith(typed)]
 
 
-def types(typed: str) -> list[CompletionItem]:
+def void_types(typed: str) -> list[CompletionItem]:
     """Complete an element type that .npy stores as void."""
     from ndtool.rules.dtypes import EXTENDED
 
     return [CompletionItem(name) for name in EXTENDED if name.startswith(typed)]
 
 
-def engines(typed: str) -> list[CompletionItem]:
+def engine_names(typed: str) -> list[CompletionItem]:
     """Complete the last engine of a comma-separated list."""
     from ndtool.analysis.engines import ENGINES
 
-    listed_before, comma, last = typed.rpartition(",")
+    preceding_names, comma, last = typed.rpartition(",")
     valid = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
-    chosen = listed_before.split(",")
-    remaining = [name for name in valid if name.startswith(last) and name not in chosen]
-    return [CompletionItem(listed_before + comma + name) for name in remaining]
+    used_names = preceding_names.split(",")
+    remaining = [name for name in valid if name.startswith(last) and name not in used_names]
+    return [CompletionItem(preceding_names + comma + name) for name in remaining]

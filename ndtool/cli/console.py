@@ -11,27 +11,27 @@ from typing import TextIO
 from ndtool.errors import OutputError, format_size
 from ndtool.storage.descriptors import write_next
 
-_BLOCK = 1 << 16  # characters to write at a time
-_DELAY = 1.0  # seconds before the first progress bar
+_BLOCK_SIZE = 1 << 16  # characters of one write
+_INITIAL_DELAY = 1.0  # seconds before the first progress bar
 
 
 def write_stdout(text: str | bytes) -> None:
     """Write a result to standard output; raise OutputError on failure."""
     try:
-        write_next(1, _encoded(text, sys.stdout))
+        write_next(1, _encode(text, sys.stdout))
     except BrokenPipeError:
         raise
     except OSError as exc:
         raise OutputError(f"standard output: {exc.strerror}") from None
 
 
-def write_stdout_blocks(parts: Iterable[str]) -> None:
+def write_stdout_blocks(fragments: Iterable[str]) -> None:
     """Write a result of any length, in large blocks."""
     texts, size = list[str](), 0
-    for part in parts:
-        texts.append(part)
-        size += len(part)
-        if size >= _BLOCK:
+    for fragment in fragments:
+        texts.append(fragment)
+        size += len(fragment)
+        if size >= _BLOCK_SIZE:
             write_stdout("".join(texts))
             texts, size = [], 0
     if texts:
@@ -41,19 +41,19 @@ def write_stdout_blocks(parts: Iterable[str]) -> None:
 def write_stderr(text: str | bytes) -> None:
     """Write a message to standard error; ignore failures, which cannot be reported."""
     try:
-        write_next(2, _encoded(text, sys.stderr))
+        write_next(2, _encode(text, sys.stderr))
     except OSError:
         pass
 
 
-def _encoded(text: str | bytes, stream: TextIO | None) -> bytes:
+def _encode(text: str | bytes, stream: TextIO | None) -> bytes:
     if isinstance(text, bytes):
         return text
     return text.encode(getattr(stream, "encoding", None) or "utf-8", "backslashreplace")
 
 
 def is_open_as(path: str, fd: int) -> bool:
-    """Whether a path is the file at a descriptor."""
+    """Return whether a path refers to the file of an open descriptor."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except (OSError, ValueError):
@@ -61,56 +61,55 @@ def is_open_as(path: str, fd: int) -> bool:
 
 
 class Progress:
-    """A progress bar on a terminal, after the first second; a context manager that erases it."""
+    """A progress bar on a terminal, drawn after the first second, erased when the context exits."""
 
     def __init__(self, enabled: bool) -> None:
         self._phase = ""
-        self._next = time.perf_counter() + _DELAY if enabled else float("inf")
-        self._drawn = False
+        self._next_draw = time.perf_counter() + _INITIAL_DELAY if enabled else float("inf")
+        self._is_drawn = False
 
     def begin(self, phase: str) -> None:
-        """Set the name of the phase that the bar shows."""
+        """Set the name of the phase beside the bar."""
         self._phase = phase
 
-    def of(self, nbytes: int) -> Callable[[float], None]:
-        """Return a progress callback for work on some bytes, 0 if unknown.
+    def callback(self, nbytes: int) -> Callable[[float], None]:
+        """Return a callback for the completed fraction of some bytes, 0 if their number is unknown.
 
-        The fraction 0 restarts the clock. Threads may call it; at worst the bar is drawn twice.
+        The fraction 0 restarts the measurement of the rate. Several threads may call it: a race
+        only draws the bar twice.
         """
-        largest = began = first = (
-            0.0  # the largest fraction; the time and fraction of the first call
-        )
+        largest = start = initial = 0.0  # largest fraction; time and fraction of the first call
 
         def progress(fraction: float) -> None:
-            nonlocal largest, began, first
+            nonlocal largest, start, initial
             now = time.perf_counter()
-            if not fraction or not began:
-                largest, began, first = fraction, now, fraction
+            if not fraction or not start:
+                largest, start, initial = fraction, now, fraction
             largest = max(largest, fraction)
-            if now >= self._next:
-                self._next = now + 0.1
+            if now >= self._next_draw:
+                self._next_draw = now + 0.1
                 self._draw(
-                    largest, nbytes, (largest - first) / (now - began) if now > began else 0.0
+                    largest, nbytes, (largest - initial) / (now - start) if now > start else 0.0
                 )
 
         return progress
 
     def _draw(self, fraction: float, nbytes: int, rate: float) -> None:
-        """Draw the bar; rate: the fraction done per second."""
+        """Draw the bar; rate: the fraction completed per second."""
         from ndtool.cli import records, styled
 
-        self._drawn = True
+        self._is_drawn = True
         labels = [self._phase]
         if nbytes:
             labels.append(f"{format_size(round(fraction * nbytes))} of {format_size(nbytes)}")
             labels += [f"{format_size(round(rate * nbytes))}/s"] * (rate > 0)
         if rate > 0:
-            labels.append(f"{records.duration(max(1, round((1 - fraction) / rate)))} left")
-        write_stderr(styled.progress(fraction, ", ".join(filter(None, labels))))
+            labels.append(f"{records.format_duration(max(1, round((1 - fraction) / rate)))} left")
+        write_stderr(styled.format_progress(fraction, ", ".join(filter(None, labels))))
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._drawn:
+        if self._is_drawn:
             write_stderr(b"\r\x1b[K")

@@ -1,4 +1,4 @@
-"""The lines of --verbose: how a run accesses inputs, what it selects, its plan and executor."""
+"""The lines of --verbose: access to inputs, slices selected, reduction, plan and executor."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from ndtool.rules.inference import Inference
     from ndtool.runs.steps import Prepared
 
-_ASSIGNED = {  # by --duplicates
+_ASSIGNED_UPDATE = {  # by --duplicates
     "last": "the last of several updates of an element",
     "first": "the first of several updates of an element",
     "error": "no element may have several updates",
 }
 
 
-def details(ready: Prepared) -> list[str]:
-    """Return how inputs are accessed, what indices select, the plan, and what executes it."""
-    call, inference = ready.call, ready.call.inference
+def run_details(prepared: Prepared) -> list[str]:
+    """Return lines on access to inputs, slices selected, reduction, plan and executor."""
+    call, inference = prepared.call, prepared.call.inference
     return [
-        *(f"{role}: {_access(source)}" for role, source in call.sources.items()),
-        _selection(inference),
-        *([f"updates: {_combined(inference)}"] if inference.scatters else []),
-        records.plan_text(ready.plan),
-        *records.cost_text(ready.plan),
-        f"executor: {_executor(ready)}",
+        *(f"{role}: {_describe_access(source)}" for role, source in call.sources.items()),
+        _describe_selection(inference),
+        *([f"updates: {_describe_reduction(inference)}"] if inference.scatters else []),
+        records.plan_text(prepared.plan),
+        *records.cost_lines(prepared.plan),
+        f"executor: {_describe_executor(prepared)}",
     ]
 
 
-def _access(source: Source) -> str:
+def _describe_access(source: Source) -> str:
     """Describe how the bytes of an input are accessed."""
     metadata, name = source.metadata, argument_name(source.name)
     if isinstance(source, Constant):
-        return f"{name}, one value, which is not stored"
+        return f"{name}, a constant, which is not stored"
     if is_literal(source.name):
         return "a literal"
     if not isinstance(source, Flat):
@@ -53,8 +53,8 @@ def _access(source: Source) -> str:
     return f"{name}, {access}{order}" + (", big-endian" if metadata.dtype.order == ">" else "")
 
 
-def _selection(inference: Inference) -> str:
-    """Describe what the indices select."""
+def _describe_selection(inference: Inference) -> str:
+    """Describe the slices or elements that the indices select."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     if isinstance(plan, ElementsPlan):
         return f"selection: one element of data along axis {plan.axis} for each index"
@@ -62,23 +62,23 @@ def _selection(inference: Inference) -> str:
     return f"selection: {format_count(plan.tuples, 'index tuple')}, each a slice of {slices}"
 
 
-def _combined(inference: Inference) -> str:
+def _describe_reduction(inference: Inference) -> str:
     """Describe how updates are combined with current values."""
     attributes = inference.attributes
     if attributes.reduction != "none":
-        without = "" if attributes.include_self else ", without the current values"
+        exclusion = "" if attributes.include_self else ", without the current values"
         order = "in row-major order of indices, with any number of threads"
-        return f"{attributes.reduction} {order}{without}"
-    return f"assigned, {_ASSIGNED[attributes.duplicates]}"
+        return f"{attributes.reduction} {order}{exclusion}"
+    return f"assigned, {_ASSIGNED_UPDATE[attributes.duplicates]}"
 
 
-def _executor(ready: Prepared) -> str:
-    """Describe what executes a plan."""
-    call, request = ready.call, ready.call.request
+def _describe_executor(prepared: Prepared) -> str:
+    """Describe the threads or the cluster that executes a plan."""
+    call, request = prepared.call, prepared.call.request
     threads = format_count(call.threads, "thread")
-    if ready.plan.way == "direct":
-        used = limit_threads(call.threads, ready.call.inference.nbytes)
-        return f"{used} of {threads}, at most one for each MiB of output"
+    if prepared.plan.way == "direct":
+        team_size = limit_threads(call.threads, prepared.call.inference.nbytes)
+        return f"{team_size} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
         directories = ", ".join(map(argument_name, call.spills or ["TMPDIR"]))
         return f"{threads} of this process; temporary files in {directories}"

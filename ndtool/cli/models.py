@@ -1,4 +1,4 @@
-"""The command `model`: nodes of our operators in an ONNX model."""
+"""The command `model`: the gather and scatter nodes of an ONNX model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import click
 
 from ndtool.analysis.records import model_record
 from ndtool.cli import against, options, records
-from ndtool.cli.commands import argument, command
+from ndtool.cli.commands import command
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import lines
-from ndtool.cli.reporter import Reporter, table
+from ndtool.cli.folding import wrap_lines
+from ndtool.cli.options import Argument
+from ndtool.cli.reporter import Reporter, format_table
 from ndtool.cli.variables import is_by_variable
 from ndtool.errors import UsageError, printable
 from ndtool.rules import dtypes
@@ -21,7 +22,7 @@ from ndtool.rules.operators import operator_of
 if TYPE_CHECKING:
     from ndtool.analysis.model import ModelNode, Outcome
 
-_COLUMNS = ("node", "operator", "attributes", "inputs", "output")
+_NODE_COLUMNS = ("node", "operator", "attributes", "inputs", "output")
 
 
 @click.pass_obj
@@ -53,37 +54,53 @@ def _model(
     else:
         with against.engine_progress(reporter) as report_progress:
             outcome = run(
-                model, inputs, engines or (), against.settings(options), report_progress, save
+                model,
+                inputs,
+                engines or (),
+                against.pop_engine_settings(options),
+                report_progress,
+                save,
             )
     if html is not None:
-        page.write_model(html, model, outcome, (*cells(outcome), assumed(outcome)), reporter)
-    _print(reporter, outcome)
+        page.write_model(
+            html, model, outcome, (*node_table(outcome), assumption_lines(outcome)), reporter
+        )
+    _print_nodes(reporter, outcome)
 
 
-def _print(reporter: Reporter, outcome: Outcome) -> None:
-    """Print the nodes of a model; raise the error of the one that failed."""
+def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
+    """Print the nodes of a model; raise the error of the node that failed."""
     record = model_record(outcome.nodes)
     if not reporter.json:
-        columns, node_rows = cells(outcome)
+        columns, node_rows = node_table(outcome)
         write_stdout(
-            table(columns, node_rows, columns[2:], 1) if node_rows else f"{records.NO_NODES}\n"
+            format_table(columns, node_rows, columns[2:], 1)
+            if node_rows
+            else f"{records.NO_NODES}\n"
         )
-        write_stdout(lines(assumed(outcome), 1))
+        write_stdout(wrap_lines(assumption_lines(outcome), 1))
         rows = [
             (printable(node.node.node), *row)
             for node in outcome.nodes
-            for row in against.cells(node.reports)
+            for row in against.report_rows(node.reports)
         ]
         if commands := [command for node in outcome.nodes for command in _explain_command(node)]:
-            write_stdout("\n" + lines(commands, 1))
+            write_stdout("\n" + wrap_lines(commands, 1))
         if rows:
             write_stdout("\n")
-            write_stdout(table(("node", *against.COLUMNS), rows, ("node", *against.COLUMNS[2:]), 1))
+            write_stdout(
+                format_table(
+                    ("node", *against.REPORT_COLUMNS),
+                    rows,
+                    ("node", *against.REPORT_COLUMNS[2:]),
+                    1,
+                )
+            )
     if outcome.error is not None:
-        outcome.error.more["nodes"] = record["nodes"]
+        outcome.error.extra_fields["nodes"] = record["nodes"]
         raise outcome.error
     if reporter.json:
-        reporter.put_json(record)
+        reporter.print_json(record)
 
 
 def _explain_command(node: ModelNode) -> list[str]:
@@ -92,30 +109,36 @@ def _explain_command(node: ModelNode) -> list[str]:
         return []
     operator = operator_of(node.node.operator)
     attributes = node.node.attributes
-    if None in attributes.values():  # a parameter of its function
+    if None in attributes.values():  # a parameter of the ONNX function that contains the node
         return []
-    flags = [
+    options_text = [
         f"--{name.replace('_', '-')} {attributes[name]}"
         for name in operator.attributes
         if name in attributes
     ]
     dtype = next(iter(node.inputs.values()))[1].dtype
     if dtype in dtypes.EXTENDED:
-        flags.append(f"--dtype {dtype}")
+        options_text.append(f"--dtype {dtype}")
     files = [shlex.quote(node.saved[role]) for role in operator.inputs if role in node.saved]
-    words = ["ndtool explain", operator.command, *map(printable, files), *flags, "--at I,J..."]
+    words = [
+        "ndtool explain",
+        operator.command,
+        *map(printable, files),
+        *options_text,
+        "--at I,J...",
+    ]
     return [f"{printable(node.node.node)}: {' '.join(words)}"]
 
 
-def cells(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a table of nodes: its columns, and a row for each."""
+def node_table(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the table of nodes: column names, and a row for each node."""
     computed = any(node.runs is not None for node in outcome.nodes)
-    columns = (*_COLUMNS, "computed") if computed else _COLUMNS
-    return columns, [_cells(node) for node in outcome.nodes]
+    columns = (*_NODE_COLUMNS, "computed") if computed else _NODE_COLUMNS
+    return columns, [_node_row(node) for node in outcome.nodes]
 
 
-def assumed(outcome: Outcome) -> list[str]:
-    """Return the assumptions on symbolic sizes, one per line; computed nodes have none."""
+def assumption_lines(outcome: Outcome) -> list[str]:
+    """Return lines with assumptions about symbolic sizes; computed nodes have none."""
     return [
         f"assumed: {printable(node.node.node)}: {printable(sentence)}"
         for node in outcome.nodes
@@ -124,16 +147,16 @@ def assumed(outcome: Outcome) -> list[str]:
     ]
 
 
-def _cells(model_node: ModelNode) -> tuple[str, ...]:
+def _node_row(model_node: ModelNode) -> tuple[str, ...]:
     node = model_node.node
     version = "" if model_node.version is None else f"-{model_node.version}"
-    attributes = records.attributes(node)
+    attributes = records.attributes_text(node)
     inputs = ", ".join(
         f"{name} {declared.described}" for name, declared in model_node.inputs.values()
     )
     output = f"{node.output or ''} {(model_node.actual_output or model_node.output).described}"
-    times = {None: (), 0: ("no",), 1: ("ok",)}
-    computed = times.get(model_node.runs, (f"ok, {model_node.runs} times",))
+    computed_cells = {None: (), 0: ("no",), 1: ("ok",)}
+    computed = computed_cells.get(model_node.runs, (f"ok, {model_node.runs} times",))
     cells = (node.node, node.title + version, attributes, inputs, output, *computed)
     return tuple(map(printable, cells))
 
@@ -144,7 +167,7 @@ def model() -> click.Command:
         "model",
         _model,
         (
-            argument("model", metavar="MODEL.onnx"),
+            Argument("model", "ONNX model.", metavar="MODEL.onnx"),
             options.INPUTS,
             options.SAVE,
             options.WITHIN,

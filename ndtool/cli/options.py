@@ -4,35 +4,37 @@ from typing import Any
 
 import click
 
-from ndtool.cli import kinds
+from ndtool.cli import parametertypes
 from ndtool.cli.console import write_stdout
-from ndtool.cli.kinds import Kind, integer
+from ndtool.cli.parametertypes import ParameterType, integer
 from ndtool.rules.modes import MODES
 from ndtool.rules.operators import WRITE_MODES
-from ndtool.rules.reductions import DUPLICATES as WHICH
+from ndtool.rules.reductions import DUPLICATES as DUPLICATES_MODES
 from ndtool.rules.reductions import REDUCTIONS
 
 
-def _option(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    """Return an option with its help; names: a short flag, and the parameter name."""
-    variable = "NDTOOL_" + flag.partition("/")[0].removeprefix("--").replace("-", "_").upper()
+def _option(option: str, text: str, *names: str, **settings: Any) -> click.Option:
+    """Return an option with its help text; names: a short option, and the parameter's name."""
+    variable = "NDTOOL_" + option.partition("/")[0].removeprefix("--").replace("-", "_").upper()
     show_default = settings.get("default") is not None
     return click.Option(
-        [*names, flag], help=text, envvar=variable, show_default=show_default, **settings
+        [*names, option], help=text, envvar=variable, show_default=show_default, **settings
     )
 
 
 def _flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    return _option(flag, text, *names, **{"is_flag": True, "type": kinds.Flag(), **settings})
+    return _option(
+        flag, text, *names, **{"is_flag": True, "type": parametertypes.Flag(), **settings}
+    )
 
 
 def _reporter_flag(flag: str, text: str, *names: str, **settings: Any) -> click.Option:
-    """Return a flag stored in the reporter at once, for errors about other options."""
-    eager = {"is_eager": True, "expose_value": False, "callback": _store}
+    """Return a flag that is stored in the reporter before other options are parsed."""
+    eager = {"is_eager": True, "expose_value": False, "callback": _store_in_reporter}
     return _flag(flag, text, *names, **eager, **settings)
 
 
-def _store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+def _store_in_reporter(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     if context.obj is not None:
         setattr(context.obj, parameter.name or "", value)
 
@@ -57,8 +59,22 @@ def _show_version(context: click.Context, _: click.Parameter, value: bool) -> No
         context.exit()
 
 
-FILE = Kind("file", str, "arrays")
+FILE = ParameterType("file", str, "array_arguments")
 _INT64 = integer(-(2**63), 2**63 - 1)
+
+
+class Argument(click.Argument):
+    """An argument with a help text; by default it refers to an array in a file."""
+
+    def __init__(self, name: str, text: str, **settings: Any) -> None:
+        super().__init__([name], **{"type": FILE, **settings})
+        self.text = text
+
+    @property
+    def help_record(self) -> tuple[str, str]:
+        """The name and the text, as a row of the help page."""
+        return self.human_readable_name.strip("[]"), self.text
+
 
 HELP = _exit_option("-h", "--help", callback=_show_help, help="Show this help and exit.")
 VERSION = _exit_option("--version", callback=_show_version, help="Show the version and exit.")
@@ -66,16 +82,13 @@ BATCH_DIMS = _option(
     "--batch-dims", "Number of leading batch axes.", type=_INT64, default=0, metavar="N"
 )
 AXIS = _option(
-    "--axis",
-    "Axis of DATA to index; -1 is the last. Default: the first after the batch axes.",
-    type=_INT64,
-    metavar="A",
+    "--axis", "Axis of DATA to index; default: after the batch axes.", type=_INT64, metavar="A"
 )
 REDUCTION = _option(
     "--reduction",
-    "How updates are combined with current values: none (the last update is assigned), add, sub,"
-    " mul, div (floats), max, min or mean.",
-    type=kinds.Reduction(list(REDUCTIONS)),
+    "none (assignment), add, sub, mul, div (floats), max, min or mean of current value and"
+    " updates.",
+    type=parametertypes.Reduction(list(REDUCTIONS)),
     default="none",
     metavar="NAME",
 )
@@ -92,8 +105,8 @@ WRITE_MODE = _option(
 )
 OUT_OF_BOUNDS = _option(
     "--out-of-bounds",
-    "Mode for indices out of bounds: error; clip to the first or last index; wrap modulo the axis"
-    " size; fill (gathers); drop the update (scatters).",
+    "Indices out of bounds: error; clip to the first or last index; wrap modulo the axis size; fill"
+    " (gathers); drop the update (scatters).",
     type=click.Choice(list(MODES)),
     default="error",
     metavar="MODE",
@@ -101,7 +114,7 @@ OUT_OF_BOUNDS = _option(
 FILL = _option(
     "--fill",
     "Value for --out-of-bounds fill, such as nan. Default: 0.",
-    type=Kind("value", kinds.filling),
+    type=ParameterType("value", parametertypes.fill_value),
     metavar="VALUE",
 )
 PAD = _option(
@@ -119,21 +132,21 @@ DUPLICATES = _option(
     "--duplicates",
     "Which update of a duplicate index is assigned: last, or first (with reduction none only);"
     " error refuses duplicates.",
-    type=click.Choice(WHICH),
+    type=click.Choice(DUPLICATES_MODES),
     default="last",
     metavar="WHICH",
 )
 SPEC = _option(
     "--spec",
     "Standard to validate against: ndtool, onnx:N, openvino:N or webnn. Results are the same.",
-    type=Kind("spec", kinds.spec, "specs"),
+    type=ParameterType("spec", parametertypes.spec, "spec_names"),
     default="ndtool",
     metavar="SPEC",
 )
 DTYPE = _option(
     "--dtype",
     "Actual dtype of void data (V2, V1), such as bfloat16.",
-    type=Kind("dtype", kinds.element_type, "types"),
+    type=ParameterType("dtype", parametertypes.element_type, "void_types"),
     metavar="NAME",
 )
 TEXT = _flag(
@@ -143,9 +156,8 @@ TEXT = _flag(
 )
 OUTPUT = _option(
     "--output",
-    "Output: a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt; FILE:NAME"
-    " adds or replaces an array in a file of several; - is standard output. Default: -, on a"
-    " terminal a preview.",
+    "Output file, in the format of its suffix; FILE:NAME adds or replaces an array in a file of"
+    " several; - is standard output. Default: -, on a terminal a preview.",
     "-o",
     type=FILE,
     metavar="FILE",
@@ -159,14 +171,14 @@ THREADS = _option(
 MEMORY = _option(
     "--memory",
     "Memory limit, mapped files included, such as 512MiB. Default: the available memory.",
-    type=Kind("size", kinds.memory),
+    type=ParameterType("size", parametertypes.memory),
     metavar="SIZE",
 )
 SPILL = _option(
     "--spill",
     "Directory for temporary files; may be repeated, for spilled data on several disks; on a"
     " cluster one, or a URL. Default: TMPDIR; on a cluster the directory of the output.",
-    type=kinds.Directories(),
+    type=parametertypes.Directories(),
     multiple=True,
     metavar="DIR",
 )
@@ -174,13 +186,13 @@ PRICES = _option(
     "--prices",
     "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
     " a machine (machine_hour), for the estimates of a plan.",
-    type=Kind("prices", kinds.prices),
+    type=ParameterType("prices", parametertypes.prices),
     metavar="FILE.json",
 )
 SCHEDULER = _option(
     "--scheduler",
     "Run on the Dask cluster of this scheduler: tcp://host:port, or the scheduler file.",
-    type=Kind("address", kinds.address),
+    type=ParameterType("address", parametertypes.address),
     metavar="ADDRESS",
 )
 WORKERS = _option(
@@ -204,26 +216,26 @@ CHUNKS = _option(
     "--chunks",
     "Chunk shape of a Zarr or HDF5 output, such as 100,64. Default: that of DATA, else zarr's"
     " default, for HDF5 none.",
-    type=Kind("sizes", kinds.sizes),
+    type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 SHARDS = _option(
     "--shards",
     "Shard shape of a Zarr output, a multiple of the chunk shape. Default: that of DATA, or none.",
-    type=Kind("sizes", kinds.sizes),
+    type=ParameterType("sizes", parametertypes.sizes),
     metavar="N,N...",
 )
 CODEC = _option(
     "--codec",
     "Compression of a Zarr output: zstd, blosc, gzip or none; of an HDF5 output: gzip or none."
     " Default: that of DATA, else zarr's default, for HDF5 none.",
-    type=Kind("codec", kinds.codec),
+    type=ParameterType("codec", parametertypes.codec),
     metavar="NAME[:LEVEL]",
 )
 AT = _option(
     "--at",
     "Explain the element of the output at these coordinates; may be repeated.",
-    type=Kind("position", kinds.position),
+    type=ParameterType("position", parametertypes.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -231,7 +243,7 @@ FROM = _option(
     "--from",
     "Show where the element of DATA at these coordinates went; may be repeated.",
     "origins",
-    type=Kind("position", kinds.position),
+    type=ParameterType("position", parametertypes.position),
     multiple=True,
     metavar="I,J...",
 )
@@ -241,20 +253,20 @@ ALL = _flag(
 WITHIN = _option(
     "--within",
     "Tolerance in ulp (units in last place).",
-    type=Kind("integer", kinds.ulps),
+    type=ParameterType("integer", parametertypes.ulps),
     default=0,
     metavar="N",
 )
 HTML = _option(
     "--html",
     "Write an HTML report, with a drawing of the arrays.",
-    type=kinds.document(".html"),
+    type=parametertypes.file_with_suffix(".html"),
     metavar="FILE.html",
 )
 PLOT = _option(
     "--plot",
     "Plot how often the slices of DATA are selected, as a .svg, .png or .html.",
-    type=kinds.document(".svg", ".png", ".html"),
+    type=parametertypes.file_with_suffix(".svg", ".png", ".html"),
     metavar="FILE",
 )
 INPUTS = _option(
@@ -276,7 +288,7 @@ ENGINES = (  # for `verify` and `model`
         "Compare other engines with the exact result: onnxruntime, openvino, torch, tensorflow,"
         " jax, numpy, onnx; all; auto (those installed).",
         "engines",
-        type=Kind("engines", kinds.engines, "engines"),
+        type=ParameterType("engines", parametertypes.engines, "engine_names"),
         metavar="ENGINE,...",
     ),
     _option(
@@ -306,15 +318,15 @@ QUIET = _reporter_flag("--quiet", "Print only errors.", "-q")
 JSON = _reporter_flag("--json", "Print the result, or the error, as one JSON object.")
 REPORTING = (QUIET, JSON)
 OUTPUT_FILES = (NO_CLOBBER, ONLY, SYNC, CHUNKS, SHARDS, CODEC)
-TYPES = (SPEC, DTYPE, TEXT)
-RESOURCES = (THREADS, MEMORY, SPILL, PRICES)
+CHECKS = (SPEC, DTYPE, TEXT)
+EXECUTION = (THREADS, MEMORY, SPILL, PRICES)
 CLUSTER = (SCHEDULER, WORKERS, RESUME)
-GROUPS = {  # in the help; options without a group come first
-    "Special indices": (PAD, NO_NEGATIVES),
-    "Updates": (NO_INCLUDE_SELF, DUPLICATES),
+GROUPS = {  # of the help page; options without a group come first
+    "Indices and updates": (FILL, PAD, NO_NEGATIVES, NO_INCLUDE_SELF, DUPLICATES),
+    "Output": (*OUTPUT_FILES, AS_VOID),
+    "Types and checks": CHECKS,
     "Other engines": ENGINES,
-    "Output files": OUTPUT_FILES,
-    "Types and standards": TYPES,
-    "Threads and memory": RESOURCES,
+    "Execution": EXECUTION,
     "Cluster": CLUSTER,
+    "Reporting": (TRACE, VERBOSE, HTML, PLOT, QUIET, JSON),
 }

@@ -1,4 +1,4 @@
-"""Statistics as a picture: which slices indices select, and how often."""
+"""Plots of statistics, as SVG or PNG: which slices indices select, and how often."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ndtool.cli.html.markup import element
 from ndtool.errors import UsageError, argument_name
 from ndtool.runs.calls import OpenCall
 
-WIDTH, LEFT, RIGHT = 720, 70, 60  # of the picture, and of its margins
-TALL, ROW = 130, 24  # heights of the histogram, and of a row of the bar chart
+WIDTH, LEFT_MARGIN, RIGHT_MARGIN = 720, 70, 60  # of the picture, and of its margins
+HISTOGRAM_HEIGHT, ROW_HEIGHT = 130, 24  # heights of the histogram, and of a row of the bar chart
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 .title { font-weight: 600 } .faint { fill: #5b6675 }
@@ -30,66 +30,67 @@ text { font: 13px system-ui, sans-serif; fill: #1b2330 }
 class Picture(NamedTuple):
     """The contents of a picture.
 
-    runs, named, tuples: counts of slices, of selected slices, of tuples. density: counts of tuples
-    by `width` slices. repeats: counts of slices by how often they are selected.
+    slices, selected, tuples: the numbers of slices, of selected slices and of index tuples.
+    density: the histogram, numbers of tuples by bins of `bin_size` slices. repeats: numbers of
+    slices by how often they are selected.
     """
 
     title: str
     unit: str
-    runs: int
-    named: int
+    slices: int
+    selected: int
     tuples: int
     density: list[int]
-    width: int
+    bin_size: int
     repeats: list[tuple[str, int]]
 
     @property
     def summary(self) -> str:
-        """The contents in two sentences, as alternative text."""
+        """The alternative text of the picture, two sentences."""
         counts = ", ".join(f"{frequency} {count}" for frequency, count in self.repeats)
         return (
-            f"{self.tuples} index tuples select {self.named} of {self.runs} slices of data."
+            f"{self.tuples} index tuples select {self.selected} of {self.slices} slices of data."
             f" Slices by how often they are selected: {counts}."
         )
 
 
 def picture(call: OpenCall, stats: Stats) -> Picture:
-    """Return the picture of a call's statistics."""
-    runs, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
+    """Return the contents of the picture of a call's statistics."""
+    slice_count, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
     frequency = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
-        f"Where the indices of {call.inference.operator} fall in {name}",
+        f"Slices of {name} that the indices of {call.inference.operator} select",
         "slices of data, in row-major order",
-        runs,
+        slice_count,
         stats.distinct,
         stats.tuples - stats.out_of_bounds,
         stats.fine_histogram,
-        -(-runs // len(stats.fine_histogram)) if stats.fine_histogram else 1,
-        [("never", runs - stats.distinct), *zip(frequency, stats.repeats, strict=False)],
+        -(-slice_count // len(stats.fine_histogram)) if stats.fine_histogram else 1,
+        [("never", slice_count - stats.distinct), *zip(frequency, stats.repeats, strict=False)],
     )
 
 
-def file(path: str, contents: Picture) -> bytes | None:
-    """Return a picture as .svg or .png, None for another suffix."""
+def picture_bytes(path: str, contents: Picture) -> bytes | None:
+    """Return a picture as the bytes of a .svg or .png, None for another suffix."""
     if path.endswith(".svg"):
         root = svg(contents)
         root.set("xmlns", "http://www.w3.org/2000/svg")
-        root.insert(2, markup.verbatim("style", _STYLE))
-        return markup.picture(root)
+        root.insert(2, markup.unescaped_element("style", _STYLE))
+        return markup.svg_document(root)
     return _png(contents) if path.endswith(".png") else None
 
 
 def svg(contents: Picture) -> Element:
     """Return a picture as an SVG element."""
-    height = 64 + TALL + 60 + ROW * len(contents.repeats)
+    height = 64 + HISTOGRAM_HEIGHT + 60 + ROW_HEIGHT * len(contents.repeats)
     return element(
         "svg",
         element("title", contents.title, id="picture-title"),
         element("desc", contents.summary, id="picture-desc"),
-        *_density(contents),
-        *_repeats(contents, 64 + TALL + 40),
+        *_draw_histogram(contents),
+        *_draw_bar_chart(contents, 64 + HISTOGRAM_HEIGHT + 40),
         viewBox=f"0 0 {WIDTH} {height}",
         width=WIDTH,
         height=height,
@@ -100,71 +101,121 @@ def svg(contents: Picture) -> Element:
     )
 
 
-def _density(contents: Picture) -> list[Element]:
+def _draw_histogram(contents: Picture) -> list[Element]:
     largest, count = max(contents.density, default=0), len(contents.density)
-    top, span = 44, WIDTH - LEFT - RIGHT
-    parts = [
-        _text(LEFT, 20, contents.title, "title"),
-        _text(LEFT - 8, top + 10, str(largest), "faint", "end"),
-        _text(LEFT - 8, top + TALL, "0", "faint", "end"),
-        _text(LEFT, top + TALL + 18, "0", "faint"),
-        _text(LEFT + span / 2, top + TALL + 18, contents.unit, "faint", "middle"),
-        _text(LEFT + span, top + TALL + 18, str(max(contents.runs - 1, 0)), "faint", "end"),
+    top, plot_width = 44, WIDTH - LEFT_MARGIN - RIGHT_MARGIN
+    elements = [
+        _text(LEFT_MARGIN, 20, contents.title, "title"),
+        _text(LEFT_MARGIN - 8, top + 10, str(largest), "faint", "end"),
+        _text(LEFT_MARGIN - 8, top + HISTOGRAM_HEIGHT, "0", "faint", "end"),
+        _text(LEFT_MARGIN, top + HISTOGRAM_HEIGHT + 18, "0", "faint"),
+        _text(
+            LEFT_MARGIN + plot_width / 2,
+            top + HISTOGRAM_HEIGHT + 18,
+            contents.unit,
+            "faint",
+            "middle",
+        ),
+        _text(
+            LEFT_MARGIN + plot_width,
+            top + HISTOGRAM_HEIGHT + 18,
+            str(max(contents.slices - 1, 0)),
+            "faint",
+            "end",
+        ),
     ]
-    for number, tuples in enumerate(contents.density):
-        first, last = number * contents.width, min((number + 1) * contents.width, contents.runs) - 1
-        begin, end = (span * edge / count for edge in (number, number + 1))
+    for bin_index, tuples in enumerate(contents.density):
+        first, last = (
+            bin_index * contents.bin_size,
+            min((bin_index + 1) * contents.bin_size, contents.slices) - 1,
+        )
+        left, right = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
         if tuples:
-            bar_height = TALL * tuples / largest
-            label = f"{_through(first, last)}: {tuples} tuples"
-            parts.append(
-                _bar(LEFT + begin, top + TALL - bar_height, end - begin, bar_height, label)
+            bar_height = HISTOGRAM_HEIGHT * tuples / largest
+            label = f"{_slice_range(first, last)}: {tuples} tuples"
+            elements.append(
+                _bar(
+                    LEFT_MARGIN + left,
+                    top + HISTOGRAM_HEIGHT - bar_height,
+                    right - left,
+                    bar_height,
+                    label,
+                )
             )
-    base = _short(top + TALL)
-    parts.append(element("line", x1=LEFT, y1=base, x2=LEFT + span, y2=base, class_="line"))
-    return parts
+    baseline = _format_coordinate(top + HISTOGRAM_HEIGHT)
+    elements.append(
+        element(
+            "line",
+            x1=LEFT_MARGIN,
+            y1=baseline,
+            x2=LEFT_MARGIN + plot_width,
+            y2=baseline,
+            class_="line",
+        )
+    )
+    return elements
 
 
-def _repeats(contents: Picture, top: float) -> list[Element]:
+def _draw_bar_chart(contents: Picture, top: float) -> list[Element]:
     largest, label_width = max((count for _, count in contents.repeats), default=0) or 1, 120
-    span = WIDTH - LEFT - RIGHT - label_width - 80
-    parts = [_text(LEFT, top, "Slices by how often they are selected", "title")]
-    for number, (frequency, count) in enumerate(contents.repeats):
-        y = top + 10 + ROW * number
+    plot_width = WIDTH - LEFT_MARGIN - RIGHT_MARGIN - label_width - 80
+    elements = [_text(LEFT_MARGIN, top, "Slices by how often they are selected", "title")]
+    for row, (frequency, count) in enumerate(contents.repeats):
+        y = top + 10 + ROW_HEIGHT * row
         bar = _bar(
-            LEFT + label_width, y, span * count / largest, ROW - 6, f"{frequency}: {count} slices"
+            LEFT_MARGIN + label_width,
+            y,
+            plot_width * count / largest,
+            ROW_HEIGHT - 6,
+            f"{frequency}: {count} slices",
         )
         if frequency == "never":
             bar.set("class", "never")
-        parts += [
-            _text(LEFT + label_width - 8, y + 14, frequency, "", "end"),
+        elements += [
+            _text(LEFT_MARGIN + label_width - 8, y + 14, frequency, "", "end"),
             bar,
-            _text(LEFT + label_width + span * count / largest + 6, y + 14, str(count), "faint"),
+            _text(
+                LEFT_MARGIN + label_width + plot_width * count / largest + 6,
+                y + 14,
+                str(count),
+                "faint",
+            ),
         ]
-    return parts
+    return elements
 
 
-def _through(first: int, last: int) -> str:
+def _slice_range(first: int, last: int) -> str:
     return f"slice {first}" if first == last else f"slices {first}..{last}"
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> Element:
-    return element("text", text, x=_short(x), y=_short(y), class_=kind or None, text_anchor=anchor)
+    return element(
+        "text",
+        text,
+        x=_format_coordinate(x),
+        y=_format_coordinate(y),
+        class_=kind or None,
+        text_anchor=anchor,
+    )
 
 
 def _bar(x: float, y: float, width: float, height: float, label: str) -> Element:
     sizes = dict(
-        zip(("x", "y", "width", "height"), map(_short, (x, y, width, height)), strict=True)
+        zip(
+            ("x", "y", "width", "height"),
+            map(_format_coordinate, (x, y, width, height)),
+            strict=True,
+        )
     )
     return element("rect", element("title", label), **sizes, class_="bar")
 
 
-def _short(number: float) -> str:
+def _format_coordinate(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
-def require(path: str) -> None:
-    """Raise UsageError if the package that draws files of this suffix is not installed."""
+def require_package(path: str) -> None:
+    """Raise UsageError for a .png if matplotlib is not installed."""
     try:
         if path.endswith(".png"):
             import_module("matplotlib")
@@ -181,7 +232,8 @@ def _png(contents: Picture) -> bytes:
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
     density, repeats = figure.subplots(2)
     edges = [
-        min(number * contents.width, contents.runs) for number in range(len(contents.density) + 1)
+        min(number * contents.bin_size, contents.slices)
+        for number in range(len(contents.density) + 1)
     ]
     density.stairs(contents.density, edges, fill=True)
     density.yaxis.get_major_locator().set_params(integer=True)

@@ -1,4 +1,4 @@
-"""The complete command line: its commands, usage errors, shell completion."""
+"""The complete command line: all commands, usage errors, shell completion."""
 
 import os
 from collections.abc import Callable
@@ -8,22 +8,22 @@ import click
 from ndtool import redaction
 from ndtool.cli import commands, helppages, models, options, questions
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import columns
+from ndtool.cli.folding import terminal_columns
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import UsageError, printable
 from ndtool.rules.operators import EVERY, Operator
 
-_COMPLETE = "_NDTOOL_COMPLETE"
-_NARROWEST, _WIDTH, _WIDEST = 60, 80, 120  # columns of help; _WIDTH away from terminals
+_COMPLETION_VARIABLE = "_NDTOOL_COMPLETE"
+_MIN_WIDTH, _DEFAULT_WIDTH, _MAX_WIDTH = 60, 80, 120  # columns; the default is for pipes
 
 
 class _Group(helppages.Group):
-    """A group of commands that knows the operators' other names."""
+    """A group of commands whose error suggests the command for an operator's ONNX name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for another name of an operator, the error suggests ndtool's."""
+        """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
         correct = titles.get(name, name.replace("_", "-"))
@@ -51,21 +51,25 @@ def _group(
     )
 
 
-def _of_all(name: str, make: Callable[[Operator], click.Command], text: str) -> click.Group:
-    return _group(name, {"Commands": list(map(make, EVERY.values()))}, text)
+def _operator_group(
+    name: str, make_command: Callable[[Operator], click.Command], text: str
+) -> click.Group:
+    return _group(name, {"Commands": list(map(make_command, EVERY.values()))}, text)
 
 
 def program() -> click.Group:
-    """Return the whole command line."""
+    """Return the group of all commands."""
     return _group(
         "ndtool",
         {
             "Operators": commands.operators(),
             "Analysis": [
-                _of_all("infer", questions.infer, "Infer dtype and shape of an output."),
-                _of_all("explain", questions.explain, "Explain elements of an output."),
-                _of_all("stats", questions.stats, "Print statistics of the indices."),
-                _of_all("verify", questions.verify, "Check an output, or compare other engines."),
+                _operator_group("infer", questions.infer, "Infer dtype and shape of an output."),
+                _operator_group("explain", questions.explain, "Explain elements of an output."),
+                _operator_group("stats", questions.stats, "Print statistics of the indices."),
+                _operator_group(
+                    "verify", questions.verify, "Check an output, or compare other engines."
+                ),
             ],
             "Files and models": [
                 commands.convert(),
@@ -79,20 +83,21 @@ def program() -> click.Group:
         " indices, as data[indices] does in NumPy; a scatter writes to them in a copy.\n\n"
         "An input is the path or URL of a .npy, .npz, .safetensors, .pb, .onnx, .zarr, .h5, .nc,"
         " .parquet, .arrow, .csv, .txt or .json; FILE:NAME is one of several arrays in a file, - a"
-        " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'.",
+        " .npy on standard input. INDICES may also be a literal, such as '[[5], [7]]'. An output is"
+        " a .npy, .npz, .safetensors, .pb, .zarr, .h5, .parquet, .arrow, .csv or .txt.",
         options.VERSION,
         example="ndtool gather-nd data.npy '[[5], [7]]' -o out.npy",
     )
 
 
 def run(arguments: list[str], reporter: Reporter) -> None:
-    """Run a command line; raise all errors, wrong usage as UsageError."""
+    """Run a command line; raise NdtoolError on failure: UsageError for invalid arguments."""
     arguments = arguments or ["--help"]
     for text in (*arguments, *(os.environ[name] for name in os.environ if name[:7] == "NDTOOL_")):
         if "://" in text:
             redaction.register(text)
     group = program()
-    if request := os.environ.get(_COMPLETE):
+    if request := os.environ.get(_COMPLETION_VARIABLE):
         _complete(group, request)
         return
     reporter.json = (
@@ -102,27 +107,27 @@ def run(arguments: list[str], reporter: Reporter) -> None:
     reporter.arguments = arguments
     try:
         with group.make_context(
-            "ndtool", list(arguments), obj=reporter, terminal_width=_width()
+            "ndtool", list(arguments), obj=reporter, terminal_width=_help_width()
         ) as context:
             group.invoke(context)
     except click.exceptions.Exit:
         pass
     except click.ClickException as exc:
-        raise _usage(exc) from None
+        raise _usage_error(exc) from None
 
 
 def _complete(group: click.Group, request: str) -> None:
-    """Print completions of a word, or the shell function that requests them."""
+    """Print completions of a word, or the shell function that calls ndtool for completions."""
     from ndtool.cli import completion as words
 
     shell, _, action = request.partition("_")
-    kind = words.shell(shell)
+    kind = words.shell_class(shell)
     if kind is None or action not in ("source", "complete"):
         raise UsageError(
-            f"{_COMPLETE} is {printable(repr(request))}: expected SHELL_source or SHELL_complete,"
-            " where SHELL is bash, zsh or fish"
+            f"{_COMPLETION_VARIABLE} is {printable(repr(request))}: expected SHELL_source or"
+            " SHELL_complete, where SHELL is bash, zsh or fish"
         )
-    completion = kind(group, {}, "ndtool", _COMPLETE)
+    completion = kind(group, {}, "ndtool", _COMPLETION_VARIABLE)
     if action == "source":
         write_stdout(completion.source())
         return
@@ -130,19 +135,19 @@ def _complete(group: click.Group, request: str) -> None:
         completion.get_completion_args()
     except (KeyError, ValueError, IndexError):
         raise UsageError(
-            f"{_COMPLETE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as the shell's"
-            " completion function sets them"
+            f"{_COMPLETION_VARIABLE} is {request}: expected COMP_WORDS and COMP_CWORD, too, as"
+            " the shell's completion function sets them"
         ) from None
     write_stdout(completion.complete() + "\n")
 
 
-def _width() -> int:
-    """Return the columns of help pages: those of the terminal, within limits."""
-    return min(max(columns(1), _NARROWEST), _WIDEST) if os.isatty(1) else _WIDTH
+def _help_width() -> int:
+    """Return the width of help pages in columns: that of the terminal, within limits."""
+    return min(max(terminal_columns(1), _MIN_WIDTH), _MAX_WIDTH) if os.isatty(1) else _DEFAULT_WIDTH
 
 
-def _usage(exc: click.ClickException) -> UsageError:
-    """Return click's error as a UsageError."""
+def _usage_error(exc: click.ClickException) -> UsageError:
+    """Convert an error of click to a UsageError."""
     option, context = getattr(exc, "param", None), getattr(exc, "ctx", None)
     if isinstance(exc, click.BadParameter) and isinstance(option, click.Option) and context:
         origin = context.get_parameter_source(option.name or "")

@@ -1,6 +1,7 @@
-"""The commands that answer a question about a call, a file or a standard."""
+"""The commands infer, explain, stats, verify, inspect and spec."""
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,19 +10,19 @@ from ndtool.analysis import records as json_records
 from ndtool.cli import against, options
 from ndtool.cli.commands import (
     FILES,
-    argument,
     attribute_options,
     attributes_of,
     command,
-    flags,
+    example_flags,
+    html_report,
+    html_report_of_request,
     input_arguments,
-    reporting,
-    reporting_on,
-    unless_lowered,
+    omit_if_lowered,
 )
 from ndtool.cli.console import write_stdout
-from ndtool.cli.folding import lines
-from ndtool.cli.reporter import Reporter, table
+from ndtool.cli.folding import wrap_lines
+from ndtool.cli.options import Argument
+from ndtool.cli.reporter import Reporter, format_table
 from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.operators import EVERY, LOWERED, LOWERED_INPUTS, OPERATORS, Operator, operator_of
 
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
 def _infer(reporter: Reporter, /, *, operator: str, **options: Any) -> None:
     from ndtool.analysis import infer
 
-    reporter.trace = True  # the trace is the result, also if a rule is broken
+    reporter.trace = True  # print the trace also if a rule is violated
     inputs = {
         role: options.pop(LOWERED_INPUTS.get(role, role)) for role in operator_of(operator).inputs
     }
     arguments = {role: argument for role, argument in inputs.items() if argument is not None}
-    reporter.inferred(infer.infer(operator, arguments, attributes_of(operator, options), **options))
+    reporter.report_inference(
+        infer.infer(operator, arguments, attributes_of(operator, options), **options)
+    )
 
 
 @click.pass_obj
@@ -60,21 +63,21 @@ def _explain(
     from ndtool.runs.request import Request
 
     if not at and not origins:
-        raise UsageError("missing element: expected --at or --from with a position")
+        raise UsageError("missing option: expected --at or --from with the position of an element")
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
     with typed.open_typed_call(request) as call:
-        reporter.warn(call.warnings)
-        with reporting(html, call, reporter) as report:
-            with reporter.progress() as bar:
-                progress = bar.of(call.sources["indices"].metadata.nbytes)
+        reporter.print_warnings(call.warnings)
+        with html_report(html, call, reporter) as report:
+            with reporter.progress() as progress_bar:
+                progress = progress_bar.callback(call.sources["indices"].metadata.nbytes)
                 explained = explain.explain(call, at, origins, list_all, progress)
             if report:
-                report.explained(*explained)
-        single = len(at) + len(origins) == 1
-        reporter.answer(
-            lambda: json_records.explanation_record(call, *explained, single),
-            lambda: answers.explained(call, *explained),
+                report.add_explanation(*explained)
+        is_single = len(at) + len(origins) == 1
+        reporter.print_result(
+            lambda: json_records.explanation_record(call, *explained, is_single),
+            lambda: answers.explanation_lines(call, *explained),
         )
         call.recheck()  # printing a long answer reads the inputs
 
@@ -98,32 +101,34 @@ def _stats(
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     signals.install_handlers(*reporter.final_messages())
     with stats.open_call(request) as call:
-        reporter.warn(call.warnings)
+        reporter.print_warnings(call.warnings)
         if plot is not None:
             page.check_plot(plot, call, html)
-        with reporting(html, call, reporter) as report:
-            with reporter.progress() as bar:
-                statistics = stats.stats(call, bar.of(call.sources["indices"].metadata.nbytes))
+        with html_report(html, call, reporter) as report:
+            with reporter.progress() as progress_bar:
+                statistics = stats.stats(
+                    call, progress_bar.callback(call.sources["indices"].metadata.nbytes)
+                )
             if report:
                 report.stats = statistics
         if plot is not None:
-            page.plot(plot, call, statistics, reporter)
+            page.write_plot(plot, call, statistics, reporter)
         if reporter.json:
-            reporter.put_json(json_records.stats_record(call, statistics))
+            reporter.print_json(json_records.stats_record(call, statistics))
         else:
-            _put_stats(call, statistics)
+            _print_stats(call, statistics)
 
 
-def _put_stats(call: "OpenCall", statistics: "Stats") -> None:
+def _print_stats(call: "OpenCall", statistics: "Stats") -> None:
     """Print statistics as text."""
     from ndtool.cli import figures, records
 
-    count, *others = figures.metadata(call, statistics)
-    write_stdout(lines([records.title(call.reported), count], 1))
+    count, *other_lines = figures.statistics_lines(call, statistics)
+    write_stdout(wrap_lines([records.call_title(call.reported), count], 1))
     if statistics.components:
-        cells, folded = figures.component_cells(statistics), ("valid", "out of bounds")
-        write_stdout(table(figures.COMPONENT_COLUMNS, cells, folded, 1))
-    write_stdout(lines([*others, *figures.histogram(statistics)], 1))
+        cells, folded_columns = figures.component_rows(statistics), ("valid", "out of bounds")
+        write_stdout(format_table(figures.COMPONENT_COLUMNS, cells, folded_columns, 1))
+    write_stdout(wrap_lines([*other_lines, *figures.histogram(statistics)], 1))
 
 
 @click.pass_obj
@@ -140,7 +145,7 @@ def _verify(
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
-    engine_settings = against.settings(options)
+    engine_settings = against.pop_engine_settings(options)
     request = Request(operator, attributes=attributes_of(operator, options), **options)
     if request.output is None and engines is None:
         raise UsageError("missing argument 'OUTPUT': expected one, or --against with engines")
@@ -148,12 +153,12 @@ def _verify(
     if engines is not None:
         against.verify(reporter, request, engines, engine_settings, html)
         return
-    with reporting_on(html, request, reporter) as report:
-        with reporter.progress() as bar:
-            compared = verify.verify(request, bar.of(0), engine_settings.within)
+    with html_report_of_request(html, request, reporter) as report:
+        with reporter.progress() as progress_bar:
+            compared = verify.verify(request, progress_bar.callback(0), engine_settings.within)
         if report:
-            report.compared(compared)
-    reporter.verified(request.output or "", compared)
+            report.add_comparison(compared)
+    reporter.report_verification(request.output or "", compared)
 
 
 @click.pass_obj
@@ -163,19 +168,19 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.formats.streams import Streams
 
     entries: list[MemberInfo] = []
-    found_nodes: list[OperatorNode] = []
+    operator_nodes: list[OperatorNode] = []
     failed: NdtoolError | None = None
     streams = Streams()
     for name in names:
         try:
             entries += describe(name, streams)
-            found_nodes += nodes(name)
+            operator_nodes += nodes(name)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
             failed = failed or exc
             entries.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    reporter.entries(entries, found_nodes)
+    reporter.print_arrays(entries, operator_nodes)
     if failed is not None:
         raise failed
 
@@ -186,7 +191,7 @@ def _spec(reporter: Reporter, /, *, command: str | None) -> None:
 
     operators = EVERY.items()
     names = [name for name, operator in operators if command in (None, operator.command)]
-    reporter.specs([row for row in specs.TABLE if row.operator in names])
+    reporter.print_specs([row for row in specs.TABLE if row.operator in names])
 
 
 def infer(operator: Operator) -> click.Command:
@@ -203,7 +208,9 @@ def infer(operator: Operator) -> click.Command:
         ),
         f"Infer the output of {operator.command}: dtype and shape. Each argument is a file, of"
         " which only the header is read, or dtype[d0,d1,...], where sizes may be symbols.",
-        " ".join([*map("'{}'".format, operator.example.types), *flags(operator, "reduction")]),
+        " ".join(
+            [*map("'{}'".format, operator.example.types), *example_flags(operator, "reduction")]
+        ),
     )
 
 
@@ -219,36 +226,36 @@ def explain(operator: Operator) -> click.Command:
             options.AT,
             options.FROM,
             options.ALL,
-            *options.TYPES,
-            *unless_lowered(operator, options.HTML),
+            *options.CHECKS,
+            *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Explain elements of {operator.command}. --at shows what an element of the output was"
         " computed from: index tuple, data and updates. --from shows where an element of"
         f" {operator.inputs[0].upper()} went. Inputs other than indices may also be types,"
         " dtype[d0,d1,...].",
-        " ".join([*files, *flags(operator, "reduction"), f"--at {operator.example.at}"]),
+        " ".join([*files, *example_flags(operator, "reduction"), f"--at {operator.example.at}"]),
     )
 
 
 def stats(operator: Operator) -> click.Command:
     """Return the command that prints statistics of an operator's indices."""
-    own = operator.name in OPERATORS
-    roles = ("data", "indices") if own else operator.inputs
+    is_computed_directly = operator.name in OPERATORS
+    roles = ("data", "indices") if is_computed_directly else operator.inputs
     data = roles[0].upper()
     return command(
         f"stats {operator.command}",
         partial(_stats, operator=operator.name),
         (
-            *(map(argument, roles) if own else input_arguments(operator)),
+            *islice(input_arguments(operator), len(roles)),
             *attribute_options(operator),
-            *options.TYPES,
-            *unless_lowered(operator, options.HTML, options.PLOT),
+            *options.CHECKS,
+            *omit_if_lowered(operator, options.HTML, options.PLOT),
             *options.REPORTING,
         ),
         f"Print statistics of {operator.command} indices: ranges, duplicates, indices out of"
         f" bounds, bytes of {data} selected. {data} may also be dtype[d0,d1,...].",
-        " ".join([*map(FILES.__getitem__, roles), *flags(operator)]),
+        " ".join([*map(FILES.__getitem__, roles), *example_flags(operator)]),
     )
 
 
@@ -259,20 +266,20 @@ def verify(operator: Operator) -> click.Command:
         f"verify {operator.command}",
         partial(_verify, operator=operator.name),
         (
-            *input_arguments(operator, every=True),
-            argument("output", required=operator.name in LOWERED),
+            *input_arguments(operator, all_required=True),
+            Argument("output", "Array to check.", required=operator.name in LOWERED),
             *attribute_options(operator),
             options.WITHIN,
-            *unless_lowered(operator, *options.ENGINES),
+            *omit_if_lowered(operator, *options.ENGINES),
             options.THREADS,
             options.DTYPE,
             options.TEXT,
-            *unless_lowered(operator, options.HTML),
+            *omit_if_lowered(operator, options.HTML),
             *options.REPORTING,
         ),
         f"Check an output of {operator.command} against a slow reference: dtype, shape and every"
         " bit. --against also checks other engines. The exit status is 8 if they differ.",
-        " ".join([*files, *flags(operator)]),
+        " ".join([*files, *example_flags(operator)]),
     )
 
 
@@ -281,7 +288,16 @@ def inspect() -> click.Command:
     return command(
         "inspect",
         _inspect,
-        (argument("names", nargs=-1, required=True, metavar="FILE..."), *options.REPORTING),
+        (
+            Argument(
+                "names",
+                "Files of arrays, and ONNX models.",
+                nargs=-1,
+                required=True,
+                metavar="FILE...",
+            ),
+            *options.REPORTING,
+        ),
         "List the arrays in files and the nodes of ONNX models. Only headers are read.",
         "data.npy stored.npz",
     )
@@ -294,7 +310,9 @@ def spec() -> click.Command:
         "spec",
         _spec,
         (
-            click.Argument(["command"], type=choice, required=False, metavar="[OPERATOR]"),
+            Argument(
+                "command", "Name of an operator.", type=choice, required=False, metavar="[OPERATOR]"
+            ),
             options.JSON,
         ),
         "Show what each standard accepts: attributes, index types and data types, a row for each"

@@ -1,4 +1,4 @@
-"""Runs, files and specs as JSON objects and as table cells."""
+"""Calls, plans, files and standards as text: lines, table rows, parts of JSON objects."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TRACE_COLUMNS = ("rule", "with", "result")
 NODE_COLUMNS = ("node", "operator", "spec", "attributes", "inputs", "output")
 NO_NODES = "The model has no gather or scatter nodes."
 SPEC_COLUMNS = ("spec", "operator", "attributes", "indices", "data")
-_SIZES = ("8", "16", "32", "64")
-_RANGES = tuple(
+_TYPE_SIZES = ("8", "16", "32", "64")
+_ABBREVIATIONS = tuple(
     (", ".join(word + size for size in sizes), f"{word}{sizes[0]}..{sizes[-1]}")
     for word, sizes in (
-        ("uint", _SIZES),
-        ("int", _SIZES),
-        ("float", _SIZES[1:]),
+        ("uint", _TYPE_SIZES),
+        ("int", _TYPE_SIZES),
+        ("float", _TYPE_SIZES[1:]),
         ("complex", ("64", "128")),
     )
 )
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as text: 1.2 ms."""
     if seconds < 0.9995e-3:
         return f"{seconds * 1e6:.0f} us"
@@ -42,9 +42,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {remaining} s" if minutes else f"{seconds:.3g} s"
 
 
-def title(inference: Inference) -> str:
+def call_title(inference: Inference) -> str:
     """Return a call in one line: operator, inputs, attributes."""
-    inputs = [f"{role} {described(g.dtype, g.shape)}" for role, g in inference.inputs.items()]
+    inputs = [
+        f"{role} {described(argument.dtype, argument.shape)}"
+        for role, argument in inference.inputs.items()
+    ]
     values = attributes_of(inference)
     if len(values) > 1 and not values.get("batch_dims"):
         values.pop("batch_dims", None)
@@ -52,25 +55,25 @@ def title(inference: Inference) -> str:
     return f"{inference.operator}: {', '.join(inputs + attributes)}"
 
 
-def summary(inference: Inference) -> list[str]:
-    """Return a trace in three lines: inputs, the rule that made the output's shape, output."""
+def summary_lines(inference: Inference) -> list[str]:
+    """Return a trace in three lines: inputs, the rule that gives the output's shape, output."""
     rule = inference.trace.decisive
-    return [title(inference), f"{rule.rule} = {rule.numbers}", conclusion(inference)[-1]]
+    return [call_title(inference), f"{rule.rule} = {rule.numbers}", conclusion_lines(inference)[-1]]
 
 
-def broken_rule(trace: Trace) -> str:
-    """Return a trace up to a broken rule in a line."""
+def violated_rule_text(trace: Trace) -> str:
+    """Return the violated rule, the last one of a trace, as a line of text."""
     rule, numbers, result, _ = trace.steps[-1]
     return f"{trace.operator}: {rule}: {numbers}: {result}"
 
 
-def trace_cells(trace: Trace) -> list[tuple[str, ...]]:
+def trace_rows(trace: Trace) -> list[tuple[str, ...]]:
     """Return the table rows of a trace."""
     return [(step.rule, step.numbers, step.result) for step in trace.steps]
 
 
-def conclusion(inference: Inference) -> list[str]:
-    """Return the conditions assumed, and the output, without bytes if sizes are symbolic."""
+def conclusion_lines(inference: Inference) -> list[str]:
+    """Return lines with the assumptions and the output type, and its size unless symbolic."""
     assumed = [f"assumed: {sentence}" for sentence in inference.trace.assumed]
     size = "" if isinstance(inference.nbytes, Symbol) else f", {format_size(inference.nbytes)}"
     return [*assumed, f"output {described(inference.dtype, inference.plan.output)}{size}"]
@@ -79,22 +82,23 @@ def conclusion(inference: Inference) -> list[str]:
 def plan_text(plan: Plan) -> str:
     """Return a run's plan as a line of text."""
     tasks = [f"{count} {phase}" for phase, count in plan.tasks.items()]
-    moved = [
+    byte_counts = [
         f"{format_size(getattr(plan, kind))} {kind}" for kind in ("read", "written", "spilled")
     ]
     execution = f"{plan.way}, tasks: {', '.join(tasks)}" if tasks else plan.way
     return (
-        f"plan: {execution}; {', '.join(moved)}, memory {format_size(plan.memory)}; {plan.reason}"
+        f"plan: {execution}; {', '.join(byte_counts)}, memory {format_size(plan.memory)};"
+        f" {plan.reason}"
     )
 
 
-def cost_text(plan: Plan) -> list[str]:
-    """Return the requests of an external plan, and its estimates, as lines of text."""
+def cost_lines(plan: Plan) -> list[str]:
+    """Return the requests and estimates of an external plan as lines of text."""
     if not plan.estimates:
         return []
     counts = ", ".join(f"{count} {kind}" for kind, count in plan.requests.items()) or "none"
     estimates = [
-        f"{workers} worker{'s' * (workers > 1)} {duration(seconds)}, ${dollars:.2f}"
+        f"{workers} worker{'s' * (workers > 1)} {format_duration(seconds)}, ${dollars:.2f}"
         for workers, seconds, dollars in plan.estimates
     ]
     return [f"requests: {counts}", f"estimates: {'; '.join(estimates)}"]
@@ -107,13 +111,13 @@ def plan_record(plan: Plan) -> dict[str, Any]:
 
 
 def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
-    """Return the numbers of resumed tasks, and of all, as a line of text."""
+    """Return the numbers of resumed tasks and of all tasks, by phase, as a line of text."""
     counts = [f"{resumed[phase]} of {tasks[phase]} {phase} tasks" for phase in resumed]
     return f"resumed: {', '.join(counts)}"
 
 
-def all_notes(entries: list[MemberInfo]) -> tuple[str, ...]:
-    """Return the keys of all format-specific metadata, in order."""
+def note_keys(entries: list[MemberInfo]) -> tuple[str, ...]:
+    """Return the keys of all format-specific metadata of the arrays, in order of appearance."""
     return tuple(
         dict.fromkeys(
             key for entry in entries if entry.metadata for key in notes_of(entry.metadata)
@@ -121,59 +125,66 @@ def all_notes(entries: list[MemberInfo]) -> tuple[str, ...]:
     )
 
 
-def entry_cells(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a row of `inspect`, with format-specific metadata before the last cell."""
+def array_row(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the row of an array in `inspect`; format-specific metadata precede the last cell."""
     metadata, name, problem = entry.metadata, printable(entry.name), printable(entry.problem)
     if metadata is None:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
         return (name, reason, "", "", *("" for _ in notes), "")
-    big = ", big-endian" if metadata.dtype.order == ">" else ""
+    big_endian = ", big-endian" if metadata.dtype.order == ">" else ""
     order = "Fortran" if metadata.order == "F" else "C"
     if metadata.grid != metadata.shape:
         order = f"chunks of {list(metadata.grid)}"
     return (
         name,
         metadata.described,
-        order + big,
+        order + big_endian,
         str(metadata.nbytes),
-        *(_note(notes_of(metadata).get(key, "")) for key in notes),
+        *(_note_text(notes_of(metadata).get(key, "")) for key in notes),
         f"no: {problem.removeprefix('compressed with ')}" if problem else "yes",
     )
 
 
-def _note(value: object) -> str:
+def _note_text(value: object) -> str:
     if isinstance(value, tuple):
         return ".".join(map(str, value))
     return "" if value is None else printable(str(value))
 
 
-def attributes(node: OperatorNode) -> str:
-    """Return a node's attributes as text; `?` for a parameter of its function."""
+def attributes_text(node: OperatorNode) -> str:
+    """Return a node's attributes as text; `?` for a parameter of the node's ONNX function."""
     attributes = (
         (name, "?" if value is None else value) for name, value in node.attributes.items()
     )
     return ", ".join(f"{name} {value}" for name, value in attributes) or "-"
 
 
-def node_cells(node: OperatorNode) -> tuple[str, ...]:
-    """Return a row of the node table of `inspect`."""
+def node_row(node: OperatorNode) -> tuple[str, ...]:
+    """Return the row of a node in `inspect`."""
     name = f"{node.model}:{node.node}"
     spec = "" if node.version is None else f"onnx:{node.version}"
-    cells = (name, node.title, spec, attributes(node), ", ".join(node.inputs), node.output or "")
+    cells = (
+        name,
+        node.title,
+        spec,
+        attributes_text(node),
+        ", ".join(node.inputs),
+        node.output or "",
+    )
     return tuple(map(printable, cells))
 
 
-def spec_cells(row: Row) -> tuple[str, ...]:
-    """Return a row of `spec`."""
+def spec_row(row: Row) -> tuple[str, ...]:
+    """Return the table row of a version of an operator in a standard."""
     reductions = f"reduction ({', '.join(row.reductions)})"
     attributes = [reductions if name == "reduction" else name for name in row.attributes]
-    indices = _ranges(row.indices) + ("" if row.negatives else ", none negative")
-    return (row.spec, row.title, ", ".join(attributes) or "-", indices, _ranges(row.data))
+    indices = _abbreviate_types(row.indices) + ("" if row.negatives else ", none negative")
+    return (row.spec, row.title, ", ".join(attributes) or "-", indices, _abbreviate_types(row.data))
 
 
-def _ranges(names: tuple[str, ...]) -> str:
-    """Return types abbreviated: int8..64 for int8, int16, int32, int64."""
+def _abbreviate_types(names: tuple[str, ...]) -> str:
+    """Return element types as text, abbreviated: int8..64 for int8, int16, int32, int64."""
     text = ", ".join(names)
-    for names_listed, abbreviated in _RANGES:
+    for names_listed, abbreviated in _ABBREVIATIONS:
         text = text.replace(names_listed, abbreviated)
     return text

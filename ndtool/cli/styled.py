@@ -1,4 +1,4 @@
-"""Styled text for terminals: traces, errors, tables, progress bars; alone uses rich.
+"""Styled text for terminals, by rich: traces, errors, tables, progress bars.
 
 Functions return bytes for a standard stream, coloured if it is a terminal with colours or
 FORCE_COLOR is set. Names and values are never interpreted as markup.
@@ -15,73 +15,75 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ndtool.cli.folding import columns, fold
+from ndtool.cli.folding import terminal_columns, wrap_line
 from ndtool.errors import NdtoolError
 
-_UNLIMITED = 1 << 16  # columns of a table of unlimited width
-_HEIGHT = 25  # lines; given so that rich does not query the terminal
-_GAP = 2  # spaces between the columns of a table
-_RESULTS = {"ok": "green", "broken": "bold red"}
+_UNLIMITED_WIDTH = 1 << 16  # columns of a table of unlimited width
+_CONSOLE_HEIGHT = 25  # lines; rich queries the terminal if no height is set
+_COLUMN_GAP = 2  # spaces between the columns of a table
+_RESULT_STYLES = {"ok": "green", "broken": "bold red"}
 
 
-def error(exc: NdtoolError) -> bytes:
+def format_error(exc: NdtoolError) -> bytes:
     """Return the text of an error, coloured."""
-    lines = [_headed("error: ", "bold red", exc.message)]
+    lines = [_prefixed_line("error: ", "bold red", exc.message)]
     for i, place in enumerate(exc.places):
-        lines.append(_headed("      " if i else "  --> ", "bold blue", place))
+        lines.append(_prefixed_line("      " if i else "  --> ", "bold blue", place))
     if exc.hint:
-        lines.append(_headed("  hint: ", "bold cyan", exc.hint))
-    return _rendered(2, *lines)
+        lines.append(_prefixed_line("  hint: ", "bold cyan", exc.hint))
+    return _render(2, *lines)
 
 
-def warning(text: str) -> bytes:
+def format_warning(text: str) -> bytes:
     """Return a warning as a line."""
-    return _rendered(2, _headed("warning: ", "bold yellow", text))
+    return _render(2, _prefixed_line("warning: ", "bold yellow", text))
 
 
-def summary(lines: list[str]) -> bytes:
-    """Return the summary of a trace, its title bold, a broken rule red."""
-    texts = [Text(fold(line, 2)) for line in lines]
+def format_summary(lines: list[str]) -> bytes:
+    """Return the summary of a trace; the title is bold, a violated rule red."""
+    texts = [Text(wrap_line(line, 2)) for line in lines]
     for text, line in zip(texts, lines, strict=True):
         result = line.rpartition(" ")[2]
-        if result in _RESULTS:
-            text.stylize(_RESULTS[result], len(text) - len(result))
+        if result in _RESULT_STYLES:
+            text.stylize(_RESULT_STYLES[result], len(text) - len(result))
     texts[0].stylize("bold", 0, lines[0].find(":") + 1)
-    return _rendered(2, *texts)
+    return _render(2, *texts)
 
 
-def _headed(head: str, style: str, text: str) -> Text:
-    """Return a line with a styled head, wrapped to the terminal."""
-    line = Text(fold(head + text, 2))
-    line.stylize(style, 0, len(head))
+def _prefixed_line(prefix: str, style: str, text: str) -> Text:
+    """Return a line with a styled prefix, wrapped to the terminal."""
+    line = Text(wrap_line(prefix + text, 2))
+    line.stylize(style, 0, len(prefix))
     return line
 
 
-def table(
+def format_table(
     columns: tuple[str, ...],
     rows: list[tuple[str, ...]],
-    folded: tuple[str, ...],
+    folded_columns: tuple[str, ...],
     fd: int,
     title: str = "",
 ) -> bytes:
-    """Return a table whose `folded` columns wrap to the terminal's width; a broken rule is red.
+    """Return a table as wide as the terminal: cells of `folded_columns` wrap, at spaces only.
 
-    Lines wrap at spaces only: a line may be too long, but no name is broken.
+    A line with a long word exceeds the terminal's width. A violated rule is red.
     """
     result = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    available = _console(fd).width - _GAP * (len(columns) - 1)
+    available = _console(fd).width - _COLUMN_GAP * (len(columns) - 1)
     cells = list(zip(columns, *rows, strict=True))
-    for name, width in zip(columns, _widths(cells, folded, available), strict=True):
+    for name, width in zip(columns, _column_widths(cells, folded_columns, available), strict=True):
         result.add_column(name, width=width)
     for row in rows:
-        result.add_row(*(Text(cell, _RESULTS.get(cell, "")) for cell in row))
-    return _rendered(fd, *([Text(fold(title, fd), "bold")] if title else []), result)
+        result.add_row(*(Text(cell, _RESULT_STYLES.get(cell, "")) for cell in row))
+    return _render(fd, *([Text(wrap_line(title, fd), "bold")] if title else []), result)
 
 
-def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int) -> list[int]:
-    """Return the widths of columns, narrowing the widest while they exceed the line.
+def _column_widths(
+    cells: list[tuple[str, ...]], folded: tuple[str, ...], available: int
+) -> list[int]:
+    """Return the widths of columns: the widest ones are narrowed until a line is `available` wide.
 
-    cells: the cells of each column, its name first.
+    cells: the cells of each column; the first one is its name.
     """
     widths = [max(map(cell_len, column)) for column in cells]
     longest_words = [
@@ -91,15 +93,17 @@ def _widths(cells: list[tuple[str, ...]], folded: tuple[str, ...], available: in
         for column, width in zip(cells, widths, strict=True)
     ]
     while sum(widths) > available and widths != longest_words:
-        widest = max((width, i) for i, width in enumerate(widths) if width > longest_words[i])[1]
-        widths[widest] -= 1
+        widest_column = max(
+            (width, i) for i, width in enumerate(widths) if width > longest_words[i]
+        )[1]
+        widths[widest_column] -= 1
     return widths
 
 
-def progress(fraction: float, label: str) -> bytes:
+def format_progress(fraction: float, label: str) -> bytes:
     """Return a progress bar that overwrites the current line."""
     console = _console(2)
-    available = console.width - cell_len(label) - 2 * _GAP - len("100%")
+    available = console.width - cell_len(label) - 2 * _COLUMN_GAP - len("100%")
     line = Table.grid(padding=(0, 1))
     bar = (
         [ProgressBar(total=1.0, completed=fraction, width=min(available, 40))]
@@ -107,14 +111,15 @@ def progress(fraction: float, label: str) -> bytes:
         else []
     )
     line.add_row(*bar, Text(f"{fraction:4.0%}"), Text(label, no_wrap=True, overflow="ellipsis"))
-    return b"\r" + _rendered(2, line).rstrip(b"\r\n") + b"\x1b[K"
+    return b"\r" + _render(2, line).rstrip(b"\r\n") + b"\x1b[K"
 
 
-def _rendered(fd: int, *renderables: RenderableType) -> bytes:
+def _render(fd: int, *renderables: RenderableType) -> bytes:
+    """Return renderable objects of rich as bytes for a standard stream."""
     console = _console(fd)
     for renderable in renderables:
         if isinstance(renderable, Table):
-            unlimited = console.options.update(max_width=_UNLIMITED)
+            unlimited = console.options.update(max_width=_UNLIMITED_WIDTH)
             console.width = max(
                 console.width, console.measure(renderable, options=unlimited).minimum
             )
@@ -128,7 +133,7 @@ def _rendered(fd: int, *renderables: RenderableType) -> bytes:
 
 
 def _console(fd: int) -> Console:
-    """Return a console that renders for a standard stream into memory."""
+    """Return a console that renders into memory as for a standard stream."""
     terminal = os.isatty(fd)
     stream = sys.stdout if fd == 1 else sys.stderr
     text = io.TextIOWrapper(
@@ -140,8 +145,8 @@ def _console(fd: int) -> Console:
     return Console(
         file=text,
         force_terminal=True if terminal else None,
-        width=columns(fd),
-        height=_HEIGHT,
+        width=terminal_columns(fd),
+        height=_CONSOLE_HEIGHT,
         markup=False,
         emoji=False,
         highlight=False,

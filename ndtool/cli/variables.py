@@ -1,7 +1,7 @@
-"""Drop values of NDTOOL_* variables that have no effect on a call.
+"""Remove options from NDTOOL_* variables that do not apply to a call.
 
 An invalid value is an error, as for the option. A valid value that does not apply to a call is
-ignored, while the option itself would be refused.
+ignored, whereas the option itself is an error.
 """
 
 import os
@@ -11,23 +11,23 @@ import click
 
 from ndtool.errors import UsageError, argument_name
 
-STORING = ("chunks", "shards", "codec")  # options for chunked outputs
+CHUNK_OPTIONS = ("chunks", "shards", "codec")  # options for chunked outputs
 
 
 def is_by_variable(name: str) -> bool:
-    """Whether a variable sets an option of this call."""
+    """Return whether an environment variable sets an option of this call."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.ENVIRONMENT
 
 
 def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
-    """Drop cluster and chunk options that come from variables and do not apply."""
+    """Remove cluster and chunk options that come from variables and do not apply."""
     if "workers" in options:
         _drop_inapplicable_cluster(output, options)
     if options.get("spill") and is_by_variable("spill"):
         for spill in options["spill"]:
             _require_directory(spill)
-    inapplicable_options = list(filter(is_by_variable, STORING))
+    inapplicable_options = list(filter(is_by_variable, CHUNK_OPTIONS))
     if not inapplicable_options:
         return
     from ndtool.formats import locators, outputs
@@ -47,22 +47,22 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
 
 
 def drop_inapplicable_mode(scatters: bool, options: dict[str, Any]) -> None:
-    """Drop out-of-bounds options that come from variables and the operator or mode lacks."""
+    """Remove --out-of-bounds and --fill from variables if the operator or the mode lacks them."""
     inapplicable = "fill" if scatters else "drop"
     if options.get("out_of_bounds") == inapplicable and is_by_variable("out_of_bounds"):
         del options["out_of_bounds"]
-    fills = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
-    if not fills and is_by_variable("fill"):
+    uses_fill = options.get("out_of_bounds") == "fill" or options.get("pad") is not None
+    if not uses_fill and is_by_variable("fill"):
         del options["fill"]
 
 
 def _drop_inapplicable_cluster(output: str, options: dict[str, Any]) -> None:
-    """Drop a variable's cluster if an option sets another, or it cannot write the output."""
+    """Remove a variable's cluster if an option sets another, or workers cannot write the output."""
     from ndtool.storage import locations
 
     clusters = {name for name in ("scheduler", "workers") if options[name] is not None}
     by_variable = set(filter(is_by_variable, clusters))
-    if by_variable != clusters or not _is_for_workers(output):
+    if by_variable != clusters or not _is_writable_by_workers(output):
         options.update(dict.fromkeys(by_variable))
     on_cluster = options["scheduler"] is not None or options["workers"] is not None
     spills = options["spill"] if is_by_variable("spill") else ()
@@ -88,8 +88,8 @@ def _require_directory(spill: str) -> None:
         )
 
 
-def _is_for_workers(output: str) -> bool:
-    """Whether other processes can write an output: a file, or a store."""
+def _is_writable_by_workers(output: str) -> bool:
+    """Return whether other processes can write an output: a file, or a store."""
     from ndtool.formats import locators, outputs
     from ndtool.storage import locations
 

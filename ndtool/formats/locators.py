@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from ndtool.arrays.source import MemberInfo, ModelInfo, OperatorNode, Source
-from ndtool.errors import InputError, NdtoolError, printable, redacted
+from ndtool.errors import InputError, NdtoolError, printable, redact_urls
 from ndtool.formats import table
 from ndtool.formats.streams import Streams
 from ndtool.formats.table import Format, TextOptions
@@ -137,7 +137,7 @@ def open_source(
     try:
         with os_errors(argument):
             file_format = _format(argument, storage, path)
-            label, path = redacted(argument), redacted(path)
+            label, path = redact_urls(argument), redact_urls(path)
             more = (options,) if file_format.text else ()
             source: Source = file_format.module.open_source(storage, label, path, member, *more)
             return source
@@ -197,7 +197,7 @@ def describe(
     with closing(storage), os_errors(argument):
         file_format = _format(argument, storage, path)
         more = (options,) if file_format.text else ()
-        entries = file_format.module.entries(storage, redacted(path), member, *more)
+        entries = file_format.module.entries(storage, redact_urls(path), member, *more)
         return list(entries)
 
 
@@ -214,7 +214,7 @@ def nodes(argument: str) -> list[OperatorNode]:
     storage, (path, member) = opened(argument)
     with closing(storage):
         nodes_of = getattr(table.of_content(storage, path).module, "nodes", None)
-        return nodes_of(storage, redacted(path)) if nodes_of and member is None else []
+        return nodes_of(storage, redact_urls(path)) if nodes_of and member is None else []
 
 
 def model(argument: str) -> ModelInfo:
@@ -224,7 +224,7 @@ def model(argument: str) -> ModelInfo:
         module = table.of_content(storage, path).module
         if member is not None or not hasattr(module, "model_info"):
             raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
-        info: ModelInfo = module.model_info(storage, redacted(path))
+        info: ModelInfo = module.model_info(storage, redact_urls(path))
         return info
 
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo, surplus
-from ndtool.errors import InputError, UsageError, printable, redacted
+from ndtool.errors import InputError, UsageError, printable, redact_urls
 from ndtool.rules import dtypes, shapes
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
@@ -74,14 +74,14 @@ def entries(argument: str) -> list[MemberInfo]:
     """Return the array's member info."""
     raw = parse(argument)
     with closing(locations.open_storage(raw.path)) as storage:
-        argument = redacted(argument)
+        argument = redact_urls(argument)
         warning = _checked(storage, argument, raw)
         return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
 def open_source(argument: str) -> Flat:
     """Open the array, memory-mapped."""
-    raw, argument = parse(argument), redacted(argument)
+    raw, argument = parse(argument), redact_urls(argument)
     storage = locations.open_storage(raw.path)
     try:
         warning = _checked(storage, argument, raw)

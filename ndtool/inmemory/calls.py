@@ -155,7 +155,7 @@ def _show_trace(error: NdtoolError) -> None:
     from ndtool import notebook
 
     if isinstance(error, RuleError):
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
 
 
 def _gathered(bound: Bound, data: Array, indices: Array, out: Array | None, team: int) -> Array:

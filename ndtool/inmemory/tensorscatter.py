@@ -59,7 +59,7 @@ def tensor_scatter(
     except RuleError as error:
         from ndtool import notebook
 
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
         raise
     firsts = first_positions(lowering, arrays.get("write_indices"), mode)
     if out is not None:

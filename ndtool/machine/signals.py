@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ndtool import _kernels
-from ndtool.errors import STOPS, OutputError, Status
+from ndtool.errors import SIGNAL_STATUSES, OutputError, Status
 
 _DEFAULT_ACTION = -1  # instead of an exit status: the signal's default action; see _signals.pxd
 _is_published = False  # whether the output is published: the Python handler ignores signals
@@ -32,7 +32,7 @@ def install_handlers(sigbus_message: bytes, fd: int, stop_message: bytes) -> Non
     fd: the standard stream for sigbus_message. stop_message: written to stderr for signals that
     stop the run, such as SIGINT.
     """
-    actions = {name: (status, 2, stop_message) for name, status in STOPS.items()}
+    actions = {name: (status, 2, stop_message) for name, status in SIGNAL_STATUSES.items()}
     actions["SIGBUS"] = (Status.OUTPUT, fd, sigbus_message)
     for name, (status, stream, message) in actions.items():
         number = getattr(signal, name, None)
@@ -97,7 +97,7 @@ def remove_cleanup(cleanup: Callable[[], object]) -> None:
 
 def _caught_signals() -> list[int]:
     """Return the fatal signals that the Python handler catches."""
-    candidates = [getattr(signal, name) for name in STOPS]
+    candidates = [getattr(signal, name) for name in SIGNAL_STATUSES]
     stop_signals = [n for n in candidates if signal.getsignal(n) is not signal.SIG_IGN]
     faults = {getattr(signal, name, 0) for name in _FAULTS}
     default_signals = [number for number in _handled if number not in faults]

@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 from typing import NamedTuple
 
-from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redacted
+from ndtool.errors import NdtoolError, OutputError, UsageError, printable, redact_urls
 from ndtool.machine import signals
 from ndtool.storage import failures, locations, remote, requests, upload
 from ndtool.storage.http import Version
@@ -38,7 +38,7 @@ class LockObject(NamedTuple):
         suffix: suffix of the message, for a process other than the owner.
         """
         if _read(self.url)[0] != self.body:
-            raise OutputError(f"{redacted(self.url)} was replaced or removed{suffix}")
+            raise OutputError(f"{redact_urls(self.url)} was replaced or removed{suffix}")
 
     def put(self, condition: dict[str, str]) -> None:
         """Write the lock object; FileExistsError if the condition fails."""
@@ -142,7 +142,7 @@ class Claim:
 
 def is_bucket(url: str) -> bool:
     """Whether a URL is that of a bucket or server, which has no parent folder."""
-    path = redacted(split_query(url)[0]).partition("://")[2]
+    path = redact_urls(split_query(url)[0]).partition("://")[2]
     return "/" not in path.rstrip("/") and locations.is_shared(url)
 
 
@@ -189,10 +189,10 @@ def sweep(url: str, force: bool = False) -> tuple[list[str], list[Owner]]:
         if owner.is_over or (force and owner.machine != _machine_id()):
             if not _replace(_new_lock(lock_url, owner.folder), body, version):
                 continue  # another run has claimed it
-            removed.append(redacted(folder if _clear(folder) else lock_url))
+            removed.append(redact_urls(folder if _clear(folder) else lock_url))
             _remove(lock_url)
         else:
-            foreign.append(owner._replace(folder=redacted(folder)))
+            foreign.append(owner._replace(folder=redact_urls(folder)))
     return removed, foreign
 
 
@@ -207,7 +207,7 @@ def _require_folder(url: str) -> None:
 
 def _lock_urls(url: str) -> list[str]:
     """Return the URLs of the lock objects in a folder."""
-    listed = requests.wait(remote.listing(url), redacted(url))
+    listed = requests.wait(remote.listing(url), redact_urls(url))
     return [join(url, name) for name, below in listed if not below and _LOCK_NAME.fullmatch(name)]
 
 
@@ -260,7 +260,7 @@ def _read(url: str) -> tuple[bytes | None, Version | None]:
                 return None, None
             raise
 
-    return requests.wait(attempt(), redacted(url), OutputError)
+    return requests.wait(attempt(), redact_urls(url), OutputError)
 
 
 def _owner(body: bytes | None) -> Owner | None:
@@ -279,12 +279,12 @@ def _clear(url: str) -> bool:
     folder = RemoteFolder(url)
     if any(folder.read(name) is not None for name in ZARR_METADATA):
         return False
-    requests.wait(upload.writer(url).clear(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).clear(), redact_urls(url), OutputError)
     return True
 
 
 def _remove(url: str) -> None:
-    requests.wait(upload.writer(url).remove(), redacted(url), OutputError)
+    requests.wait(upload.writer(url).remove(), redact_urls(url), OutputError)
 
 
 def _machine_id() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ndtool.errors import NdtoolError, OutputError, redacted
+from ndtool.errors import NdtoolError, OutputError, redact_urls
 from ndtool.machine import signals
 from ndtool.publish.claims import Claim, LockObject
 from ndtool.storage import failures, requests, upload
@@ -39,7 +39,7 @@ class NewObjects(RemoteFolder):
         They replace objects, as a task may be repeated; so the folder must be empty.
         """
         if self.listed(self._path):
-            location = redacted(join(self.url, self._path))
+            location = redact_urls(join(self.url, self._path))
             raise OutputError(f"{location} was created by another process during the run")
         self._shared = True
         return self.pending, self._claim.lock
@@ -93,10 +93,10 @@ class NewObjects(RemoteFolder):
             if is_own:
                 self._created.remove(key)
             raise OutputError(
-                f"{redacted(url)} was created by another process during the run"
+                f"{redact_urls(url)} was created by another process during the run"
             ) from None
         except Exception as exc:
-            raise failures.failure(exc, redacted(url), OutputError) from None
+            raise failures.failure(exc, redact_urls(url), OutputError) from None
         if created and not is_own:
             self._created.append(key)
 

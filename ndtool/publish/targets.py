@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ndtool.arrays.source import ChunkLayout
-from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redacted
+from ndtool.errors import InputError, OutputError, UsageError, format_value, printable, redact_urls
 from ndtool.storage.descriptors import is_closed, is_protected, os_errors
 from ndtool.storage.local import is_store
 
@@ -156,7 +156,7 @@ def unsupported(path: str, suffix: str) -> UsageError:
 
 def _require_one_array(target: Target) -> None:
     """Raise OutputError if a file has arrays that would be lost."""
-    path, label = target.path, redacted(target.path)
+    path, label = target.path, redact_urls(target.path)
     try:
         with os_errors(path, OutputError):
             arrays = target.names_in(path)

@@ -106,13 +106,13 @@ class Answer(Value):
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return "".join(notebook.table(*table) for table in self.tables())
+        return "".join(notebook.html_table(*table) for table in self.tables())
 
     def __rich__(self) -> Any:
-        return notebook.rich(self.tables())
+        return notebook.rich_tables(self.tables())
 
     def __str__(self) -> str:
-        return "\n".join(map(notebook.text, self.tables()))
+        return "\n".join(map(notebook.plain_table, self.tables()))
 
 
 @dataclass(frozen=True, slots=True)

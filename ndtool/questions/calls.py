@@ -23,14 +23,14 @@ from ndtool.options import (
     ArrayOrFile,
     Progress,
     ProgressReporter,
+    arguments_by_role,
     array_source,
-    by_role,
-    checked_attributes,
     engine_names,
     engine_settings,
     file_names,
     operator_name,
     request_of,
+    validate_attributes,
 )
 from ndtool.questions.answers import Explanation, Inferred, Statistics
 from ndtool.questions.reports import Verification
@@ -78,18 +78,18 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    inputs = by_role(operator, arguments)
+    inputs = arguments_by_role(operator, arguments)
     files = file_names(inputs)
     types = {
         role: Input(role, source.metadata.dtype, source.metadata.shape)
         for role, value in inputs.items()
         if role not in files and (source := array_source(role, value))
     }
-    checked = checked_attributes(operator, dict(attributes))
+    checked = validate_attributes(operator, dict(attributes))
     try:
         inference = inferring.infer(operator, files, checked, spec, dtype, types)
     except RuleError as error:
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
         raise
     return Inferred.of(records.infer_record(inference))
 
@@ -130,7 +130,7 @@ def explain(
     outputs, origins = _positions("at", at), _positions("from_", from_)
     if not outputs and not origins:
         raise UsageError("missing element: expected at or from_ with a position")
-    inputs = by_role(operator, arguments)
+    inputs = arguments_by_role(operator, arguments)
     request, arrays = request_of(
         operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
     )
@@ -174,7 +174,7 @@ def stats(
     from ndtool.analysis import stats as statistics
 
     roles = None if operator_name(operator) in LOWERED else ("data", "indices")
-    inputs = by_role(operator, arguments, roles)
+    inputs = arguments_by_role(operator, arguments, roles)
     request, arrays = request_of(
         operator, inputs, dict(attributes), spec=spec, dtype=dtype, text=text
     )
@@ -219,7 +219,7 @@ def verify(
     from ndtool.analysis import engines, verify as verifying  # noqa: I001
 
     roles = (*operator_of(operator_name(operator)).inputs, "output")
-    inputs = by_role(operator, arguments, roles, optional=against is not None)
+    inputs = arguments_by_role(operator, arguments, roles, optional=against is not None)
     request, arrays = request_of(
         operator, inputs, dict(attributes), dtype=dtype, text=text, threads=threads
     )
@@ -233,7 +233,7 @@ def verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
         )
     if verdict.error is not None:
-        verdict.error.more["engines"] = records.engine_records(verdict.reports)
+        verdict.error.extra_fields["engines"] = records.engine_records(verdict.reports)
         raise verdict.error
     return Verification.of(
         records.verification_record(request.output, verdict.comparison, verdict.reports)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from ndtool.errors import RuleError, UsageError
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import OperatorName
-from ndtool.options import by_role, checked_attributes, file_names, operator_name, path, request_of
+from ndtool.options import (
+    arguments_by_role,
+    file_names,
+    operator_name,
+    path,
+    request_of,
+    validate_attributes,
+)
 from ndtool.rules.inference import Inference
 from ndtool.rules.operators import operator_of
 
@@ -40,12 +47,12 @@ def infer(
     from ndtool import notebook
     from ndtool.analysis import infer as inferring
 
-    names = _file_names(by_role(operator, arguments))
-    checked = checked_attributes(operator, attributes)
+    names = _file_names(arguments_by_role(operator, arguments))
+    checked = validate_attributes(operator, attributes)
     try:
-        return notebook.ShownInference(*inferring.infer(operator, names, checked, spec, dtype))
+        return notebook.NotebookInference(*inferring.infer(operator, names, checked, spec, dtype))
     except RuleError as error:
-        notebook.show_trace(error)
+        notebook.use_notebook_trace(error)
         raise
 
 
@@ -79,7 +86,7 @@ def verify(
     from ndtool.analysis import verify as verifying
 
     roles = (*operator_of(operator_name(operator)).inputs, "output")
-    names = _file_names(by_role(operator, arguments, roles))
+    names = _file_names(arguments_by_role(operator, arguments, roles))
     request, _ = request_of(operator, names, attributes, dtype=dtype)
     return verifying.verify(request, within=integer("within", within, UsageError))
 

@@ -19,7 +19,7 @@ from ndtool.options import (
     engine_settings,
     file_name,
     path,
-    validated,
+    validate_options,
 )
 from ndtool.questions.reports import Converted, Inspection, Model
 
@@ -108,7 +108,7 @@ def model(
         )
     record = records.model_record(outcome.nodes)
     if outcome.error is not None:
-        outcome.error.more["nodes"] = record["nodes"]
+        outcome.error.extra_fields["nodes"] = record["nodes"]
         raise outcome.error
     return Model.of(record)
 
@@ -147,7 +147,7 @@ def convert(
     from ndtool.runs import convert as converting
 
     encoding = {"dtype": dtype, "chunks": chunks, "shards": shards, "codec": codec}
-    keywords = validated(
+    keywords = validate_options(
         {key: value for key, value in encoding.items() if value is not None}  # type: ignore[arg-type]
     )
     name = file_name("source", source)

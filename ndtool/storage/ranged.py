@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import Any
 
-from ndtool.errors import InputError, OutputError, ResourceError, redacted
+from ndtool.errors import InputError, OutputError, ResourceError, redact_urls
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import (
     copy_bytes,
@@ -36,7 +36,7 @@ class RemoteFile:
     """
 
     def __init__(self, url: str) -> None:
-        self.address, self.url = url, redacted(url)
+        self.address, self.url = url, redact_urls(url)
         self._requests = remote.requests(url)
         opened: Opened = self._wait(failures.retry(lambda: self._requests.open(WINDOW)))
         self.version, self._head, self._ranged = opened

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from threading import Lock
 from typing import Any, TypeVar
 
-from ndtool.errors import OutputError, ResourceError, printable, redacted
+from ndtool.errors import OutputError, ResourceError, printable, redact_urls
 from ndtool.machine import pool
 from ndtool.storage import failures, remote, requests, upload
 from ndtool.storage.http import Opened, Requests, Version
@@ -30,7 +30,7 @@ class RemoteFolder:
     at_once = pool.MAX_THREADS
 
     def __init__(self, url: str, pending: dict[str, bytes] | None = None) -> None:
-        self.url, self.path = url, redacted(url)
+        self.url, self.path = url, redact_urls(url)
         self.can_list = remote.can_list(url)
         self._metadata: dict[str, bytes | None] = {**(pending or {})}  # cached metadata
         self._prefetched: dict[str, bytes | None] = {}  # objects prefetched by `prefetch`
@@ -90,7 +90,7 @@ class RemoteFolder:
         try:
             await upload.writer(url).put(bytes(body), {})
         except Exception as exc:
-            raise failures.failure(exc, redacted(url), OutputError) from None
+            raise failures.failure(exc, redact_urls(url), OutputError) from None
 
     def write(self, key: str, body: bytes | memoryview) -> None:
         """Write an object, replacing an old one, and wait until it is stored."""
@@ -137,7 +137,7 @@ class RemoteFolder:
         except Exception as exc:
             if failures.is_missing(exc):
                 return None
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
     async def _first_version(self, key: str) -> Version | None:
         """Return the version of an object at its first use, which all its ranges must have."""
@@ -159,7 +159,7 @@ class RemoteFolder:
         except Exception as exc:
             if failures.is_missing(exc):
                 return None, None
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
     async def _read_range(self, key: str, span: Span) -> bytes | None:
         if (key, span) in self._indices:
@@ -183,7 +183,7 @@ class RemoteFolder:
         try:
             return await _read_blocks(requests, start, stop, version)
         except Exception as exc:
-            raise failures.failure(exc, redacted(url)) from None
+            raise failures.failure(exc, redact_urls(url)) from None
 
 
 def _fingerprint(version: Version | None) -> tuple[Any, ...]:

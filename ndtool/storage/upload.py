@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ndtool.errors import NdtoolError, OutputError, library_message, printable, redacted
+from ndtool.errors import NdtoolError, OutputError, library_message, printable, redact_urls
 from ndtool.machine import signals
 from ndtool.storage import failures, remote, requests
 from ndtool.storage.descriptors import os_errors, read_at
@@ -45,7 +45,7 @@ class Upload:
     ) -> None:
         from ndtool.storage.tempfiles import unnamed_file
 
-        self.path = redacted(url)
+        self.path = redact_urls(url)
         self._old, self._clobber, self._compares = old, clobber, compares
         self._condition = condition
         self._writer = writer(url)
@@ -140,7 +140,7 @@ def existing(url: str, required: bool = True) -> Version | None:
             return None
 
     object_writer = writer(url)
-    return requests.wait(version(), redacted(url), OutputError)
+    return requests.wait(version(), redact_urls(url), OutputError)
 
 
 def require_writable(url: str, folder: bool) -> None:
@@ -149,7 +149,7 @@ def require_writable(url: str, folder: bool) -> None:
     folder: whether objects are written below the URL, not at it.
     """
     object_writer = writer(remote.join(url, "zarr.json") if folder else url)
-    requests.wait(object_writer.require_writable(), redacted(url), OutputError)
+    requests.wait(object_writer.require_writable(), redact_urls(url), OutputError)
 
 
 def writer(url: str) -> S3Writer | FsspecWriter:
@@ -366,7 +366,7 @@ def _md5(body: bytes) -> str:
 
 
 def _exactly(fd: int, start: int, nbytes: int, url: str) -> bytes:
-    with os_errors(f"temporary copy of {redacted(url)}", OutputError):
+    with os_errors(f"temporary copy of {redact_urls(url)}", OutputError):
         data = read_at(fd, start, nbytes)
     assert len(data) == nbytes, "no other process writes to the file"
     return data

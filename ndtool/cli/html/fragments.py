@@ -1,4 +1,4 @@
-"""HTML fragments that all reports share."""
+"""HTML elements that all reports share: document, sections, errors, comparisons."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ndtool.cli.html.markup import element
 from ndtool.errors import NdtoolError, format_count, printable
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report as Answer
+    from ndtool.analysis.engines import Report as EngineReport
     from ndtool.analysis.verify import Comparison
 
-_ICON = "data:,"  # else browsers request one
-_LONGEST = 300  # characters of a command-line argument
+_ICON = "data:,"  # an empty icon: without it browsers request one
+_MAX_ARGUMENT_LENGTH = 300  # characters of a command-line argument
 ENGINE_COLUMNS = ("engine", "version", "threads", "result", "different", "description")
 
 
-def document_of(title: str, *parts: Element | None) -> Element:
-    """Return a complete HTML document, whose policy forbids all other scripts and resources."""
+def create_document(title: str, *children: Element | None) -> Element:
+    """Return an HTML document, whose policy allows no scripts and resources but its own."""
     style, script = (
         resources.files("ndtool.cli.html").joinpath(f"page.{kind}").read_text("utf-8")
         for kind in ("css", "js")
     )
     policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)};"
-        " base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; style-src {_policy_hash(style)}; script-src"
+        f" {_policy_hash(script)}; base-uri 'none'; form-action 'none'"
     )
     head = element(
         "head",
@@ -46,80 +46,80 @@ def document_of(title: str, *parts: Element | None) -> Element:
         element("meta", name="color-scheme", content="light dark"),
         element("link", rel="icon", href=_ICON),
         element("title", title),
-        markup.verbatim("style", style),
+        markup.unescaped_element("style", style),
     )
     versions = f"ndtool {__version__}, NumPy {np.__version__}, Python {platform.python_version()}"
     body = element(
         "body",
-        element("main", *(part for part in parts if part is not None)),
+        element("main", *(part for part in children if part is not None)),
         element("footer", element("p", versions)),
-        markup.verbatim("script", script),
+        markup.unescaped_element("script", script),
     )
     return element("html", head, body, lang="en")
 
 
-def _hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return f"'sha256-{digest}'"
 
 
-def command(arguments: list[str]) -> Element:
-    """Return the command line of a report."""
-    printed = (printable(word, _LONGEST) for word in arguments)
+def command_line(arguments: list[str]) -> Element:
+    """Return the command line that wrote a report."""
+    printed = (printable(word, _MAX_ARGUMENT_LENGTH) for word in arguments)
     return element("pre", f"$ ndtool {shlex.join(printed)}", class_="command")
 
 
-def section(title: str, *parts: Element | None) -> Element:
+def section(title: str, *children: Element | None) -> Element:
     """Return a section with a title."""
-    return element("section", element("h2", title), *parts)
+    return element("section", element("h2", title), *children)
 
 
-def failure(error: NdtoolError) -> Element:
-    """Return the error of a call."""
+def error_section(error: NdtoolError) -> Element:
+    """Return the section with the error of a call."""
     places = [element("li", place) for place in error.places]
     hint = element("p", f"hint: {error.hint}") if error.hint else None
     message = element("p", element("strong", "error: "), error.message)
     return element("section", message, element("ul", *places), hint, class_="error")
 
 
-def comparison(compared: Comparison) -> list[Element]:
-    """Return the comparison of an array."""
+def comparison_elements(compared: Comparison) -> list[Element]:
+    """Return the comparison of an array with the expected one."""
     equal = compared.total - compared.different
     lines = [f"{equal} of {compared.total} elements have the same bits"]
-    parts = [element("p", line) for line in lines + figures.differences(compared)]
-    if rows := figures.distances(compared):
+    elements = [element("p", line) for line in lines + figures.difference_lines(compared)]
+    if rows := figures.distance_counts(compared):
         largest = max(count for _, count in rows)
-        cells = [(name, str(count), _bar(count / largest)) for name, count in rows]
-        parts.append(scrollable(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
-    return parts
+        cells = [(name, str(count), _bar_element(count / largest)) for name, count in rows]
+        elements.append(scrollable_box(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))
+    return elements
 
 
-def _bar(fraction: float) -> Element:
-    """Return a bar, hidden from screen readers; a nonzero one is always visible."""
+def _bar_element(fraction: float) -> Element:
+    """Return a bar, hidden from screen readers; a bar of a nonzero fraction is always visible."""
     length = max(fraction, 0.01) if fraction else 0
     bar = element("rect", width=f"{length:.2%}", height="100%")
-    return element("svg", bar, width=240, height=14, aria_hidden="true", class_="share")
+    return element("svg", bar, width=240, height=14, aria_hidden="true", class_="fraction-bar")
 
 
-def engine(answer: Answer) -> tuple[Element | str, ...]:
-    """Return an engine's row of the table with ENGINE_COLUMNS."""
-    different = "" if answer.different is None else str(answer.different)
-    result = element("span", answer.result, class_=f"result {answer.result}")
-    threads = str(answer.threads or "")
-    return answer.engine, answer.version or "", threads, result, different, answer.message or ""
+def engine_row(report: EngineReport) -> tuple[Element | str, ...]:
+    """Return the row of an engine in the table with ENGINE_COLUMNS."""
+    different = "" if report.different is None else str(report.different)
+    result = element("span", report.result, class_=f"result {report.result}")
+    threads = str(report.threads or "")
+    return report.engine, report.version or "", threads, result, different, report.message or ""
 
 
-def differing(answers: Sequence[Answer], title: str = "") -> list[Element]:
-    """Return the comparisons of engines that differ; title: the prefix of their titles."""
-    parts = []
-    for answer in answers:
-        if answer.comparison is not None and answer.comparison.different:
-            threads = format_count(answer.threads or 0, "thread")
-            parts.append(element("h3", f"{title}{answer.engine} {answer.version}, {threads}"))
-            parts += comparison(answer.comparison)
-    return parts
+def engine_differences(reports: Sequence[EngineReport], title: str = "") -> list[Element]:
+    """Return the comparisons of engines with different results; title: a prefix of their titles."""
+    elements = []
+    for report in reports:
+        if report.comparison is not None and report.comparison.different:
+            threads = format_count(report.threads or 0, "thread")
+            elements.append(element("h3", f"{title}{report.engine} {report.version}, {threads}"))
+            elements += comparison_elements(report.comparison)
+    return elements
 
 
-def scrollable(content: Element | None) -> Element:
-    """Return an element that scrolls if it is wider than the page."""
-    return element("div", content, class_="wide")
+def scrollable_box(content: Element | None) -> Element:
+    """Return an element in a box that scrolls if the element is wider than the page."""
+    return element("div", content, class_="scrollable")

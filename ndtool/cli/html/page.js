@@ -1,111 +1,113 @@
 "use strict";
-// Highlights the cells linked to that under the mouse or in focus; the report has all links.
-// The ID of a cell is its array and its number among the drawn elements, such as output-3. A link has
-// the numbers of an element of the output, one of data, an index tuple and an update, or null, and
-// that of the update among those of its element.
+// Highlights the cells that links connect to the cell under the mouse or in focus.
+// The ID of a cell is its array and its index among the drawn elements, such as output-3.
+// A link is a list of indices, or null: of an element of the output, an element of data, an index
+// tuple, an update, and of that update among all updates of the element of the output, from 1.
 (() => {
   const drawing = document.getElementById("drawing");
   if (!drawing) return;
   const { tuples, links } = JSON.parse(document.getElementById("links").textContent);
   const sentence = document.getElementById("sentence");
-  const cellOf = (name) => document.getElementById(name);
+  const cellById = (id) => document.getElementById(id);
 
-  // The IDs of all cells of a link, and those of its tuple.
-  const tupleOf = ([, , tuple]) => (tuple === null ? [] : tuples[tuple].map((n) => `indices-${n}`));
-  const namesOf = (link) => {
-    const [output, data, , updates] = link;
-    const pairs = [["output", output], ["found", output], ["data", data], ["updates", updates]];
-    const named = pairs.filter(([, number]) => number !== null);
-    return [...named.map(([array, number]) => `${array}-${number}`), ...tupleOf(link)];
+  // The IDs of the cells of a link's index tuple, and of all cells of a link.
+  const tupleIds = ([, , tuple]) => (tuple === null ? [] : tuples[tuple].map((i) => `indices-${i}`));
+  const linkIds = (link) => {
+    const [output, data, , update] = link;
+    const pairs = [["output", output], ["actual", output], ["data", data], ["updates", update]];
+    const linked = pairs.filter(([, index]) => index !== null);
+    return [...linked.map(([array, index]) => `${array}-${index}`), ...tupleIds(link)];
   };
-  const linksOf = new Map();
+  const linksById = new Map();
   for (const link of links) {
-    for (const name of namesOf(link)) {
-      if (!linksOf.has(name)) linksOf.set(name, []);
-      linksOf.get(name).push(link);
+    for (const id of linkIds(link)) {
+      if (!linksById.has(id)) linksById.set(id, []);
+      linksById.get(id).push(link);
     }
   }
 
   const clear = () => {
-    for (const cell of drawing.querySelectorAll(".lit, .here")) {
-      cell.classList.remove("lit", "here");
+    for (const cell of drawing.querySelectorAll(".highlighted, .current")) {
+      cell.classList.remove("highlighted", "current");
       delete cell.dataset.order;
     }
   };
 
-  // Several updates of one element have an order, shown in their corner.
-  const showOrder = (met) => {
-    const updates = met.filter((link) => link[3] !== null);
-    if (updates.length < 2) return;
-    for (const link of updates) {
-      for (const name of [`updates-${link[3]}`, ...tupleOf(link)]) {
-        const cell = cellOf(name);
+  // Several updates of an element are numbered, in a corner of their cells.
+  const numberUpdates = (cellLinks) => {
+    const updateLinks = cellLinks.filter((link) => link[3] !== null);
+    if (updateLinks.length < 2) return;
+    for (const link of updateLinks) {
+      for (const id of [`updates-${link[3]}`, ...tupleIds(link)]) {
+        const cell = cellById(id);
         if (!cell.dataset.order) cell.dataset.order = link[4];
       }
     }
   };
 
-  // A table wider than its box is scrolled to a highlighted cell outside it.
+  // Scroll a table that is wider than its panel to a highlighted cell outside the panel.
   const reveal = (cell) => {
     const panel = cell.closest(".panel");
-    const [box, own] = [panel.getBoundingClientRect(), cell.getBoundingClientRect()];
-    if (own.left < box.left || own.right > box.right) {
-      panel.scrollLeft += (own.left + own.right - box.left - box.right) / 2;
+    const [panelBox, cellBox] = [panel.getBoundingClientRect(), cell.getBoundingClientRect()];
+    if (cellBox.left < panelBox.left || cellBox.right > panelBox.right) {
+      panel.scrollLeft += (cellBox.left + cellBox.right - panelBox.left - panelBox.right) / 2;
     }
   };
 
-  const light = (cell) => {
+  const highlight = (cell) => {
     clear();
-    if (!cell) return; // an empty output has nothing to highlight
-    const met = linksOf.get(cell.id) ?? [];
-    for (const name of new Set(met.flatMap(namesOf))) cellOf(name)?.classList.add("lit");
-    for (const other of drawing.querySelectorAll(".lit")) if (other !== cell) reveal(other);
-    if (/^(output|found)-/.test(cell.id)) showOrder(met);
-    cell.classList.add("here");
+    if (!cell) return; // an empty output has no cells
+    const cellLinks = linksById.get(cell.id) ?? [];
+    for (const id of new Set(cellLinks.flatMap(linkIds))) cellById(id)?.classList.add("highlighted");
+    for (const linked of drawing.querySelectorAll(".highlighted")) {
+      if (linked !== cell) reveal(linked);
+    }
+    if (/^(output|actual)-/.test(cell.id)) numberUpdates(cellLinks);
+    cell.classList.add("current");
     sentence.textContent = cell.getAttribute("aria-label");
   };
 
   // When the mouse leaves, the cell selected by keyboard or touch is highlighted again.
-  const begin = drawing.dataset.begin ? cellOf(drawing.dataset.begin) : null;
-  let chosen = begin;
+  const initial = drawing.dataset.initial ? cellById(drawing.dataset.initial) : null;
+  let selected = initial;
   const isCell = (node) => node instanceof Element && node.getAttribute("role") === "gridcell";
-  const restOf = (cell) => [...cell.closest(".array").querySelectorAll("[role=gridcell]")];
+  const cellsOfArray = (cell) => [...cell.closest(".array").querySelectorAll("[role=gridcell]")];
 
   drawing.addEventListener("pointerover", ({ target }) => {
-    if (isCell(target)) light(target);
+    if (isCell(target)) highlight(target);
   });
-  drawing.addEventListener("pointerleave", () => light(chosen));
+  drawing.addEventListener("pointerleave", () => highlight(selected));
   drawing.addEventListener("focusin", ({ target }) => {
     if (!isCell(target)) return;
-    for (const cell of restOf(target)) cell.tabIndex = cell === target ? 0 : -1;
-    chosen = target;
-    light(target);
+    for (const cell of cellsOfArray(target)) cell.tabIndex = cell === target ? 0 : -1;
+    selected = target;
+    highlight(target);
   });
 
-  const aim = (cell, key) => {
-    const cells = restOf(cell);
-    const here = cells.indexOf(cell);
+  const cellByKey = (cell, key) => {
+    const cells = cellsOfArray(cell);
+    const index = cells.indexOf(cell);
     const columns = Number(cell.closest(".array").dataset.columns);
     const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
-    if (key in steps) return cells[here + steps[key]];
+    if (key in steps) return cells[index + steps[key]];
     if (key === "Home") return cells[0];
     if (key === "End") return cells.at(-1);
-    const lit = [...drawing.querySelectorAll("[role=gridcell].lit")];
-    return key === "Enter" ? lit.find((other) => !cells.includes(other)) : undefined;
+    const highlighted = [...drawing.querySelectorAll("[role=gridcell].highlighted")];
+    return key === "Enter" ? highlighted.find((linked) => !cells.includes(linked)) : undefined;
   };
 
   drawing.addEventListener("keydown", (event) => {
     if (!isCell(event.target) || event.ctrlKey || event.altKey || event.metaKey) return;
     if (event.key === "Escape") {
-      chosen = begin;
+      selected = initial;
       event.target.blur();
-      light(chosen);
+      highlight(selected);
       return;
     }
-    const cell = aim(event.target, event.key);
+    const cell = cellByKey(event.target, event.key);
     if (cell) cell.focus();
     if (cell || event.key.startsWith("Arrow")) event.preventDefault();
   });
 
-  light(chosen);
+  highlight(selected);
 })();

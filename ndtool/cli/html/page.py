@@ -20,8 +20,8 @@ from ndtool.arrays.sink import Sink
 from ndtool.cli import answers, figures, pictures, records
 from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
-from ndtool.cli.html.fragments import scrollable, section
-from ndtool.cli.html.grids import GivenElements, Grids, Location
+from ndtool.cli.html.fragments import scrollable_box, section
+from ndtool.cli.html.grids import ActualElements, ElementLocation, Grids
 from ndtool.cli.html.markup import element
 from ndtool.errors import DifferenceError, NdtoolError, UsageError, argument_name, printable
 from ndtool.formats import locators
@@ -33,8 +33,8 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report as Answer
-    from ndtool.analysis.explain import Element as Explained
+    from ndtool.analysis.engines import Report as EngineReport
+    from ndtool.analysis.explain import Element as ExplainedElement
     from ndtool.analysis.explain import Origin
     from ndtool.analysis.model import Outcome
     from ndtool.analysis.verify import Comparison, Difference
@@ -42,113 +42,116 @@ if TYPE_CHECKING:
 
     Table = tuple[tuple[str, ...], list[tuple[str, ...]], list[str]]
 
-LISTED = 1000  # rows of an explanation
+MAX_EXPLANATION_ROWS = 1000  # rows of an explanation
 
 
 class Report:
-    """The HTML report about an open call: collects results, then publishes them."""
+    """The HTML report of an open call: collects results, then publishes the report."""
 
     def __init__(self, path: str, call: OpenCall, reporter: Reporter) -> None:
         request = call.request
         document.check(path, clobber=request.clobber)
-        require_apart("--html", path, *request.arguments.values(), request.output)
+        require_distinct_file("--html", path, *request.arguments.values(), request.output)
         self._path, self._call, self._reporter = path, call, reporter
         self.warnings = call.warnings
-        self._answers: list[Element] = []
-        self._selected: list[Location] = []
-        self._verifies = False
+        self._sections: list[Element] = []
+        self._selected: list[ElementLocation] = []
+        self._is_verified = False
         self._difference: Difference | None = None
         self._sink: Sink | None = None
         self.stats: Stats | None = None
 
-    def explained(self, elements: list[Explained], origins: list[Origin]) -> None:
+    def add_explanation(self, elements: list[ExplainedElement], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
-        answer_texts = answers.answer_texts(self._call, elements, origins)
-        self._answers.append(section("Explanation", *map(_answer_rows, answer_texts)))
+        answer_texts = answers.explain_elements(self._call, elements, origins)
+        self._sections.append(section("Explanation", *map(_explanation_element, answer_texts)))
         self._selected += [("output", explained.position) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
-    def compared(self, compared: Comparison) -> None:
+    def add_comparison(self, compared: Comparison) -> None:
         """Add the comparison of the output."""
-        self._verifies = True
+        self._is_verified = True
         self._difference = compared.first
-        parts = fragments.comparison(compared)
-        self._answers.append(section("Comparison", *parts))
+        parts = fragments.comparison_elements(compared)
+        self._sections.append(section("Comparison", *parts))
 
-    def answered(self, answers: list[Answer]) -> None:
-        """Add the reports on engines, and highlight the first difference of each."""
-        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine, answers))
-        parts = [scrollable(table), *fragments.differing(answers)]
-        self._answers.append(section("Other engines", *parts))
-        firsts = [
+    def add_engines(self, answers: list[EngineReport]) -> None:
+        """Add the results of engines, and highlight the first difference of each engine."""
+        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, answers))
+        parts = [scrollable_box(table), *fragments.engine_differences(answers)]
+        self._sections.append(section("Other engines", *parts))
+        differing_positions = [
             answer.comparison.first.position
             for answer in answers
             if answer.comparison and answer.comparison.first
         ]
-        self._selected += [("output", at) for at in firsts]
+        self._selected += [("output", at) for at in differing_positions]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
-        """Return the complete report as a sink to publish; error: that of the call."""
-        content, request = markup.page(self._root(error)), self._call.request
+        """Return the complete report as a sink to publish; error: the error of the call."""
+        content, request = markup.html_document(self._document(error)), self._call.request
         self._sink = document.create(
             self._path, content, clobber=request.clobber, sync=request.sync
         )
         return self._sink
 
     def publish(self, error: NdtoolError | None = None) -> None:
-        """Write the report alone, unless it was published with an output; see `as_sink`."""
+        """Publish the report, unless it was published together with an output; see `as_sink`."""
         if self._sink is not None and error is None:
             return
-        self.close()  # the sink for an output that failed
+        self.close()  # of an output that was not published
         if isinstance(error, DifferenceError) and error.comparison is not None:
-            self.compared(cast("Comparison", error.comparison))
+            self.add_comparison(cast("Comparison", error.comparison))
         sinks.commit(self.as_sink(error))
 
     def close(self) -> None:
-        """Drop the report if it was not published."""
+        """Discard the report if it was not published."""
         if self._sink is not None:
             self._sink.abort()
 
-    def _root(self, error: NdtoolError | None) -> Element:
+    def _document(self, error: NdtoolError | None) -> Element:
         call = self._call
         if self.stats is None:
-            with self._reporter.progress() as progress:
+            with self._reporter.progress() as progress_bar:
                 nbytes = call.sources["indices"].metadata.nbytes
-                self.stats = stats.stats(call, progress.of(nbytes))
-        drawn = self._drawing()
+                self.stats = stats.stats(call, progress_bar.callback(nbytes))
+        drawing_contents = self._drawing()
         command = click.get_current_context().command_path
-        return fragments.document_of(
+        return fragments.create_document(
             f"{command}: {argument_name(call.inference.inputs['data'].name)}",
             element("h1", command),
-            element("p", records.title(call.inference), class_="call"),
-            fragments.command(self._reporter.arguments),
-            None if error is None else fragments.failure(error),
+            element("p", records.call_title(call.inference), class_="call"),
+            fragments.command_line(self._reporter.arguments),
+            None if error is None else fragments.error_section(error),
             *(element("p", warning, class_="warning") for warning in self.warnings),
-            *self._answers,
-            *drawn[:1],
+            *self._sections,
+            *drawing_contents[:1],
             section("Arrays", _arrays(call)),
             _statistics(call, self.stats),
             section("Shape inference", _trace(call)),
-            *drawn[1:],
+            *drawing_contents[1:],
         )
 
     def _drawing(self) -> list[Element]:
         """Return the drawing, and the table of sources."""
         call = self._call
-        first = [] if self._difference is None else [self._difference.position]
+        differing_position = [] if self._difference is None else [self._difference.position]
         positions = {
             role: [at for name, at in self._selected if name == role] for role in ("output", "data")
         }
-        focus = excerpts.Focus((*first, *positions["output"]), tuple(positions["data"]))
-        large = excerpts.has_large_updates(call)
-        drawn = None if large else drawing.draw(call, focus)
+        focus = excerpts.Focus(
+            (*differing_position, *positions["output"]), tuple(positions["data"])
+        )
+        has_large_updates = excerpts.has_large_updates(call)
+        drawn = None if has_large_updates else drawing.draw(call, focus)
         if drawn is None:
-            text = f"Not drawn: more than {excerpts.MAX_ELEMENTS} elements of an array are linked."
-            if large:
-                text = "Not drawn: updates would have to be read once more."
+            limit = excerpts.MAX_ELEMENTS
+            text = f"Not drawn: more than {limit} elements of an array would have to be drawn."
+            if has_large_updates:
+                text = "Not drawn: updates would have to be read a second time."
             return [section("Drawing", element("p", text, class_="hint"))]
         expected = drawn.grids.get("output")
-        actual = self._given_output(drawn) if expected is not None else None
+        actual = self._actual_output(drawn) if expected is not None else None
         grids = Grids(call, drawn, self._selected, actual)
         source_table = grids.sources()
         text = "There is no output, because an index is out of bounds."
@@ -156,10 +159,10 @@ class Report:
         parts = [section("Drawing", missing, grids.figure())]
         return parts + ([] if source_table is None else [section("Sources", source_table)])
 
-    def _given_output(self, drawn: drawing.Drawing) -> GivenElements | None:
-        """Return the drawn elements of the output to verify; None if its type or shape differs."""
+    def _actual_output(self, drawn: drawing.Drawing) -> ActualElements | None:
+        """Return the drawn elements of the output to verify; None if its dtype or shape differs."""
         call, grid = self._call, drawn.grids["output"]
-        if not self._verifies or grid.elements is None:
+        if not self._is_verified or grid.elements is None:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as source:
             metadata, dtype = source.metadata, call.inference.dtype
@@ -172,41 +175,41 @@ class Report:
 
 
 def check_plot(path: str, call: OpenCall, html: str | None) -> None:
-    """Raise errors about the file of `plot` before statistics; html: the report's path."""
+    """Raise an error if `write_plot` cannot write its file; html: the path of the report."""
     document.check(path)
-    require_apart("--plot", path, *call.request.arguments.values(), html)
-    pictures.require(path)
+    require_distinct_file("--plot", path, *call.request.arguments.values(), html)
+    pictures.require_package(path)
 
 
-def plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
-    """Write the picture of statistics, in the format of its suffix."""
+def write_plot(path: str, call: OpenCall, statistics: Stats, reporter: Reporter) -> None:
+    """Write the picture of statistics, in the format that the suffix of the path shows."""
     picture = pictures.picture(call, statistics)
-    content = pictures.file(path, picture)
+    content = pictures.picture_bytes(path, picture)
     if content is None:
-        content = markup.page(
-            fragments.document_of(
+        content = markup.html_document(
+            fragments.create_document(
                 picture.title,
-                element("p", records.title(call.inference), class_="call"),
-                fragments.command(reporter.arguments),
-                scrollable(pictures.svg(picture)),
+                element("p", records.call_title(call.inference), class_="call"),
+                fragments.command_line(reporter.arguments),
+                scrollable_box(pictures.svg(picture)),
             )
         )
     document.publish(path, content)
-    reporter.written(path)
+    reporter.report_file(path)
 
 
-def require_apart(option: str, path: str, *others: str | None) -> None:
+def require_distinct_file(option: str, path: str, *others: str | None) -> None:
     """Raise UsageError if a report would replace another file of the call.
 
-    Such a file may also be a store that contains the report, or a standard stream.
+    The other file may also be a store in whose directory the report is, or a standard stream.
     """
-    real = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     for other in filter(None, others):
-        real_other = os.path.realpath(locators.parse(other).path)
-        if real == real_other or (
-            os.path.isdir(real_other) and real.startswith(real_other + os.sep)
+        other_real_path = os.path.realpath(locators.parse(other).path)
+        if real_path == other_real_path or (
+            os.path.isdir(other_real_path) and real_path.startswith(other_real_path + os.sep)
         ):
-            relation = "is" if real == real_other else "is in"
+            relation = "is" if real_path == other_real_path else "is in"
             raise UsageError(
                 f"{option} {printable(path)} {relation} {argument_name(other)}: expected another"
                 " file"
@@ -216,8 +219,8 @@ def require_apart(option: str, path: str, *others: str | None) -> None:
             raise UsageError(f"{option} {printable(path)} is {stream}: expected another file")
 
 
-def call_to_verify(request: Request) -> OpenCall:
-    """Open a call to verify once more."""
+def reopen_call(request: Request) -> OpenCall:
+    """Open the inputs and the output of `verify` a second time; UsageError if one is a pipe."""
     for name in (*request.arguments.values(), request.output or ""):
         if name == "-" or stat.S_ISFIFO(_mode(name)):
             raise UsageError(
@@ -230,21 +233,22 @@ def _mode(path: str) -> int:
     try:
         return os.stat(path).st_mode
     except (OSError, ValueError):
-        return 0  # opening it raises the error
+        return 0  # opening the file raises the error
 
 
-def _answer_rows(answer: answers.AnswerText) -> Element:
+def _explanation_element(answer: answers.AnswerText) -> Element:
     """Return an explanation as a title and a table of at most LISTED rows."""
     rows = [
-        element("tr", *(element("td", cell) for cell in row)) for row in islice(answer.rows, LISTED)
+        element("tr", *(element("td", cell) for cell in row))
+        for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
     ]
     omitted = len(answer.rows) - len(rows)
-    remark = f"{omitted} more, which the command prints" if omitted else answer.more
+    remark = f"{omitted} more, which the command prints" if omitted else answer.omission
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
         rows.insert(len(rows) if omitted else answer.remark_row, row)
     table = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), scrollable(table))
+    return element("div", element("h3", answer.title), scrollable_box(table))
 
 
 def _arrays(call: OpenCall) -> Element:
@@ -258,57 +262,61 @@ def _arrays(call: OpenCall) -> Element:
     ]
     output = "" if call.request.output in (None, "-") else argument_name(call.request.output)
     kind = described(call.inference.dtype, call.inference.plan.output)
-    return scrollable(markup.table(("array", "name", "type"), [*rows, ("output", output, kind)]))
+    return scrollable_box(
+        markup.table(("array", "name", "type"), [*rows, ("output", output, kind)])
+    )
 
 
 def _statistics(call: OpenCall, statistics: Stats) -> Element:
-    count, *others = figures.metadata(call, statistics)
-    cells = figures.component_cells(statistics)
+    count, *other_paths = figures.statistics_lines(call, statistics)
+    cells = figures.component_rows(statistics)
     components = markup.table(figures.COMPONENT_COLUMNS, cells) if cells else None
-    lines = element("ul", *(element("li", line) for line in others))
+    lines = element("ul", *(element("li", line) for line in other_paths))
     picture = pictures.svg(pictures.picture(call, statistics)) if statistics.distinct else None
     return section(
         "Statistics of the indices",
         element("p", count),
-        scrollable(components),
+        scrollable_box(components),
         lines,
-        scrollable(picture),
+        scrollable_box(picture),
     )
 
 
 def _trace(call: OpenCall) -> Element:
-    cells = records.trace_cells(call.inference.trace)
-    return scrollable(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
+    cells = records.trace_rows(call.inference.trace)
+    return scrollable_box(markup.table(records.TRACE_COLUMNS, cells, class_="trace"))
 
 
 def check_model(path: str, model: str, inputs: str | None) -> None:
-    """Raise errors about the file of `write_model` before the model runs."""
+    """Raise an error if `write_model` cannot write its file, before the model runs."""
     document.check(path)
-    require_apart("--html", path, model, inputs)
+    require_distinct_file("--html", path, model, inputs)
 
 
 def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter: Reporter) -> None:
     """Write the report of a model; table: columns and rows of its nodes, and assumptions."""
     columns, rows, assumed = table
-    nodes = scrollable(markup.table(columns, rows, class_="nodes"))
-    none = element("p", records.NO_NODES, class_="hint")
-    root = fragments.document_of(
+    nodes = scrollable_box(markup.table(columns, rows, class_="nodes"))
+    no_nodes_message = element("p", records.NO_NODES, class_="hint")
+    root = fragments.create_document(
         f"ndtool model: {argument_name(model)}",
         element("h1", "ndtool model"),
         element("p", argument_name(model), class_="call"),
-        fragments.command(reporter.arguments),
-        None if outcome.error is None else fragments.failure(outcome.error),
-        section("Nodes", nodes if rows else none, *(element("p", line) for line in assumed)),
-        *_engines_of(outcome),
+        fragments.command_line(reporter.arguments),
+        None if outcome.error is None else fragments.error_section(outcome.error),
+        section(
+            "Nodes", nodes if rows else no_nodes_message, *(element("p", line) for line in assumed)
+        ),
+        *_engine_sections(outcome),
     )
-    document.publish(path, markup.page(root))
-    reporter.written(path)
+    document.publish(path, markup.html_document(root))
+    reporter.report_file(path)
 
 
-def _engines_of(outcome: Outcome) -> list[Element]:
-    """Return the reports on engines for each node."""
+def _engine_sections(outcome: Outcome) -> list[Element]:
+    """Return the section with the results of engines for each node."""
     rows = [
-        (node.node.node, *fragments.engine(report))
+        (node.node.node, *fragments.engine_row(report))
         for node in outcome.nodes
         for report in node.reports
     ]
@@ -318,6 +326,6 @@ def _engines_of(outcome: Outcome) -> list[Element]:
     parts = [
         part
         for node in outcome.nodes
-        for part in fragments.differing(node.reports, f"{node.node.node}: ")
+        for part in fragments.engine_differences(node.reports, f"{node.node.node}: ")
     ]
-    return [section("Other engines", scrollable(table), *parts)]
+    return [section("Other engines", scrollable_box(table), *parts)]

@@ -1,4 +1,4 @@
-"""A sentence for each element of a drawing: how it is computed, or what it is used for."""
+"""A sentence for each element of a drawing: how it is computed, or where it is used."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
-from ndtool.cli.answers import Names
+from ndtool.cli.answers import ElementNames
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
 from ndtool.runs.calls import OpenCall
 
 
-def name_of(role: str, position: Position) -> str:
+def element_name(role: str, position: Position) -> str:
     """Return the name of an element by its array's role: `output[1, 0]`."""
     return role + (f"[{', '.join(map(str, position))}]" if position else "")
 
@@ -27,7 +27,7 @@ class Sentences:
     """The sentences for all elements of a drawn call."""
 
     def __init__(self, call: OpenCall, drawing: Drawing) -> None:
-        self._names, self._drawing = Names(call), drawing
+        self._names, self._drawing = ElementNames(call), drawing
         self._scatters = call.inference.scatters
         self._reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
         self._reduction = self._reduction_options.reduction
@@ -37,74 +37,86 @@ class Sentences:
         for link in drawing.links:
             for role in ("output", "data", "tuple_index", "updates"):
                 self._links[role, getattr(link, role)].append(link)
-        self._of_cell = {
+        self._component_of_cell = {
             cell: (number, j)
             for number, drawn in enumerate(drawing.tuples)
             for j, cell in enumerate(drawn.component_positions)
         }
 
-    def of(self, role: str, position: Position) -> str:
+    def sentence(self, role: str, position: Position) -> str:
         """Return the sentence for an element."""
-        sentence: str = getattr(self, f"_{role}")(position)
+        sentence: str = getattr(self, f"_{role}_sentence")(position)
         return sentence
 
     def sources(self, at: Position) -> list[str]:
         """Return the steps that compute an element of the output."""
         links = self._links["output", at]
         if not self._scatters:
-            return [self._from(link) for link in links]
+            return [self._source(link) for link in links]
         steps = [
-            f"{sign} {self._update(link)}, {self._by(link)}{self._gives(link)}"
-            for sign, link in zip(self._signs(), links[1:], strict=False)
+            f"{sign} {self._named_update(link)},"
+            f" {self._selected_by(link)}{self._result_suffix(link)}"
+            for sign, link in zip(self._update_signs(), links[1:], strict=False)
         ]
         if (omitted := self._drawing.updates[at] - len(steps)) > 0:
             steps.insert(len(steps) // 2, f"{omitted} more")
-        return [self._element("data", at), *steps]
+        return [self._named_element("data", at), *steps]
 
-    def _signs(self) -> Iterator[str]:
-        """Yield the sign of each update of an element: the first may be copied."""
+    def _update_signs(self) -> Iterator[str]:
+        """Yield the sign of each update of an element, such as +; the first may have =."""
         first, later = self._reduction_options.operator_signs
         return chain([first], repeat(later))
 
-    def _output(self, at: Position) -> str:
-        links, element = self._links["output", at], self._element("output", at)
+    def _output_sentence(self, at: Position) -> str:
+        links, element = self._links["output", at], self._named_element("output", at)
         if not self._scatters:
-            return f"{element} from {self._from(links[0])}"
-        current, *changes = self.sources(at)
+            return f"{element} from {self._source(links[0])}"
+        current, *update_steps = self.sources(at)
         count = self._drawing.updates[at]
-        if not changes:
-            return f"{element} from {name_of('data', at)}, which no index selects"
+        if not update_steps:
+            return f"{element} from {element_name('data', at)}, which no index selects"
         if self._reduction_options.duplicates == "first":
-            ignored = f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
-            first = f"{name_of('updates', links[1].updates or ())}, {self._by(links[1])}"
-            return f"{element} from {first}, which overwrites {current}{ignored}"
+            later_updates = (
+                f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
+            )
+            first = (
+                f"{element_name('updates', links[1].updates or ())}, {self._selected_by(links[1])}"
+            )
+            return f"{element} from {first}, which overwrites {current}{later_updates}"
         if self._reduction == "none":
-            overwritten = f" and {format_count(count - 1, 'earlier update')}" if count > 1 else ""
-            last = f"{name_of('updates', links[-1].updates or ())}, {self._by(links[-1])}"
-            return f"{element} from {last}, which overwrites {current}{overwritten}"
-        update_steps = changes if count > len(links) - 1 else self._shortened(changes)
+            earlier_updates = (
+                f" and {format_count(count - 1, 'earlier update')}" if count > 1 else ""
+            )
+            last = (
+                f"{element_name('updates', links[-1].updates or ())},"
+                f" {self._selected_by(links[-1])}"
+            )
+            return f"{element} from {last}, which overwrites {current}{earlier_updates}"
+        update_steps = update_steps if count > len(links) - 1 else self._shorten_list(update_steps)
         return f"{element}: {'; '.join([current, *update_steps])}"
 
-    def _data(self, at: Position) -> str:
-        links, element = self._links["data", at], self._element("data", at)
+    def _data_sentence(self, at: Position) -> str:
+        links, element = self._links["data", at], self._named_element("data", at)
         if "output" not in self._drawing.grids:
-            by = self._listed([self._tuple(link.tuple_index) for link in links])
-            return self._claim(element, links, f"is selected by {by or 'no index'}")
+            selector = self._join_names([self._tuple_text(link.tuple_index) for link in links])
+            return self._limited_claim(element, links, f"is selected by {selector or 'no index'}")
         if not self._scatters:
-            return self._claim(element, links, f"goes to {self._outputs(links)}")
-        changes = self._links["output", at][1:]
-        if not changes:
-            return f"{element} is unchanged in {name_of('output', at)}"
+            return self._limited_claim(element, links, f"goes to {self._output_names(links)}")
+        update_links = self._links["output", at][1:]
+        if not update_links:
+            return f"{element} is unchanged in {element_name('output', at)}"
         if self._reduction_options.copies_first_update:
-            return f"{element} is replaced by {name_of('updates', changes[0].updates or ())}"
+            update = element_name("updates", update_links[0].updates or ())
+            return f"{element} is replaced by {update}"
         if self._reduction == "none":
-            return f"{element} is overwritten by {name_of('updates', changes[-1].updates or ())}"
+            update = element_name("updates", update_links[-1].updates or ())
+            return f"{element} is overwritten by {update}"
         count = self._drawing.updates[at]
-        return f"{element} gets {format_count(count, 'update')} in {name_of('output', at)}"
+        return f"{element} gets {format_count(count, 'update')} in {element_name('output', at)}"
 
-    def _indices(self, cell: Position) -> str:
-        number, j = self._of_cell[cell]
-        drawn, element = self._drawing.tuples[number], self._element("indices", cell)
+    def _indices_sentence(self, cell: Position) -> str:
+        number, j = self._component_of_cell[cell]
+        drawn, element = self._drawing.tuples[number], self._named_element("indices", cell)
         if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
@@ -114,84 +126,89 @@ class Sentences:
                 return element
             return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
         if len(drawn.component_positions) > 1:
-            element += f", in {self._tuple(number)}"
+            element += f", in {self._tuple_text(number)}"
         elif drawn.normalized != drawn.stored and drawn.normalized is not None:
             element += f", which is {self._names.tuple_text(drawn.normalized)}"
         if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
         links = self._links["tuple_index", number]
         if "output" not in self._drawing.grids:
-            selected = self._listed([name_of("data", link.data or ()) for link in links])
-            return self._claim(element, links, f"selects {selected}")
+            selected = self._join_names([element_name("data", link.data or ()) for link in links])
+            return self._limited_claim(element, links, f"selects {selected}")
         if not self._scatters:
-            return self._claim(element, links, f"is used for {self._outputs(links)}")
-        applied = self._listed([name_of("updates", link.updates or ()) for link in links])
-        claim = f"applies {applied or 'nothing'} to {self._outputs(links)}"
-        return self._claim(element, links, claim)
+            return self._limited_claim(element, links, f"is used for {self._output_names(links)}")
+        applied = self._join_names([element_name("updates", link.updates or ()) for link in links])
+        claim = f"applies {applied or 'nothing'} to {self._output_names(links)}"
+        return self._limited_claim(element, links, claim)
 
-    def _updates(self, at: Position) -> str:
-        links, element = self._links["updates", at], self._element("updates", at)
+    def _updates_sentence(self, at: Position) -> str:
+        links, element = self._links["updates", at], self._named_element("updates", at)
         if not links:
-            return self._claim(element, links, "is dropped: its index is out of bounds")
+            return self._limited_claim(element, links, "is dropped: its index is out of bounds")
         (link,) = links
-        by = self._by(link)
+        selector = self._selected_by(link)
         if link.output is None:
-            return f"{element} is for {name_of('data', link.data or ())}, {by}"
-        suffix = self._gives(link)
-        of_element = self._links["output", link.output]
+            return f"{element} is for {element_name('data', link.data or ())}, {selector}"
+        suffix = self._result_suffix(link)
+        element_links = self._links["output", link.output]
         if self._reduction_options.duplicates == "first":
             suffix = (
-                "" if link is of_element[1] else "; it is ignored: an earlier update was assigned"
+                ""
+                if link is element_links[1]
+                else "; it is ignored: an earlier update was assigned"
             )
-        elif self._reduction == "none" and link is not of_element[-1]:
+        elif self._reduction == "none" and link is not element_links[-1]:
             suffix = "; a later update overwrites it"
-        return f"{element} goes to {name_of('output', link.output)}, {by}{suffix}"
+        return f"{element} goes to {element_name('output', link.output)}, {selector}{suffix}"
 
-    def _claim(self, element: str, links: Sequence[Link], claim: str) -> str:
-        """Return a sentence; in an excerpt it is about the drawn elements only."""
+    def _limited_claim(self, element: str, links: Sequence[Link], claim: str) -> str:
+        """Return a sentence, which in an excerpt is limited to the drawn elements."""
         if self._drawing.is_complete:
             return f"{element} {claim}"
         return f"{element} {claim}, of the drawn elements" if links else element
 
-    def _element(self, role: str, position: Position) -> str:
+    def _named_element(self, role: str, position: Position) -> str:
         grid = self._drawing.grids[role]
-        element = name_of(role, position)
+        element = element_name(role, position)
         if grid.elements is None:
             return element
         number = grid.flat_index(position)
         return element if number is None else f"{element} = {short_text(grid.elements[number])}"
 
-    def _from(self, link: Link) -> str:
+    def _source(self, link: Link) -> str:
         if link.data is None:
-            return f"the fill value, because {self._tuple(link.tuple_index)} is out of bounds"
-        return f"{name_of('data', link.data)}, {self._by(link)}"
+            return f"the fill value, because {self._tuple_text(link.tuple_index)} is out of bounds"
+        return f"{element_name('data', link.data)}, {self._selected_by(link)}"
 
-    def _by(self, link: Link) -> str:
-        return f"selected by {self._tuple(link.tuple_index)}"
+    def _selected_by(self, link: Link) -> str:
+        return f"selected by {self._tuple_text(link.tuple_index)}"
 
-    def _tuple(self, number: int | None) -> str:
+    def _tuple_text(self, number: int | None) -> str:
         assert number is not None
         drawn = self._drawing.tuples[number]
-        text = f"{name_of('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
+        text = f"{element_name('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
         if drawn.normalized in (None, drawn.stored):
             return text
         return f"{text}, which is {self._names.tuple_text(drawn.normalized or ())}"
 
-    def _update(self, link: Link) -> str:
-        return self._element("updates", link.updates or ())
+    def _named_update(self, link: Link) -> str:
+        return self._named_element("updates", link.updates or ())
 
-    def _gives(self, link: Link) -> str:
+    def _result_suffix(self, link: Link) -> str:
         if link.result is None or self._reduction == "none":
             return ""
         return f", gives {short_text(link.result)}"
 
-    def _outputs(self, links: Sequence[Link]) -> str:
-        return self._listed([name_of("output", link.output or ()) for link in links]) or "no output"
+    def _output_names(self, links: Sequence[Link]) -> str:
+        return (
+            self._join_names([element_name("output", link.output or ()) for link in links])
+            or "no output"
+        )
 
-    def _listed(self, names: list[str]) -> str:
-        return ", ".join(self._shortened(names))
+    def _join_names(self, names: list[str]) -> str:
+        return ", ".join(self._shorten_list(names))
 
-    def _shortened(self, texts: list[str]) -> list[str]:
+    def _shorten_list(self, texts: list[str]) -> list[str]:
         if len(texts) <= 2 * EDGE_TUPLES:
             return texts
         return [*texts[:EDGE_TUPLES], f"{len(texts) - 2 * EDGE_TUPLES} more", *texts[-EDGE_TUPLES:]]

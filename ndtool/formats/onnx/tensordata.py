@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ndtool.arrays.source import ArrayMetadata, Flat, MemberInfo
 from ndtool.engine import packing
-from ndtool.errors import InputError, NdtoolError, printable, redacted
+from ndtool.errors import InputError, NdtoolError, printable, redact_urls
 from ndtool.formats.decoding import blocks_of, joined
 from ndtool.formats.onnx import tensorproto
 from ndtool.formats.onnx.tensorproto import Element, Tensor, Values
@@ -148,7 +148,7 @@ def _location(tensor: Tensor, label: str, folder: Folder) -> tuple[str | None, i
 def _metadata(tensor: Tensor, kind: str, path: str | None, start: int | None) -> ArrayMetadata:
     element, shape = tensor.element, tensor.shape
     notes = {"kind": kind, "onnx_type": element.title, "field": tensor.field or None}
-    notes |= {} if path is None else {"file": redacted(path)}
+    notes |= {} if path is None else {"file": redact_urls(path)}
     return ArrayMetadata(element.dtype, shape, "C", shape, {**notes, "offset": start})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ndtool import __version__
 from ndtool.arrays.source import Source
-from ndtool.errors import NdtoolError, argument_name, redacted
+from ndtool.errors import NdtoolError, argument_name, redact_urls
 from ndtool.machine import pool
 from ndtool.rules import grid
 from ndtool.rules.inference import Inference
@@ -50,7 +50,7 @@ def fingerprint_of(
     }
     for role, name in named.items():
         if role != "data" or not inference.scatters:
-            fingerprint[role] = (redacted(name), _input_fingerprint(role, name, sources[role]))
+            fingerprint[role] = (redact_urls(name), _input_fingerprint(role, name, sources[role]))
     again: RunFingerprint = json.loads(json.dumps(fingerprint))
     return again
 

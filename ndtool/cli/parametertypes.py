@@ -1,4 +1,4 @@
-"""Parameter types of options: each converts a word, or reports the valid values."""
+"""Parameter types of options: each converts a word, or raises an error with the valid values."""
 
 import os
 import re
@@ -13,40 +13,41 @@ from ndtool.errors import NdtoolError, UsageError
 from ndtool.rules.reductions import ALIASES
 
 
-class Kind(click.ParamType):  # type: ignore[type-arg]
-    """A parameter type: a function that converts a word, or raises NdtoolError.
+class ParameterType(click.ParamType):  # type: ignore[type-arg]
+    """A parameter type. parse: converts a word, or raises NdtoolError.
 
-    offer: the function of completion.py that completes a word, by name, and its further arguments.
+    completer: the name of the function of completion.py that completes a word, and its further
+    arguments.
     """
 
-    def __init__(self, name: str, take: Callable[[str], Any] = str, *offer: Any) -> None:
-        self.name, self._take, self._offer = name, take, offer
+    def __init__(self, name: str, parse: Callable[[str], Any] = str, *completer: Any) -> None:
+        self.name, self._parse, self._completer = name, parse, completer
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             return value  # a default
         try:
-            return self._take(value)
+            return self._parse(value)
         except NdtoolError as exc:
             self.fail(exc.message.removeprefix("spec is "), param, ctx)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[Any]:
-        if not self._offer:
+        if not self._completer:
             return []
         from ndtool.cli import completion
 
-        function, *settings = self._offer
+        function, *settings = self._completer
         completions: list[Any] = getattr(completion, function)(incomplete, *settings)
         return completions
 
 
-class Directories(Kind):
-    """A directory or URL; a variable has several, separated by `:` as in PATH, or one URL."""
+class Directories(ParameterType):
+    """A directory or URL; a variable has directories separated by `:` as in PATH, or one URL."""
 
     def __init__(self) -> None:
-        super().__init__("file", str, "arrays")
+        super().__init__("file", str, "array_arguments")
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """Return the directories in a variable."""
@@ -73,43 +74,43 @@ class Flag(click.types.BoolParamType):
 
 
 class Reduction(click.Choice):  # type: ignore[type-arg]
-    """A reduction by its standard name, or by another library's."""
+    """A reduction, by ndtool's name or by that of another library."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the name, or fail with the valid values."""
         return super().convert(ALIASES.get(value, value), param, ctx)
 
 
-def integer(lowest: int, highest: int) -> Kind:
-    """Return the parameter type of decimal integers between limits."""
+def integer(lowest: int, highest: int) -> ParameterType:
+    """Return the parameter type of decimal integers from `lowest` to `highest`."""
 
-    def take(word: str) -> int:
+    def parse(word: str) -> int:
         if re.fullmatch("[+-]?[0-9]{1,30}", word) and lowest <= int(word) <= highest:
             return int(word)
         raise UsageError(f"{word!r} is not an integer in {lowest}..{highest}")
 
-    return Kind("integer", take)
+    return ParameterType("integer", parse)
 
 
-def document(*suffixes: str) -> Kind:
-    """Return the parameter type of files that end with one of some suffixes."""
+def file_with_suffix(*suffixes: str) -> ParameterType:
+    """Return the parameter type of files whose names end with one of the suffixes."""
 
-    def take(word: str) -> str:
+    def parse(word: str) -> str:
         if not word.endswith(suffixes):
             raise UsageError(f"{word!r} does not end with any of {', '.join(suffixes)}")
         return word
 
-    return Kind("file", take, "documents", suffixes)
+    return ParameterType("file", parse, "files_with_suffix", suffixes)
 
 
 def ulps(word: str) -> int:
     """Convert a distance in units in the last place, with or without the unit."""
-    number: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
-    return number
+    distance: int = integer(0, 2**63 - 1).convert(re.sub(" ?ulps?$", "", word), None, None)
+    return distance
 
 
 def spec(word: str) -> str:
-    """Return a standard to validate against."""
+    """Return the name of a standard; raise UsageError if it is unknown."""
     from ndtool.rules import specs
 
     specs.require(word)
@@ -117,15 +118,15 @@ def spec(word: str) -> str:
 
 
 def element_type(word: str) -> str:
-    """Convert an element type; one from a variable applies to void-typed data only."""
+    """Return an element type; a type from a variable applies to void-typed data only."""
     from ndtool.rules import dtypes
 
     dtypes.from_name(word)
     return dtypes.DefaultType(word) if is_by_variable("dtype") else word
 
 
-def filling(word: str) -> str:
-    """Convert a fill value; whether the data's type holds it is checked later."""
+def fill_value(word: str) -> str:
+    """Return a fill value; a later step checks that the data's type can represent it."""
     from ndtool.rules import filling
 
     if not filling.is_value(word):
@@ -134,34 +135,34 @@ def filling(word: str) -> str:
 
 
 def address(word: str) -> str:
-    """Convert the address of a scheduler, or the name of its file."""
+    """Return the address of a scheduler, or the name of its scheduler file."""
     if "://" not in word and (word.endswith(".json") or os.path.exists(word)):
         return word
     redaction.register(word)
     if not re.fullmatch(r"([a-z][a-z0-9+.-]*://.+|.*:[0-9]+)", word):
-        expected = "expected one such as tcp://host:port, or the name of its file"
+        expected = "expected tcp://host:port, or the name of its scheduler file"
         raise UsageError(
-            f"{redaction.foreign(word)!r} is not the address of a scheduler: {expected}"
+            f"{redaction.redact_secrets(word)!r} is not the address of a scheduler: {expected}"
         )
     return word
 
 
 def sizes(word: str) -> tuple[int, ...]:
-    """Convert a list of sizes, one for each axis."""
+    """Convert a comma-separated list of sizes, one for each axis."""
     if not re.fullmatch("[1-9][0-9]{0,17}(, ?[1-9][0-9]{0,17})*", word):
         raise UsageError(f"{word!r} is not a list of sizes: expected one such as 100,64")
     return tuple(map(int, word.split(",")))
 
 
 def position(word: str) -> tuple[int, ...]:
-    """Convert the position of an element: an integer for each axis."""
+    """Convert the position of an element: a comma-separated integer for each axis."""
     if not re.fullmatch("([+-]?[0-9]{1,19}(, ?[+-]?[0-9]{1,19})*)?", word):
         raise UsageError(f"{word!r} is not a position: expected one such as 3,0")
     return tuple(map(int, word.split(","))) if word else ()
 
 
 def prices(word: str) -> Any:
-    """Return the prices in a file."""
+    """Return the prices in a JSON file."""
     from ndtool.runs import prices
 
     return prices.read(word)
@@ -181,14 +182,14 @@ def memory(word: str) -> int:
 
 
 def codec(word: str) -> str:
-    """Convert a codec, with or without a level."""
+    """Return the name of a codec, with a level if it has one."""
     from ndtool.publish import targets
 
     return targets.codec(word)
 
 
 def engines(word: str) -> tuple[str, ...]:
-    """Convert a list of engines."""
+    """Return the names of engines in a comma-separated list."""
     from ndtool.analysis import engines
 
     return engines.parse_names(word)
