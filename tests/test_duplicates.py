@@ -9,7 +9,7 @@ from command import ndtool, save
 from hypothesis import given
 from strategies import Case, bits_equal, raw_bytes, scatter_cases, scatter_elements_cases
 from strategies import scatter_nd_cases as nd_cases
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 from thresholds import KERNELS, lowered
 
 import ndtool as package
@@ -33,7 +33,7 @@ def result_or_duplicates(function: Any, case: Case) -> tuple[Any, ...]:
 @many
 @given(case=scatter_calls)
 def test_the_first_duplicate_is_that_of_the_reference(case: Case) -> None:
-    described(case)
+    note_attributes(case)
     expected = result_or_duplicates(reference, case)
     assert result_or_duplicates(package, case) == expected
     if expected[0] == "result":

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
 from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw_bytes
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
@@ -120,7 +120,7 @@ def combine(current: Array, update: Array, reduction: str) -> Array:
 def test_an_explanation_equals_the_reference(
     thresholds: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, list_all: bool
 ) -> None:
-    described(case)
+    note_attributes(case)
     thresholds.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
     thresholds.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)

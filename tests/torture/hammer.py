@@ -39,8 +39,8 @@ import test_secrets as secrets
 import webserver
 import zarr
 from command import NDTOOL, environment, save
-from inputs import opened
-from limits import limited
+from inputs import open_input
+from limits import limit_resources
 
 WRITERS = 8
 TARGETS = {
@@ -55,8 +55,8 @@ Found = dict[str, Any]
 @contextmanager
 def server() -> Iterator[bucket.Bucket]:
     """Direct s3:// to an S3 server on the loopback interface."""
-    with bucket.serving() as running:
-        for name, value in bucket.settings(running.endpoint).items():
+    with bucket.run_server() as running:
+        for name, value in bucket.client_environment(running.endpoint).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         yield running
 
@@ -77,7 +77,7 @@ def write(targets: list[str], rounds: int) -> Found:
         found["wrong"] += [[target, name, "lost"] for name in done - present]
         found["wrong"] += [[target, name, "not written"] for name in present - done]
         for name in done & present:
-            with opened(f"{target}:{name}") as one:
+            with open_input(f"{target}:{name}") as one:
                 whole = one.whole()
                 raw = bytes(one.block(0) if whole is None else whole.buffer)
             if raw != bytes([int(name.partition("_")[2])] * 8):
@@ -179,7 +179,7 @@ def strike(command: list[str], number: int, seconds: float, reads: bool) -> Stru
     """Start a run and send it a signal; reads: whether its pipes are read before that."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-        preexec_fn=limited(CORE=0), start_new_session=True,
+        preexec_fn=limit_resources(CORE=0), start_new_session=True,
     ) as process:  # fmt: skip
         streams: list[bytes] = []
         reader = threading.Thread(target=lambda: streams.extend(process.communicate()))
@@ -307,7 +307,9 @@ def tell(count: int, rng: random.Random) -> Found:
             spelled = {form for one in (user, password, query) for form in secrets.forms(one)}
             spelled |= {part for one in (user, password, query) for part in (one[:8], one[-6:])}
             cases = list(_cases(url, rng))
-            compare_undisturbed = secrets.run(cases, **bucket.settings("http://127.0.0.1:9"))
+            compare_undisturbed = secrets.run(
+                cases, **bucket.client_environment("http://127.0.0.1:9")
+            )
             for case, (status, text) in zip(cases, compare_undisturbed, strict=True):
                 found["calls"] += 1
                 found["statuses"][status] += 1

@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from memory import own_megabytes
-from npyfile import sparse
+from memory import private_megabytes
+from npyfile import write_sparse
 
 NDTOOL = [sys.executable, "-m", "ndtool"]
 COLUMNS = 1 << 13
@@ -27,9 +27,9 @@ COLUMNS = 1 << 13
 def make_inputs(rows: int) -> None:
     """Write data of rows x 32 kB and indices and updates of up to 64 MB."""
     rng = np.random.default_rng(0)
-    sparse("data.npy", "<f4", (rows, COLUMNS))
-    sparse("fortran.npy", "<f4", (rows, COLUMNS), True)
-    sparse("swapped.npy", ">f4", (rows, COLUMNS))
+    write_sparse("data.npy", "<f4", (rows, COLUMNS))
+    write_sparse("fortran.npy", "<f4", (rows, COLUMNS), True)
+    write_sparse("swapped.npy", ">f4", (rows, COLUMNS))
     count = 1 << 22
     pairs = np.stack([rng.integers(0, n, count) for n in (rows, COLUMNS)], 1)
     np.save("pairs.npy", pairs)
@@ -43,7 +43,7 @@ def make_inputs(rows: int) -> None:
     np.save("along.npy", rng.integers(0, COLUMNS, (tall, few), dtype="i4"))
     np.save("along_ones.npy", np.ones((tall, few), "<f4"))
     high = rows * COLUMNS // 4
-    sparse("tall.npy", "<f4", (high, 4))
+    write_sparse("tall.npy", "<f4", (high, 4))
     np.save("many.npy", rng.integers(0, high, (1 << 20, 4)))
     np.save("many_ones.npy", np.ones((1 << 20, 4), "<f4"))
     np.save("three.npy", rng.integers(0, high, (3, 4)))
@@ -94,7 +94,7 @@ def peak(run: str, piped: bool) -> float:
     most = 0.0
     with subprocess.Popen(command, stdin=cat.stdout, stdout=sink.stdin) as process:
         while process.poll() is None:
-            most = max(most, own_megabytes(process.pid))
+            most = max(most, private_megabytes(process.pid))
             time.sleep(0.001)
     assert process.returncode == 0, run
     assert cat.stdout is not None
