@@ -503,7 +503,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     assert classes == ["result different", "result missing"]
     for words in (
         f"mine {MARKUP}, 2 threads", "3 of 4 elements have the same bits", "pip install yours",
-        "largest: [3] is 21.0, not 20.0: 524288 ulps apart",
+        "largest difference: [3] is 21.0, not 20.0: 524288 ulps apart",
     ):  # fmt: skip
         assert words in page.words
     bars = [one["width"] for tag, one in page.tags if tag == "rect" and "%" in str(one["width"])]
