@@ -32,7 +32,7 @@ from ndtool.runs.prices import Prices
 # A sixteenth of an i4i.4xlarge, the machine of the CloudSort record: 25 Gbit/s, 128 GiB, $1.373 an
 # hour. S3: requests of 30 ms, 5,500 reads and 3,500 writes per second on the prefix of a run.
 THREAD = Machine(0.03, 16, 195e6, 5500.0, 3500.0, scheduler_seconds=0.002)
-MACHINE = THREAD._replace(bandwidth=16 * 195e6, concurrency=256)  # the complete machine as one worker
+MACHINE = THREAD._replace(bandwidth=16 * 195e6, concurrency=256)  # all threads as one worker
 PRICES = Prices(machine_hour=1.373 / 16)
 MACHINE_PRICES = PRICES._replace(machine_hour=1.373)
 CHUNK = 64 << 20  # bytes

@@ -204,7 +204,9 @@ def request_of(
 
 def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    valid_names = operator_of(operator).attributes + (() if operator in LOWERED else COMMON_ATTRIBUTES)
+    valid_names = operator_of(operator).attributes + (
+        () if operator in LOWERED else COMMON_ATTRIBUTES
+    )
     for name in attributes:
         if name not in valid_names:
             expected = ", ".join(valid_names)

@@ -67,7 +67,11 @@ if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
 SHORT_TIMEOUT_SETTINGS = (
     "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "
 )
-NDTOOL_WITH_SHORT_TIMEOUTS = (sys.executable, "-c", SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()")
+NDTOOL_WITH_SHORT_TIMEOUTS = (
+    sys.executable,
+    "-c",
+    SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()",
+)
 FAST_RETRY_SETTINGS = (
     "from ndtool.runs.external import policy; policy.MIN_LATE_SECONDS = 0.5; policy.MIN_DURATIONS = 1; "
     "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
@@ -352,7 +356,9 @@ def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
     assert os.listdir() == []
 
 
-def test_concurrent_cleanups_remove_a_file_once(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_cleanups_remove_a_file_once(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leftover = Path(f".out.npy.ndtool-{'0' * 12}-{cleanup.boot_id()}")
     leftover.touch()
     locked = cleanup.open_locked

@@ -116,7 +116,9 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
     flags = ("--no-include-self", "--spill", spill, "--json", "--scheduler", workers.address)
     completed = ndtool(*command, *flags)
     assert (completed.status, completed.err, completed.json["plan"]["way"]) == (0, "", "cluster")
-    assert top_level_names(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
+    assert top_level_names(s3) == {"data.zarr"} | (
+        {"out.zarr"} if out.startswith(BUCKET_URL) else set()
+    )
     assert set(os.listdir()) - workdir == (set() if out.startswith(BUCKET_URL) else {out})
     with open_input(out) as opened:
         raw = bytes(source.load_array(opened).buffer)

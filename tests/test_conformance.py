@@ -561,7 +561,9 @@ def write_reversed(out: Any, array: Any) -> None:
     """Write all blocks in work items of uneven sizes, in reverse order."""
     metadata = out.metadata
     for index in reversed(range(grid.count_blocks(metadata.shape, metadata.block_shape))):
-        box = tuple(slice(*bounds) for bounds in grid.box(metadata.shape, metadata.block_shape, index))
+        box = tuple(
+            slice(*bounds) for bounds in grid.box(metadata.shape, metadata.block_shape, index)
+        )
         raw = array[(*box, ...)].tobytes()
         step = max(7, len(raw) // 20)
         for offset in reversed(range(0, len(raw), step)):

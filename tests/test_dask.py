@@ -159,7 +159,9 @@ def test_indices_out_of_bounds_pads_and_duplicates_are_handled_as_in_memory(
     expected = call_or_error(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
     batch = data.draw(st.sampled_from((1, 1 << 20)))
     with mock.patch.object(datachunks, "BATCH", batch), mock.patch.object(splits, "BATCH", batch):
-        actual = call_or_error(lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute())
+        actual = call_or_error(
+            lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
+        )
     if isinstance(expected, dict):
         assert actual == expected
     else:

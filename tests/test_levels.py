@@ -100,7 +100,10 @@ def terabyte_partitioning(gathers: bool, budget: int, levels: int) -> Partitioni
 def test_levels_shrink_the_tables(gathers: bool) -> None:
     tables = [terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
-    segments = [choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    segments = [
+        choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels))
+        for levels in (1, 2, 3)
+    ]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
     assert (
         terabyte_partitioning(gathers, 1 << 26, 1).levels == 2
@@ -111,7 +114,9 @@ def test_the_choice_of_levels() -> None:
     """More levels if memory or the number of segments requires them, and only then."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         max_tables = memory // 2
-        partitioning = choice.choose(lambda *options: terabyte_partitioning(True, *options), max_tables, memory)
+        partitioning = choice.choose(
+            lambda *options: terabyte_partitioning(True, *options), max_tables, memory
+        )
         assert partitioning is not None
         assert (partitioning.levels, partitioning.memory <= memory) == (levels, True)
     small = choice.choose(
@@ -130,7 +135,9 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    partitioning = choice.choose(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
+    partitioning = choice.choose(
+        partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory
+    )
     assert partitioning is not None
     spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.levels))) * rows.tuples
     assert partitioning.levels > 1

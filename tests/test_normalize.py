@@ -50,7 +50,9 @@ def test_every_byte_is_written_once(
     array = distinct_elements(shape, dtype.itemsize)
     normalized = array.tobytes("C")
     if dtype.swap_size > 1 and dtype.order != order:
-        normalized = np.frombuffer(normalized, np.uint8).reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
+        normalized = (
+            np.frombuffer(normalized, np.uint8).reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
+        )
     strides = layouts.contiguous_strides(shape, dtype.itemsize, fortran)
     data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
     out, write_counts = bytearray(len(normalized)), np.zeros(len(normalized), int)

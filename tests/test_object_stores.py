@@ -298,7 +298,10 @@ def test_small_ranges_are_read_64_at_a_time_and_large_ones_10() -> None:
     async def fetch(nbytes: int) -> None:
         remote_object = remote.FsspecObject(SlowStore(), "x", "az://bucket/x")
         write = lambda start, block: None  # noqa: E731
-        fetches = (remote_object.fetch(0, nbytes, remote.Version(), write) for _ in range(remote_object.concurrency))
+        fetches = (
+            remote_object.fetch(0, nbytes, remote.Version(), write)
+            for _ in range(remote_object.concurrency)
+        )
         await remote.asyncio.gather(*fetches)
 
     for nbytes, concurrency in ((1 << 16, 64), (remote.MAX_BUFFER, 10)):

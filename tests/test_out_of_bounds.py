@@ -165,7 +165,9 @@ def test_files(
                 partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
                 partitioning = partitioning._replace(in_memory=in_memory, range_tuples=range_tuples)
                 reports: list[BoundsError] = []
-                assert list(execution.run(call, partitioning, sink, ignore_progress, reports.append))
+                assert list(
+                    execution.run(call, partitioning, sink, ignore_progress, reports.append)
+                )
                 bounds_report = validated.bounds_report
                 assert [error_fields(report) for report in reports] == (
                     [] if bounds_report is None else [error_fields(bounds_report)]
@@ -326,7 +328,9 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
         ("1" + "0" * 400, "float64", "too large"),
     ],
 )
-def test_fill_values_that_a_type_cannot_hold_are_refused(fill: str, dtype: str, message: str) -> None:
+def test_fill_values_that_a_type_cannot_hold_are_refused(
+    fill: str, dtype: str, message: str
+) -> None:
     with pytest.raises(DtypeError, match=message):
         filling.encode(fill, dtypes.from_name(dtype))
 
@@ -433,10 +437,14 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
     choose_window = preview.choose_window(expected.shape)
-    compute_elements = preview.compute_elements(inference.infer(case.operator, inputs, attributes), arrays, choose_window)
+    compute_elements = preview.compute_elements(
+        inference.infer(case.operator, inputs, attributes), arrays, choose_window
+    )
     bits = void_view(expected)  # NumPy's selection of records drops their padding
     expected_elements = bits[np.ix_(*choose_window.positions)] if expected.ndim else bits
-    assert bits_equal(np.asarray(compute_elements), np.asarray(expected_elements).view(expected.dtype))
+    assert bits_equal(
+        np.asarray(compute_elements), np.asarray(expected_elements).view(expected.dtype)
+    )
 
 
 @given(out_of_bounds_calls(), st.data())

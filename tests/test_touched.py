@@ -91,7 +91,9 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
     count = grid.count_blocks(plan.data, step)
-    expected = [n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()]
+    expected = [
+        n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
         patch.setattr(touched, "MAX_FLAGS", flags)

@@ -128,7 +128,9 @@ def test_a_run_gives_the_same_file(
         expected = "_in_order"
     for name in ("out.npy", "out.npz"):
         expected_result = run(case, name, threads)
-        for number, memory in zip(REFUSALS, (1 << 12, tempfiles.MAX_IN_MEMORY, 1 << 12), strict=True):
+        for number, memory in zip(
+            REFUSALS, (1 << 12, tempfiles.MAX_IN_MEMORY, 1 << 12), strict=True
+        ):
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
                 refused_calls = refuse_maps(patch, disk, number, reading=reading)

@@ -71,7 +71,10 @@ class Positions:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
         strides = layouts.contiguous_strides(grid.grid_shape(self._shape, block_shape), 1)
         yield from sorted(
-            {sum(map(mul, map(floordiv, position, block_shape), strides)) for position in self._positions}
+            {
+                sum(map(mul, map(floordiv, position, block_shape), strides))
+                for position in self._positions
+            }
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:

@@ -183,7 +183,9 @@ def _updates_along_axis(
 def _linear_indices(coordinates: Sequence[Array] | Array, sizes: Shape) -> Array:
     """Return linear indices of coordinates; np.ravel_multi_index supports only 63 axes."""
     strides = layouts.contiguous_strides(sizes, 1)
-    return np.asarray(sum(coordinate * stride for coordinate, stride in zip(coordinates, strides, strict=True)))
+    return np.asarray(
+        sum(coordinate * stride for coordinate, stride in zip(coordinates, strides, strict=True))
+    )
 
 
 def _match(targets: Array, values: Array) -> tuple[Array, Array]:
@@ -205,7 +207,7 @@ def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -
     if not positions:
         return []
     metadata = array_source.metadata
-    buffer = source.whole(array_source, Positions(metadata.shape, positions)).buffer
+    buffer = source.load_array(array_source, Positions(metadata.shape, positions)).buffer
     array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
     return [
         element_at(values.as_void(array), position).copy().view(array.dtype)

@@ -34,7 +34,9 @@ class RunningValues:
         """Apply updates in order; targets: the index of the element of each."""
         reduction_options = self._reduction_options
         reduction: Any = (
-            "add" if REDUCTIONS[reduction_options.reduction].needs_counts else reduction_options.reduction
+            "add"
+            if REDUCTIONS[reduction_options.reduction].needs_counts
+            else reduction_options.reduction
         )
         duplicates: Any = reduction_options.duplicates
         is_first = np.full(len(targets), False)

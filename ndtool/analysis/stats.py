@@ -283,11 +283,13 @@ class _SliceTotals:
     def __init__(self, call: OpenCall, slice_grid: Shape) -> None:
         plan, metadata = call.inference.plan, call.sources["data"].metadata
         self.slice_nbytes = call.inference.dtype.itemsize  # of a slice
-        repeats = 1
+        batch_repeats = 1
         if not isinstance(plan, ElementsPlan):
             batch_repeats = plan.batch_repeats
             self.slice_nbytes *= plan.width * batch_repeats
-        self.contiguous = metadata.order == "C" and metadata.block_shape == metadata.shape and batch_repeats == 1
+        self.contiguous = (
+            metadata.order == "C" and metadata.block_shape == metadata.shape and batch_repeats == 1
+        )
         self.distinct = self.duplicated = self.pages = 0
         self.most_frequent: list[tuple[int, int]] = []
         self.histogram, self.fine_histogram = (

@@ -146,7 +146,9 @@ class Tuples(NamedTuple):
         """Add the tuples of a block that select a search's element, in its batch, to the search."""
         plan, skipped = self.plan, 0
         if isinstance(plan, NdPlan) and plan.index_batch:
-            batch = int(np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch))
+            batch = int(
+                np.ravel_multi_index(search.target[: len(plan.index_batch)], plan.index_batch)
+            )
             start, stop = (max(0, n * plan.tuples_per_batch - first) for n in (batch, batch + 1))
             skipped, block = start, block[start:stop]
         index_tuple, sizes = (
@@ -225,7 +227,10 @@ def slice_indices(plan: Plan, first: int, block: Array, valid: Array | None = No
         coordinates = list(np.unravel_index(tuple_indices, plan.indices))
         coordinates[plan.axis] = columns[0]
     elif plan.index_batch:
-        coordinates = [*np.unravel_index(tuple_indices // plan.tuples_per_batch, plan.index_batch), *columns]
+        coordinates = [
+            *np.unravel_index(tuple_indices // plan.tuples_per_batch, plan.index_batch),
+            *columns,
+        ]
     else:
         coordinates = columns
     result = np.zeros(len(block), np.int64)

@@ -52,7 +52,7 @@ def _parse(argument: str) -> tuple[ArrayMetadata, bytes]:
     try:
         if kind != "full" and dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
             raise DtypeError(f"{kind} of {dtype.name}: expected a numeric type")
-        encode = filling.encode(value, dtype)
+        element = filling.encode(value, dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(argument)}: {exc.message}") from None
     return ArrayMetadata(dtype, shape, "C", shape, {}), element

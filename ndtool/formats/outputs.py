@@ -23,7 +23,8 @@ class Output(NamedTuple):
 
     name: the argument. metadata: the array's metadata, with its chunks. stored_dtype: the element
     type in the file, void if the format lacks the type. encoding: encoding options of chunks.
-    concurrency: number of chunks worth writing concurrently. format, target: None for standard output.
+    concurrency: number of chunks worth writing concurrently. format, target: None for standard
+    output.
     """
 
     name: str

@@ -62,7 +62,9 @@ class Stream:
     def _from_file(self, label: str) -> FlatSource:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = npy.read_header(sequential_reader(file.peek, start), max(file.size - start, 0), label)
+        header = npy.read_header(
+            sequential_reader(file.peek, start), max(file.size - start, 0), label
+        )
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
         return FlatSource(self.name, npy.metadata_of(header), byte_range, file)

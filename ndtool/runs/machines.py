@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Machine(NamedTuple):
     """A worker, which runs one task at a time, and its storage; all rates are per second.
 
-    latency: seconds of a request. concurrency: the concurrent requests of a task. bandwidth: bytes to
-    and from its storage. get_rate, put_rate: requests of all workers, 0 for no limit.
+    latency: seconds of a request. concurrency: the concurrent requests of a task. bandwidth: bytes
+    to and from its storage. get_rate, put_rate: requests of all workers, 0 for no limit.
     total_bandwidth: bytes of all workers, 0 for no limit. sort_rate: tuples that it partitions or
     restores to order. copy_rate: bytes that it copies. scheduler_seconds: time of the scheduler for
     a task. write_factor: the time to write a byte, as a multiple of the time to read one.

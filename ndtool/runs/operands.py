@@ -90,7 +90,10 @@ class Validated(NamedTuple):
 
 
 def load(
-    call: OpenCall | OpenInputs, role: str, touched: AccessedElements | None = None, dry: bool = False
+    call: OpenCall | OpenInputs,
+    role: str,
+    touched: AccessedElements | None = None,
+    dry: bool = False,
 ) -> Loaded:
     """Load an input.
 

@@ -72,14 +72,14 @@ class TouchedByGather:
 
     def blocks(self, block_shape: Shape) -> Iterator[int]:
         """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
-        coordinates = grid.blocks_along(self._plan.data, step)
+        coordinates = grid.grid_shape(self._plan.data, block_shape)
         row_axes = len(self._row_shape)
-        if self._touched_blocks is None or self._block_step != step:
+        if self._touched_blocks is None or self._block_step != block_shape:
             strides = layouts.contiguous_strides(coordinates[:row_axes], 1)
             self._touched_blocks = self._touched_indices(
-                step[:row_axes], strides, 1, prod(coordinates[:row_axes])
+                block_shape[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
-            self._block_step = step
+            self._block_step = block_shape
         blocks_per_row = prod(coordinates[row_axes:])  # a slice spans all blocks along its axes
         for row_indices in self._touched_blocks.sorted_batches():
             for row_index in row_indices:
@@ -121,7 +121,10 @@ class TouchedByGather:
         if isinstance(plan, ElementsPlan) or plan.batch_repeats == 1:
             return tuple_indices
         per_batch = plan.tuples_per_batch
-        return tuple_indices // (plan.batch_repeats * per_batch) * per_batch + tuple_indices % per_batch
+        return (
+            tuple_indices // (plan.batch_repeats * per_batch) * per_batch
+            + tuple_indices % per_batch
+        )
 
     def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
         """Return the set of position // granule for all tuples.

@@ -39,7 +39,9 @@ def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
         return entries
 
 
-def open_source(storage: File, name: str, path: str, member: str | None) -> FlatSource | ColumnsSource:
+def open_source(
+    storage: File, name: str, path: str, member: str | None
+) -> FlatSource | ColumnsSource:
     """Open the selected columns, or the only column; closing the source closes the file."""
     table = Table(storage, path)
     with library_errors(path):

@@ -53,7 +53,9 @@ class ChunkTable:
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
         block_counts = grid.grid_shape(metadata.shape, metadata.block_shape)
-        coordinates, remainders = np.divmod(table[:, :rank], np.array(metadata.block_shape, np.uint64))
+        coordinates, remainders = np.divmod(
+            table[:, :rank], np.array(metadata.block_shape, np.uint64)
+        )
         is_valid = (coordinates < np.array(block_counts, np.uint64)).all(1) & ~remainders.any(1)
         strides = np.array(layouts.contiguous_strides(block_counts, 1), np.uint64)
         indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
@@ -138,7 +140,9 @@ class ChunkedSource(StoredSource):
                 block = self._read_by_library(box)
             else:
                 selection: Any = (..., *map(slice, sizes))
-                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[selection]
+                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[
+                    selection
+                ]
         return as_bytes(block).toreadonly()
 
     def _find_chunk(self, number: int) -> Chunk | None:

@@ -144,7 +144,9 @@ def _detect_format(read: Read) -> tuple[Read, str]:
 
 
 def _open_text(storage: File, label: str) -> Read:
-    return sequential_reader(lambda start, n: storage.read(start, min(n, storage.size - start), label), 0)
+    return sequential_reader(
+        lambda start, n: storage.read(start, min(n, storage.size - start), label), 0
+    )
 
 
 def _suffix(path: str) -> str:

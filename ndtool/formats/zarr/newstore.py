@@ -14,15 +14,15 @@ from ndtool.errors import NdtoolError, OutputError, printable
 from ndtool.formats.zarr import hierarchy, location
 from ndtool.formats.zarr import store as zarr
 from ndtool.formats.zarr.location import ZarrTarget
-from ndtool.publish import leftovers
+from ndtool.publish import cleanup
 from ndtool.publish.newfile import NewFile
-from ndtool.publish.newfolder import NewFolder, write_below
-from ndtool.publish.shared import Shared
+from ndtool.publish.newfolder import NewFolder, write_file
+from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Target, existing
 from ndtool.storage import locations
 from ndtool.storage.descriptors import require_space, reserve, write_at
 from ndtool.storage.local import Folder
-from ndtool.storage.localfolder import METADATA, LocalFolder
+from ndtool.storage.localfolder import METADATA_NAMES, LocalFolder
 
 Body = bytes | memoryview
 WriteKey = Callable[[str, Body], None]  # writes the value of a key of a store
@@ -30,7 +30,7 @@ WriteKey = Callable[[str, Body], None]  # writes the value of a key of a store
 
 def _require_removable(zarr_target: ZarrTarget) -> None:
     """Raise OutputError if the existing array or store could not be removed."""
-    if zarr_target.exists and (folder := leftovers.unremovable(zarr_target.path)):
+    if zarr_target.exists and (folder := cleanup.find_unremovable(zarr_target.path)):
         raise OutputError(
             f"{printable(folder)}: nothing can be removed from it, so {printable(zarr_target.path)}"
             " cannot be replaced"
@@ -40,11 +40,11 @@ def _require_removable(zarr_target: ZarrTarget) -> None:
 class NewStore(Unpublished, Protocol):
     """An unpublished store with a new array.
 
-    array_path: of the array in it. at_once: number of chunks worth writing concurrently.
+    array_path: of the array in it. concurrency: number of chunks worth writing concurrently.
     """
 
     array_path: str
-    at_once: int
+    concurrency: int
 
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
         """Raise ResourceError if there is too little space, once all metadata are written.
@@ -59,7 +59,7 @@ class NewStore(Unpublished, Protocol):
     def sync(self) -> None:
         """Flush the files if durability is requested, before publication."""
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         """Return the location at which other processes can write chunks, None if they cannot."""
 
 
@@ -68,11 +68,11 @@ def create_store(zarr_target: ZarrTarget, target: Target) -> NewStore:
     return _RemoteStore(zarr_target) if target.url else _LocalStore(zarr_target, target)
 
 
-def reopen(shared: Shared) -> tuple[Folder, WriteKey]:
+def reopen(shared: SharedOutput) -> tuple[Folder, WriteKey]:
     """Reopen the unpublished store of another process; return it and a function that writes."""
     if shared.lock is None:
         try:
-            return LocalFolder(shared.path), partial(write_below, shared.path)
+            return LocalFolder(shared.path), partial(write_file, shared.path)
         except OSError as exc:
             raise OutputError(
                 f"{printable(shared.name)}: {printable(shared.path)}: {exc.strerror}"
@@ -80,14 +80,14 @@ def reopen(shared: Shared) -> tuple[Folder, WriteKey]:
     from ndtool.storage.remotefolder import RemoteFolder
 
     shared.lock.require(", on a worker")
-    storage = RemoteFolder(shared.path, shared.pending)
+    storage = RemoteFolder(shared.path, shared.pending_metadata)
     return storage, storage.write
 
 
 class _LocalStore:
     """A temporary folder, which is renamed to the path of an array or store."""
 
-    at_once = 1
+    concurrency = 1
 
     def __init__(self, zarr_target: ZarrTarget, target: Target) -> None:
         _require_removable(zarr_target)
@@ -97,8 +97,8 @@ class _LocalStore:
                 raise OutputError(
                     f"{printable(group)}: its consolidated metadata cannot be written"
                 )
-        clobber, sync, sweeps = target.clobber, target.sync, not target.dry
-        self._folder = NewFolder(zarr_target.path, zarr_target.exists, clobber, sync, sweeps=sweeps)
+        clobber, sync, sweeps = target.clobber, target.sync, not target.is_dry_run
+        self._folder = NewFolder(zarr_target.path, zarr_target.exists, clobber, sync, cleans=sweeps)
         self.path, self.array_path, self._groups = (
             self._folder.path,
             zarr_target.array_path,
@@ -109,12 +109,12 @@ class _LocalStore:
         self._files: list[NewFile] = []  # consolidated metadata of the enclosing groups
 
     def write(self, key: str, body: Body) -> None:
-        if key.rpartition("/")[2] in METADATA:
+        if key.rpartition("/")[2] in METADATA_NAMES:
             self._metadata[os.path.join(self._zarr_target.path, key)] = bytes(body)
         self._folder.write(key, body)
 
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
-        require_space(self._folder.inside, file_count, nbytes, largest, self.path)
+        require_space(self._folder.working_folder, file_count, nbytes, largest, self.path)
         for group in self._groups:
             with _group_errors(group):
                 hierarchy.require_consolidated_size(LocalFolder(group), self._metadata)
@@ -122,8 +122,8 @@ class _LocalStore:
     def sync(self) -> None:
         self._folder.sync()
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared:
-        return Shared(name, metadata, self._folder.inside, self.array_path, 0)
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput:
+        return SharedOutput(name, metadata, self._folder.working_folder, self.array_path, 0)
 
     def open_folder(self) -> int:
         root = self._groups[0] if self._groups else self._zarr_target.path
@@ -131,7 +131,7 @@ class _LocalStore:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def recheck(self) -> None:
-        current = location.local_target(self._target._replace(old=existing(self._target.path)))
+        current = location.local_target(self._target._replace(current=existing(self._target.path)))
         if current != self._zarr_target._replace(preserved=None):
             is_new = current.exists and not self._zarr_target.exists
             change = "was created by another process" if is_new else "changed"
@@ -180,7 +180,7 @@ class _RemoteStore:
         from ndtool.publish.newobjects import NewObjects
 
         self._objects = NewObjects(zarr_target.path, zarr_target.array_path)
-        self.at_once = self._objects.at_once
+        self.concurrency = self._objects.concurrency
         self.path, self.array_path, self._groups = (
             self._objects.path,
             zarr_target.array_path,
@@ -190,7 +190,7 @@ class _RemoteStore:
     def write(self, key: str, body: Body) -> None:
         objects = self._objects
         # The metadata of existing groups are preserved.
-        if key.rpartition("/")[2] not in METADATA or objects.read(key) is None:
+        if key.rpartition("/")[2] not in METADATA_NAMES or objects.read(key) is None:
             objects.write(key, body)
 
     def require_space(self, file_count: int, nbytes: int, largest: int) -> None:
@@ -198,7 +198,7 @@ class _RemoteStore:
         for group in self._groups:
             with _group_errors(zarr.label(self._objects.path, group)):
                 hierarchy.require_consolidated_size(
-                    self._objects.subfolder(group), self._objects.pending
+                    self._objects.subfolder(group), self._objects.pending_metadata
                 )
 
     def sync(self) -> None:
@@ -210,11 +210,11 @@ class _RemoteStore:
     def recheck(self) -> None:
         """Do nothing: objects are written on the condition that they do not exist."""
 
-    def shared(self, name: str, metadata: ArrayMetadata) -> Shared | None:
+    def share(self, name: str, metadata: ArrayMetadata) -> SharedOutput | None:
         url = self._objects.url
         if not locations.is_shared(url):
             return None
-        return Shared(name, metadata, url, self.array_path, 0, *self._objects.shared())
+        return SharedOutput(name, metadata, url, self.array_path, 0, *self._objects.share())
 
     def publish(self) -> None:
         self._objects.publish()

@@ -27,7 +27,12 @@ class ChunkWriter:
     streamed = False
 
     def __init__(
-        self, name: str, metadata: ArrayMetadata, array: Any, write_key: WriteKey, concurrency: int = 1
+        self,
+        name: str,
+        metadata: ArrayMetadata,
+        array: Any,
+        write_key: WriteKey,
+        concurrency: int = 1,
     ) -> None:
         self.name, self.metadata, self.concurrency = name, metadata, concurrency
         self._array, self._write_key, self._dtype = array, write_key, numpy_dtype(metadata.dtype)
@@ -154,7 +159,9 @@ def _create_documents(
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
+    version = (
+        zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
+    )
     dtype = numpy_dtype(metadata.dtype)
     serializer = {}
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:

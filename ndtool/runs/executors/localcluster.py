@@ -40,7 +40,9 @@ def cluster(workers: int, threads: int, seconds: float) -> Iterator[tuple[Any, C
         stack.callback(scratch.drop)
         # The cluster would not restart a worker that is lost again within this timeout.
         settings = {"distributed.deploy.lost-worker-timeout": "1 day"}
-        stack.enter_context(dask.config.set({"temporary-directory": scratch.working_folder, **settings}))
+        stack.enter_context(
+            dask.config.set({"temporary-directory": scratch.working_folder, **settings})
+        )
         create: Any = distributed.LocalCluster  # untyped
         local_cluster = create(
             n_workers=0, threads_per_worker=max(1, threads // workers), host="127.0.0.1",

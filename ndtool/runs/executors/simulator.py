@@ -158,7 +158,10 @@ class Simulator:
     def _end_of_step(self, start: float, step: Step) -> float:
         """Return the end time of a step that starts at `start`."""
         machine, requests = self._machine, step.gets + step.puts
-        computed, latency = start + step.seconds, machine.latency * ceil(requests / machine.concurrency)
+        computed, latency = (
+            start + step.seconds,
+            machine.latency * ceil(requests / machine.concurrency),
+        )
         self.spent["computing"] += step.seconds
         self.spent["latency"] += latency
         self.spent["bandwidth"] += step.nbytes / machine.bandwidth

@@ -241,7 +241,7 @@ class CostModel(NamedTuple):
         if partitioning.gathers:
             segments = self._segment_count(partitioning.levels)
             segment_tuples = max(1, -(-partitioning.rows.tuples // segments))  # tuples of one
-            concurrency = max(1, min(MAX_SEGMENTS, partitioning.block // segment_tuples))  # in a batch
+            concurrency = max(1, min(MAX_SEGMENTS, partitioning.block // segment_tuples))
             batches = -(-segments // partitioning.partitions // concurrency)
             requests += self._write_requests("sweep", batches)
             written = self._file_bytes("sweep")

@@ -262,7 +262,11 @@ def _create_spill_folder(location: str, partitioning: Partitioning, sweeps: bool
             )  # each task writes a file, except in the last phase
             files = sum(spilling)
             descriptors.require_space(
-                spill_location.working_folder, files, partitioning.spilled_total, 0, "temporary files"
+                spill_location.working_folder,
+                files,
+                partitioning.spilled_total,
+                0,
+                "temporary files",
             )
         except BaseException:
             spill_location.drop()

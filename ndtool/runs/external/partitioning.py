@@ -45,8 +45,8 @@ class Partitioning(NamedTuple):
     depth, the last one that of a partition. in_memory: spilled bytes that stay in memory.
     chunk_bytes: bytes of the buffers that read or write a chunk. workers: the number of concurrent
     tasks. index_bytes: bytes of indices in memory that batches share, 0 if each block reads its
-    own. concurrency: the number of chunks that a task reads or writes concurrently. range_tuples: the
-    maximum tuples of a partition that one task sweeps, 0 for no limit.
+    own. concurrency: the number of chunks that a task reads or writes concurrently. range_tuples:
+    the maximum tuples of a partition that one task sweeps, 0 for no limit.
     """
 
     rows: Rows

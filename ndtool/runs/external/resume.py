@@ -73,7 +73,8 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
     if (
         role == "data"
-        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape) > MAX_FINGERPRINTED_CHUNKS
+        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape)
+        > MAX_FINGERPRINTED_CHUNKS
     ):
         return None
     fingerprint = source.fingerprint()

@@ -61,10 +61,14 @@ def rows_of(inference: Inference, flat: bool = True) -> Rows:
     else:
         shape = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
-        rows = Rows(plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats)
+        rows = Rows(
+            plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats
+        )
     dtype = inference.dtype
     reduction_options = ReductionOptions.from_attributes(inference.attributes)
-    identity_element = combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
+    identity_element = (
+        combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
+    )
     return rows._replace(
         shape=(rows.row_count,) if flat else rows.shape,
         count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),

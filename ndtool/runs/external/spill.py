@@ -44,8 +44,8 @@ class SpillFolder(Protocol):
 class SpillStore(Protocol):
     """A thread-safe store of spilled segments and tables.
 
-    concurrency: the number of segments to read concurrently. can_prefetch: whether `prefetch` has an
-    effect.
+    concurrency: the number of segments to read concurrently. can_prefetch: whether `prefetch` has
+    an effect.
     """
 
     concurrency: int
