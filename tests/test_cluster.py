@@ -463,9 +463,9 @@ def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -
             worker.perform(named(left - 1), phase, left - 1)
         assert left not in closed
 
-    monkeypatch.setattr(worker, "do", lambda work, phase, number: work.do(phase, number))
-    monkeypatch.setattr(worker, "_Opened", Opened)
-    monkeypatch.setattr(worker, "_open", OrderedDict())
+    monkeypatch.setattr(worker, "run_task", lambda work, phase, number: work.do(phase, number))
+    monkeypatch.setattr(worker, "_OpenRun", Opened)
+    monkeypatch.setattr(worker, "_open_runs", OrderedDict())
     worker.perform(named(9), "begin", 9)
     assert closed == []
     worker.perform(named(10), "begin", 0)

@@ -106,13 +106,13 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
             memory_block = np.full(call.inference.nbytes, 255, np.uint8)
             sink = memory.BufferSink(memory_block.data, call.metadata)
             rows = rows_of(call.inference)
-            if swept and (not rows.tuples or not rows.width or rows.height < 2):
+            if swept and (not rows.tuples or not rows.width or rows.row_count < 2):
                 return
             if swept:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
-                with steps.prepared(call, None) as ready:
+                with steps.prepare(call, None) as ready:
                     steps.execute(ready, sink=sink)
         assert same(memory_block.view(expected.dtype).reshape(expected.shape), expected)
 

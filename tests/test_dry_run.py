@@ -263,8 +263,8 @@ def rehearsed(call: Any) -> Any:
     """Return the outcome of a dry run."""
     from ndtool.runs import steps
 
-    with steps.prepared(call, steps.resolved(call)) as ready:
-        return steps.rehearse(ready)
+    with steps.prepare(call, steps.resolve_output(call)) as ready:
+        return steps.dry_run(ready)
 
 
 def forbidden(*_: object, **__: object) -> None:
