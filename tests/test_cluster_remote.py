@@ -594,7 +594,7 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     assert isinstance(report, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.Chunks.reopen(report)
+        writer.ChunkWriter.reopen(report)
     sink.abort()
     assert s3.keys() == []
 

@@ -242,7 +242,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 
     put_old(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.location")  # before its imports are replaced
+        import_module("ndtool.formats.zarr.newstore")  # before its imports are replaced
     monkeypatch.setattr(Frame, "begin", forbidden)
     monkeypatch.setattr(local.LocalFile, "copy", forbidden)
     monkeypatch.setattr(descriptors, "write_at", forbidden)
