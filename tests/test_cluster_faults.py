@@ -69,7 +69,7 @@ PATIENCE = (
 )
 IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
 HASTE = (
-    "from ndtool.runs.external import policy; policy.LEAST_LATE = 0.5; policy.KNOWN = 1; "
+    "from ndtool.runs.external import policy; policy.MIN_LATE_SECONDS = 0.5; policy.MIN_DURATIONS = 1; "
     "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
 )
 HASTY = (sys.executable, "-c", HASTE + "from ndtool.__main__ import program; program()")

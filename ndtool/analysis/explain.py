@@ -206,7 +206,7 @@ class _Explainer:
             stored = self.tuples.rows[indices]
         valid_rows, normalized = tuples.select_valid(self.plan, stored, self.tuples.handling)
         if len(valid_rows) < len(stored):
-            raise operands.changed(self.call.inference)
+            raise operands.changed_error(self.call.inference)
         columns = (np.broadcast_to(axis, len(indices)).tolist() for axis in coordinates)
         positions = zip(*columns, strict=True) if coordinates else [()] * len(indices)
         yield from zip(
@@ -258,7 +258,7 @@ class _Explainer:
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index_tuple, sizes, strict=True)
         if is_strict and not all(i == pad or lowest * size <= i < size for i, size in pairs):
-            raise operands.changed(self.call.inference)
+            raise operands.changed_error(self.call.inference)
         return index_tuple
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:

@@ -26,7 +26,7 @@ from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import described
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -169,7 +169,7 @@ def _updates_along_axis(
         index_arrays = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
         stored = pick(arrays["indices"], index_arrays, block_shape)
-        normalized = normalized_indices(stored, size, handling)
+        normalized = normalize_indices(stored, size, handling)
         if handling.pad is not None:
             normalized[stored == handling.pad] = size
         axis_matches, matches = _match(np.array(window.positions[axis]), normalized.reshape(-1))

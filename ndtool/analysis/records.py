@@ -83,7 +83,7 @@ def conversion_record(
     origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
-        "dtype": conversion.output.stored.name,
+        "dtype": conversion.output.stored_dtype.name,
         "shape": metadata.shape,
         "bytes": metadata.nbytes,
     }
@@ -108,7 +108,7 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
-    mode, bounds_report = call.inference.attributes.out_of_bounds, outcome.outside
+    mode, bounds_report = call.inference.attributes.out_of_bounds, outcome.bounds_report
     if mode == "error":
         return record
     count, first = (bounds_report.count, bounds_report.first()) if bounds_report else (0, None)

@@ -143,7 +143,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
             for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
                 tally.sort(first_pass.rows(first, block))
         except ValueError:  # the first pass counted fewer slices
-            raise operands.changed(call.inference) from None
+            raise operands.changed_error(call.inference) from None
     totals = _SliceTotals(call, first_pass.slice_grid)
     for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
