@@ -60,7 +60,7 @@ def test_verify_finds_the_first_difference():
         "2..4        0\n"
         "5..64       0\n"
         f">64         2         {'━' * 20}\n"
-        "largest: [0, 2] is -0.0, not 11.0: 1093664769 ulps apart\n"
+        "largest difference: [0, 2] is -0.0, not 11.0: 1093664769 ulps apart\n"
     )
     assert ran.err.startswith(ndtool(*run, "-q").err)
     assert ndtool(*run, "-q").err.count("\n") == 3

@@ -531,7 +531,9 @@ def write_reversed(out: Any, array: Any) -> None:
     """Write all blocks in work items of odd sizes, in reverse order."""
     metadata = out.metadata
     for number in reversed(range(grid.count_blocks(metadata.shape, metadata.block_shape))):
-        position = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.block_shape, number))
+        position = tuple(
+            slice(*ends) for ends in grid.box(metadata.shape, metadata.block_shape, number)
+        )
         raw = array[(*position, ...)].tobytes()
         step = max(7, len(raw) // 20)
         for at in reversed(range(0, len(raw), step)):

@@ -583,5 +583,5 @@ def test_scratch_is_cached_once(small: None, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_planted_races_still_run() -> None:
     planted = Path(__file__).parent / "sanitize" / "planted.py"
-    ran = execute(sys.executable, planted, "batches_on_their_own")
+    ran = execute(sys.executable, planted, "disjoint_batches")
     assert (ran.status, ran.err) == (0, "")

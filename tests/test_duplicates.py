@@ -9,7 +9,7 @@ from command import ndtool, save
 from hypothesis import given
 from strategies import Case, raw, same, scatter_cases, scatter_elements_cases
 from strategies import scatter_nd_cases as nd_cases
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 from thresholds import KERNELS, lowered
 
 import ndtool as package
@@ -31,7 +31,7 @@ def outcome(function: Any, case: Case) -> tuple[Any, ...]:
 @many
 @given(case=anything)
 def test_the_first_duplicate_is_that_of_the_reference(case: Case) -> None:
-    described(case)
+    note_attributes(case)
     expected = outcome(reference, case)
     assert outcome(package, case) == expected
     if expected[0] == "done":
@@ -73,9 +73,9 @@ def test_the_message(workdir: Path) -> None:
     save(data=np.zeros(4), rows=np.array([[3], [0], [-1]]), upd=np.ones(3))
     run = ("scatter-nd", "data.npy", "rows.npy", "upd.npy", "-o", "out.npy")
     assert ndtool(*run, "--duplicates", "error").err == (
-        "error: duplicate indices: two of them select the same part of data\n"
+        "error: duplicate indices: two of them select the same slice of data\n"
         "  --> rows.npy[0]\n"
-        "      rows.npy[2] selects the same\n"
+        "      rows.npy[2] selects the same slice\n"
     )
     assert not Path("out.npy").exists()
     for at in ("3", "1"):

@@ -13,14 +13,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
 from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import explain, records, tuples, typed
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, FlatSource
-from ndtool.cli import answers, reporter
+from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
@@ -118,7 +118,7 @@ def combined(old: Array, update: Array, reduction: str) -> Array:
 def test_an_explanation_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
 ) -> None:
-    described(case)
+    note_attributes(case)
     limits.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
     limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
@@ -523,7 +523,7 @@ def test_memory_of_an_answer_depends_on_no_length(
             if form == "JSON":
                 parts = reporter._json_fragments(records.explanation_record(call, *found, True))
             else:
-                parts = answers.explanation_lines(call, *found)
+                parts = explanations.explanation_lines(call, *found)
             for part in parts:
                 size += len(part)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

@@ -15,7 +15,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes, raw
 from test_explain import bits, numbered, opened, results, updates_of
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
@@ -107,7 +107,7 @@ def drawn(case: Case) -> Drawing:
 @many
 @given(case=cases)
 def test_the_links_of_a_drawing_equal_brute_force(case: Case) -> None:
-    described(case)
+    note_attributes(case)
     expected, found = call(reference, case), drawn(case)
     output = found.grids["output"]
     assert output.elements is not None
@@ -163,7 +163,7 @@ def check_tuple(case: Case, found: Drawing, number: int) -> None:
 def test_a_drawing_without_output_shows_selected_elements(
     case: Case, chosen: st.DataObject
 ) -> None:
-    described(case)
+    note_attributes(case)
     data, indices, *updates = case.arrays
     assume(indices.size and data.size)
     wide = np.array(indices, np.int64)
@@ -500,7 +500,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     assert classes == ["result different", "result missing"]
     for words in (
         f"mine {MARKUP}, 2 threads", "3 of 4 elements have the same bits", "pip install yours",
-        "largest: [3] is 21.0, not 20.0: 524288 ulps apart",
+        "largest difference: [3] is 21.0, not 20.0: 524288 ulps apart",
     ):  # fmt: skip
         assert words in page.words
     bars = [one["width"] for tag, one in page.tags if tag == "rect" and "%" in str(one["width"])]
@@ -721,7 +721,7 @@ def test_large_arrays_are_drawn_around_the_first_difference() -> None:
 @many
 @given(case=cases, chosen=st.data())
 def test_the_links_of_an_excerpt_equal_brute_force(case: Case, chosen: st.DataObject) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
     at = tuple(chosen.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(at) == expected.ndim)

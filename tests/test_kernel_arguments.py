@@ -39,10 +39,10 @@ def indices(
     value: int = 0,
     unsigned: bool = False,
     rule: str = "error",
-    filling: Any = None,
+    fill_bytes: Any = None,
 ) -> _kernels.Indices:
     stored = np.full(nbytes // 8 + 1, value, "u8" if unsigned else "i8").view(np.uint8)
-    return _kernels.Indices(stored[:nbytes], 8, unsigned, False, rule, filling)
+    return _kernels.Indices(stored[:nbytes], 8, unsigned, False, rule, fill_bytes)
 
 
 def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.WorkItem:
@@ -54,9 +54,9 @@ def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted(
-    counts: int = 32, pitch: int = 8, bytes_each: int = 8, nbytes: int = 16
+    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16
 ) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), bytes_each, False)
+    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
 
 
@@ -119,14 +119,14 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
-        "spec": change(), "into": parts(), "options": options(),
+        "spec": change(), "partitions": parts(), "options": options(),
     },
     "apply_partitions": {
         "partitions": sorted_parts(), "spec": change(), "data": buffer(32), "out": buffer(32),
         "first": 0, "stop": 2, "options": options(16),
     },
     "gather_strided": {
-        "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
+        "a": addressing(stride=32, pitch=128), "layout": _kernels.Layout((2,), (16,), 8),
         "data": buffer(120), "origin": 0, "indices": indices(), "item": piece(width=16),
         "out": buffer(32), "options": options(),
     },
@@ -198,7 +198,7 @@ WRONG = [
     ("gather", {"item": piece(first=1)}, INDEX),
     ("gather", {"indices": indices(15)}, INDEX),
     ("gather", {"out": buffer(15)}, OUT),
-    ("gather", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
+    ("gather", {"indices": indices(rule="fill", fill_bytes=buffer(7))}, FILLING),
     ("gather", {"indices": indices(rule="drop")}, FILLING),
     ("scatter", {"out": buffer(31)}, DATA),
     ("scatter", {"indices": indices(15)}, INDEX),
@@ -215,9 +215,9 @@ WRONG = [
     ("scatter_batches", {"first": 1, "count": 1}, BATCHES),
     ("scatter_batches", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
-    ("partition", {"into": parts(REGION + ROOM - 1)}, SCRATCH),
-    ("partition", {"into": parts(ends=2)}, SCRATCH),
-    ("partition", {"into": parts(rows=3)}, ROWS),
+    ("partition", {"partitions": parts(REGION + ROOM - 1)}, SCRATCH),
+    ("partition", {"partitions": parts(ends=2)}, SCRATCH),
+    ("partition", {"partitions": parts(rows=3)}, ROWS),
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
     ("partition", {"spec": change(15)}, UPDATES),
     ("partition", {"spec": change(18, 9)}, SHORT),
@@ -277,7 +277,7 @@ WRONG = [
     ("gather_strided", {"item": piece(width=12)}, WITHIN),
     ("gather_strided", {"item": piece(column=4)}, WITHIN),
     ("gather_strided", {"item": piece(column=16)}, WITHIN),
-    ("gather_strided", {"indices": indices(rule="fill", filling=buffer(7))}, FILLING),
+    ("gather_strided", {"indices": indices(rule="fill", fill_bytes=buffer(7))}, FILLING),
     ("pack", {"data": buffer(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
     ("pack", {"out": buffer(31)}, OUT),
@@ -431,7 +431,7 @@ def test_kernels_and_rules_agree() -> None:
             _kernels.UpdateSpec(buffer(8), 8, reduction, name)
     with pytest.raises(KeyError):
         _kernels.UpdateSpec(buffer(8), 8, "add", "U3")
-    assert shapes.MAX_RANK <= _kernels.MOST_RANK
+    assert shapes.MAX_RANK <= _kernels.MAX_RANK
 
 
 def test_neutral_elements_and_totals_are_complete() -> None:
@@ -455,8 +455,8 @@ def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
     own = _kernels.UpdateCounts(None, 8, True)
     with pytest.raises(ValueError, match="flags are no"):
         _kernels.divide_means(own, buffer(32), 8, "float64", True, options())
-    for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
-        counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
+    for nbytes, count_itemsize, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
+        counts = _kernels.UpdateCounts(buffer(nbytes), count_itemsize, True)
         with pytest.raises(ValueError, match=reason):
             _kernels.divide_means(counts, buffer(32), 8, "float64", True, options())
 
@@ -469,7 +469,7 @@ def test_no_kernel_takes_more_than_eight_arguments() -> None:
 
 @pytest.mark.parametrize("within", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
 def test_bands_that_are_not_within_a_panel_are_refused(within: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="a band is some rows of one panel"):
+    with pytest.raises(ValueError, match="a band is a range of rows of one panel"):
         grid(within=within)
 
 
@@ -500,4 +500,4 @@ def test_validated_indices_of_other_types_are_refused(
     itemsize: int, unsigned: bool, swapped: bool, below: int
 ) -> None:
     with pytest.raises(ValueError, match="validated indices must be uint16 or int32"):
-        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, below=below)
+        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, bound=below)

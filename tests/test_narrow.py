@@ -107,7 +107,7 @@ def test_short_rows_are_copied_by_their_numbers(
 
 def test_row_indices_are_bound_to_their_rows() -> None:
     data, out = np.arange(5, dtype=np.uint8), np.empty(2, np.uint8)
-    numbers = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, below=5)
+    numbers = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, bound=5)
     piece = WorkItem(0, 2, 0, 1)
     five, four = (Addressing((rows,), (1,), 2, (), (), False) for rows in (5, 4))
     assert not _kernels.gather(five, data, 0, numbers, piece, out, KernelOptions(1))
@@ -128,7 +128,7 @@ def test_numbers_are_uint16_or_int32(
     itemsize: int, unsigned: bool, swapped: bool, below: int
 ) -> None:
     with pytest.raises(ValueError, match="uint16 or int32, in native order"):
-        Indices(bytes(64), itemsize, unsigned, swapped, below=below)
+        Indices(bytes(64), itemsize, unsigned, swapped, bound=below)
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 64])

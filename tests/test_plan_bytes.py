@@ -18,11 +18,11 @@ pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system counts no bytes"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-OWN = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
+OVERHEAD = 64 << 10  # bytes of headers, metadata and modules that a process also reads or writes
 CALLS = [("gather_nd", None), ("scatter_nd", "upd")]
 
 
-def moved(pid: int | str = "self") -> dict[str, int]:
+def io_counts(pid: int | str = "self") -> dict[str, int]:
     """Return the bytes that a process has read and written, cached or not."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return {key: int(value) for key, value in (line.split(": ") for line in lines)}
@@ -46,8 +46,8 @@ def stores(workdir: Path) -> None:
 
 
 def request(operator: str, suffix: str, updates: str | None, **options: Any) -> Request:
-    given = [name + suffix for name in ("data", "idx", updates) if name is not None]
-    return Request(operator, *given, output="out.npy", **options)
+    inputs = [name + suffix for name in ("data", "idx", updates) if name is not None]
+    return Request(operator, *inputs, output="out.npy", **options)
 
 
 @pytest.mark.usefixtures("stores")
@@ -59,14 +59,17 @@ def test_a_sweep_moves_the_planned_bytes(
     operator: str, updates: str | None, suffix: str, memory: int, levels: int
 ) -> None:
     for _ in range(2):  # modules are read the first time
-        requested = request(operator, suffix, updates, memory=memory, threads=2)
-        with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
-            plan, before = ready.plan, moved()
-            steps.execute(ready)
-            after = moved()
+        run_request = request(operator, suffix, updates, memory=memory, threads=2)
+        with (
+            OpenCall(run_request) as call,
+            steps.prepared(call, steps.resolved(call)) as prepared_run,
+        ):
+            plan, before = prepared_run.plan, io_counts()
+            steps.execute(prepared_run)
+            after = io_counts()
     assert (plan.way, plan.levels >= levels) == ("sweep", True)
-    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OWN
-    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OWN
+    assert 0 <= after["rchar"] - before["rchar"] - plan.read < OVERHEAD
+    assert 0 <= after["wchar"] - before["wchar"] - plan.written < OVERHEAD
 
 
 @pytest.mark.usefixtures("stores")
@@ -89,22 +92,32 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
         pids = client.run(os.getpid).values()
 
         def total(key: str) -> int:
-            return sum(moved(pid)[key] for pid in pids)
+            return sum(io_counts(pid)[key] for pid in pids)
 
         for operator, updates in CALLS:
             for _ in range(5):  # each worker reads modules the first time
-                requested = request(operator, suffix, updates, scheduler=client)
+                run_request = request(operator, suffix, updates, scheduler=client)
                 with (
-                    OpenCall(requested) as call,
-                    steps.prepared(call, steps.resolved(call)) as ready,
+                    OpenCall(run_request) as call,
+                    steps.prepared(call, steps.resolved(call)) as prepared_run,
                 ):
-                    plan, before = ready.plan, (total("rchar"), total("wchar"))
-                    steps.execute(ready)
+                    plan, before = prepared_run.plan, (total("rchar"), total("wchar"))
+                    steps.execute(prepared_run)
                     after = total("rchar"), total("wchar")
-            cut = plan.partitioning
-            assert cut is not None
+            partitioning = plan.partitioning
+            assert partitioning is not None
             # The client writes the tables.
-            tables = 16 * (cut.partitions + 1) + 8 * (2 + cut.partitions) * cut.blocks
-            tables += 8 * (cut.partitions + (1 + cut.partitions) * (1 + cut.blocks)) * cut.gathers
-            assert 0 <= after[0] - before[0] - plan.read < 4 * OWN
-            assert 0 <= after[1] - before[1] - (plan.written - tables) < OWN
+            tables = (
+                16 * (partitioning.partitions + 1)
+                + 8 * (2 + partitioning.partitions) * partitioning.blocks
+            )
+            tables += (
+                8
+                * (
+                    partitioning.partitions
+                    + (1 + partitioning.partitions) * (1 + partitioning.blocks)
+                )
+                * partitioning.gathers
+            )
+            assert 0 <= after[0] - before[0] - plan.read < 4 * OVERHEAD
+            assert 0 <= after[1] - before[1] - (plan.written - tables) < OVERHEAD

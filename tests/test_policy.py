@@ -24,7 +24,7 @@ from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
 
-class Clocked:
+class SimulatedExecutor:
     """Runs no task; an attempt takes as many seconds as a function of its number says.
 
     It yields None after each second in which nothing has ended.
@@ -58,7 +58,7 @@ class Clocked:
 
     def cancel(self, *tasks: Task) -> None:
         self._waiting = deque(task for task in self._waiting if task not in tasks)
-        self._running = [one for one in self._running if one[2] not in tasks]
+        self._running = [item for item in self._running if item[2] not in tasks]
         heapq.heapify(self._running)
 
     def wait(self, seconds: float) -> None:
@@ -68,12 +68,12 @@ class Clocked:
         return self._clock
 
 
-def done(phase: str, number: int) -> int:
+def return_number(phase: str, number: int) -> int:
     return number
 
 
 def run(
-    executor: Clocked, count: int, do: Callable[[str, int], Any] = done,
+    executor: SimulatedExecutor, count: int, do: Callable[[str, int], Any] = return_number,
     troubles: Troubles | None = None,
 ) -> list[int]:  # fmt: skip
     """Run tasks; return their numbers in the order of their ends."""
@@ -85,7 +85,7 @@ def run(
 
 
 def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
-    stuck = Clocked(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
+    stuck = SimulatedExecutor(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
     troubles = Troubles()
     assert run(stuck, 20, troubles=troubles)[-1] == 5
     assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
@@ -97,7 +97,7 @@ def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
 
 
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
-    slow = Clocked(2, lambda number, attempt: 60 if number == 7 else 10)
+    slow = SimulatedExecutor(2, lambda number, attempt: 60 if number == 7 else 10)
     assert run(slow, 8, troubles=Troubles())[-1] == 7
     assert slow.begun[7] == 2
     assert slow.now() == 30 + 60
@@ -114,19 +114,19 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     ids=["one slot", "not late", "short", "the first ones"],
 )
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
-    executor, troubles = Clocked(slots, seconds), Troubles()
+    executor, troubles = SimulatedExecutor(slots, seconds), Troubles()
     run(executor, 10, troubles=troubles)
     assert set(executor.begun.values()) == {1}
     assert troubles.warnings() == []
 
 
-def full(times: int) -> Callable[[str, int], int]:
+def fail_when_full(times: int) -> Callable[[str, int], int]:
     """Return a task that finds a full disk, the first times that it runs."""
-    left = Counter(dict.fromkeys(range(0, 40, 3), times))
+    remaining_failures = Counter(dict.fromkeys(range(0, 40, 3), times))
 
     def do(phase: str, number: int) -> int:
-        left[number] -= 1
-        if left[number] >= 0:
+        remaining_failures[number] -= 1
+        if remaining_failures[number] >= 0:
             full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             raise spillfiles.failed(full_disk, f"file {number}")
         return number
@@ -135,8 +135,8 @@ def full(times: int) -> Callable[[str, int], int]:
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
-    executor, troubles = Clocked(8, lambda *_: 1), Troubles()
-    run(executor, 40, full(3), troubles)
+    executor, troubles = SimulatedExecutor(8, lambda *_: 1), Troubles()
+    run(executor, 40, fail_when_full(3), troubles)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
     message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
@@ -144,12 +144,14 @@ def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
 
 
 def test_a_disk_that_stays_full_ends_the_run() -> None:
-    executor = Clocked(8, lambda *_: 1)
+    executor = SimulatedExecutor(8, lambda *_: 1)
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(executor, 40, full(policy.WAITS + 1), Troubles())
+        run(executor, 40, fail_when_full(policy.WAITS + 1), Troubles())
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(Clocked(8, lambda *_: 1), 40, full(1))  # in this process, whose disk was reserved
+        run(
+            SimulatedExecutor(8, lambda *_: 1), 40, fail_when_full(1)
+        )  # in this process, whose disk was reserved
 
 
 @pytest.mark.parametrize("store", ["folder", "objects"])
@@ -168,13 +170,13 @@ def test_tables_are_written_again_while_a_disk_is_full(
     kind = spillfiles.FolderStore if store == "folder" else spillfiles.ObjectStore
     monkeypatch.setattr(kind, "write_file", write_file)
     monkeypatch.setattr(policy.time, "sleep", delays.append)
-    at = str(tmp_path) if store == "folder" else "memory://spill"
-    spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    location = str(tmp_path) if store == "folder" else "memory://spill"
+    spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
     assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
     error.passing = False
     written.clear()
     with pytest.raises(ResourceError, match="full"):
-        spillfiles.open_store(at).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+        spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
     assert len(written) == 1
 
 
@@ -184,16 +186,16 @@ def test_which_errors_may_pass() -> None:
             super().__init__("reason")
             self.status = status
 
-    found = {status: failures.failure(RefusedError(status), "s3://a/b").passing for status in (
+    transient = {status: failures.failure(RefusedError(status), "s3://a/b").passing for status in (
         429, 500, 503, 403,
     )}  # fmt: skip
-    assert found == {429: True, 500: False, 503: True, 403: False}
+    assert transient == {429: True, 500: False, 503: True, 403: False}
     assert not spillfiles.failed(OSError(errno.EIO, "I/O error")).passing
     assert spillfiles.failed(OSError(errno.EDQUOT, "quota")).passing
 
 
 def test_another_attempt_may_fail_without_harm() -> None:
-    stuck = Clocked(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
+    stuck = SimulatedExecutor(4, lambda number, attempt: 200 if (number, attempt) == (5, 0) else 10)
     calls = Counter[int]()
 
     def do(phase: str, number: int) -> int:
@@ -214,13 +216,13 @@ def test_a_run_survives_a_disk_that_is_full_for_a_while(
     data, idx = rng.random((512, 256), np.float32), rng.integers(-256, 256, (20_000, 2))
     save(data=data, idx=idx)
     before, calls = state(workdir), Counter[str]()
-    real = {"write": descriptors.write_at, "finish": os.rename}[where]
+    original_function = {"write": descriptors.write_at, "finish": os.rename}[where]
 
     def fail(*arguments: Any) -> Any:
         calls[where] += 1
         if calls[where] in (2, 3, 7):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(*arguments)
+        return original_function(*arguments)
 
     module, name = {"write": (descriptors, "write_at"), "finish": (os, "rename")}[where]
     store = spillfiles.FolderStore
@@ -249,7 +251,7 @@ def test_an_attempt_without_space_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(descriptors, "write_at", fail)
-    with pytest.raises(ResourceError) as caught:
+    with pytest.raises(ResourceError) as excinfo:
         store.write(segment, 0, memoryview(b"rows"))
-    assert caught.value.passing
+    assert excinfo.value.passing
     assert os.listdir(tmp_path) == []

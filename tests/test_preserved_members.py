@@ -39,7 +39,7 @@ def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-class Raw(NamedTuple):
+class RawMember(NamedTuple):
     """The bytes of a member: header with name and extra field, data, central directory entry."""
 
     name: str
@@ -48,21 +48,21 @@ class Raw(NamedTuple):
     entry: bytes
 
 
-def raws(raw: bytes) -> list[Raw]:
+def split_archive(raw: bytes) -> list[RawMember]:
     """Split an archive; entries are without header offsets."""
-    found, at = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
+    entries, offset = [], zipfile.ZipFile(io.BytesIO(raw)).start_dir
     for info in zipfile.ZipFile(io.BytesIO(raw)).infolist():
         begin = info.header_offset
         data = begin + 30 + sum(struct.unpack_from("<2H", raw, begin + 26))
-        stop = at + 46 + sum(struct.unpack_from("<3H", raw, at + 28))
-        entry = raw[at : at + 42] + raw[at + 46 : stop]
-        if raw[at + 42 : at + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
+        stop = offset + 46 + sum(struct.unpack_from("<3H", raw, offset + 28))
+        entry = raw[offset : offset + 42] + raw[offset + 46 : stop]
+        if raw[offset + 42 : offset + 46] == b"\xff" * 4:  # in ndtool's, where the offset is last
             entry = entry[:-8]
-        found.append(
-            Raw(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
+        entries.append(
+            RawMember(info.filename, raw[begin:data], raw[data : data + info.compress_size], entry)
         )
-        at = stop
-    return found
+        offset = stop
+    return entries
 
 
 def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> bytes:
@@ -74,7 +74,7 @@ def pack(*members: tuple[str, bytes], method: int = 0, comment: bytes = b"") -> 
     return stream.getvalue()
 
 
-def unusual() -> bytes:
+def unusual_archive() -> bytes:
     """Return an archive with members of all kinds that other writers produce."""
 
     class Pipe(io.BytesIO):
@@ -108,7 +108,7 @@ def unusual() -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def twice() -> bytes:
+def duplicate_name_archive() -> bytes:
     return pack(("same.npy", npy(ARRAY)), ("same.npy", npy(LARGE)), ("x.npy", npy(ARRAY)))
 
 
@@ -117,8 +117,8 @@ def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     Path("a.npz").write_bytes(before)
     preserved = write(f"a.npz:{name}", array)
     after = Path("a.npz").read_bytes()
-    *others, new = raws(after)
-    stay = [raw for raw in raws(before) if raw.name != f"{name}.npy"]
+    *others, new = split_archive(after)
+    stay = [raw for raw in split_archive(before) if raw.name != f"{name}.npy"]
     assert others == stay
     assert preserved == tuple(raw.name.removesuffix(".npy") for raw in stay)
     assert new.name == f"{name}.npy"
@@ -130,7 +130,7 @@ def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
     return after
 
 
-def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def copy_method(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system != "system copies":
         monkeypatch.setattr(os, "copy_file_range", failing(18))
 
@@ -141,16 +141,16 @@ def copied_by(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_members_are_preserved(
     name: str, method: int, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copied_by(system, monkeypatch)
+    copy_method(system, monkeypatch)
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)), ("c.npy", npy(ARRAY + 1))]
     before = pack(*members, method=method, comment=b"comment")
     after = check(before, name, ARRAY + 2)
     with zipfile.ZipFile("a.npz") as archive:
         assert archive.testzip() is None
     with np.load("a.npz") as archive:
-        wanted = {"a": ARRAY, "b": LARGE, "c": ARRAY + 1, name: ARRAY + 2}
-        assert set(archive.files) == set(wanted)
-        for key, array in wanted.items():
+        expected = {"a": ARRAY, "b": LARGE, "c": ARRAY + 1, name: ARRAY + 2}
+        assert set(archive.files) == set(expected)
+        for key, array in expected.items():
             assert np.array_equal(archive[key], array)
             assert np.array_equal(load(f"a.npz:{key}"), array)
     if name not in "abc":
@@ -160,17 +160,17 @@ def test_other_members_are_preserved(
 
 @pytest.mark.parametrize("name", ["new", "m0", "m8", "m12", "m14", "wide", "extra \u2203"])
 def test_unreadable_members_are_preserved(name: str) -> None:
-    check(unusual(), name, LARGE)
+    check(unusual_archive(), name, LARGE)
 
 
 @pytest.mark.parametrize("name", ["folder/", "text"])
 def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
-    Path("a.npz").write_bytes(unusual())
+    Path("a.npz").write_bytes(unusual_archive())
     for attempt in (write, checked):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
             attempt(f"a.npz:{name}")
-    assert Path("a.npz").read_bytes() == unusual()
+    assert Path("a.npz").read_bytes() == unusual_archive()
 
 
 def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
@@ -188,8 +188,8 @@ def test_a_member_whose_stored_name_is_what_another_is_called_is_not_added() -> 
 @pytest.mark.parametrize("name", ["new", "same", "x"])
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_members_of_one_name(name: str) -> None:
-    after = check(twice(), name)
-    assert len(raws(after)) == {"new": 4, "same": 2, "x": 3}[name]
+    after = check(duplicate_name_archive(), name)
+    assert len(split_archive(after)) == {"new": 4, "same": 2, "x": 3}[name]
 
 
 def test_a_name_in_another_encoding_is_the_same_name() -> None:
@@ -215,11 +215,11 @@ def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
 
 @pytest.mark.parametrize("counted", [True, False], ids=["offsets count it", "and do not"])
 @pytest.mark.parametrize("name", ["new", "a", "b"])
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("is_zip64", [False, True])
 def test_bytes_before_the_archive_stay(
-    name: str, counted: bool, wide: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, counted: bool, is_zip64: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if wide:
+    if is_zip64:
         monkeypatch.setattr(writer, "_WIDE", 0)
     script = b"#!/bin/sh\nexit 1\n" * 9
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY + 1))]
@@ -237,7 +237,7 @@ def test_bytes_before_the_archive_stay(
 
 def test_an_archive_without_members_and_one_with_only_that() -> None:
     for before in (pack(), pack(("x.npy", npy(LARGE)))):
-        assert raws(check(before, "x"))[0].data == npy(ARRAY)
+        assert split_archive(check(before, "x"))[0].data == npy(ARRAY)
     write("new.npz:x")
     assert Path("a.npz").read_bytes() == Path("new.npz").read_bytes()
 
@@ -325,7 +325,7 @@ def test_members_beyond_4_gib() -> None:
 
 @HAS_COPY
 def test_little_memory_is_taken(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    copied_by(system, monkeypatch)
+    copy_method(system, monkeypatch)
     np.savez("a", a=np.zeros(4 << 20), b=ARRAY)
     tracemalloc.start()
     write("a.npz:b", ARRAY + 1)
@@ -351,20 +351,22 @@ def test_all_space_is_reserved_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("a.npz").read_bytes() == before
 
 
-def damaged() -> dict[str, tuple[bytes, str]]:
-    whole = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
-    second = whole.index(b"PK\3\4", 4)
-    entry = whole.index(b"PK\1\2")
+def damaged_archives() -> dict[str, tuple[bytes, str]]:
+    archive = pack(("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY)))
+    second = archive.index(b"PK\3\4", 4)
+    entry = archive.index(b"PK\1\2")
 
-    def changed(at: int, form: str, value: int) -> bytes:
-        return whole[:at] + struct.pack(form, value) + whole[at + struct.calcsize(form) :]
+    def changed(offset: int, form: str, value: int) -> bytes:
+        return (
+            archive[:offset] + struct.pack(form, value) + archive[offset + struct.calcsize(form) :]
+        )
 
     return {
         "empty": (b"", "a.npz is not a ZIP archive"),
         "text": (b"text" * 100, "a.npz is not a ZIP archive"),
         "an array": (npy(ARRAY), "a.npz is not a ZIP archive"),
-        "cut": (whole[:-1], "a.npz: the archive is truncated"),
-        "cut in half": (whole[: len(whole) // 2], "a.npz: the archive is truncated"),
+        "cut": (archive[:-1], "a.npz: the archive is truncated"),
+        "cut in half": (archive[: len(archive) // 2], "a.npz: the archive is truncated"),
         "no header": (changed(second, "<L", 0), f"expected a local file header at byte {second}"),
         "a place within": (changed(entry + 42, "<L", 5), "expected a local file header at byte 5"),
         "a place after": (
@@ -374,30 +376,31 @@ def damaged() -> dict[str, tuple[bytes, str]]:
         "too long": (changed(entry + 20, "<L", second), f"a ends at byte {2 * second - 259}"),
         "a long name": (changed(26, "<H", 999), "after what follows it"),
         "directory": (changed(entry, "<L", 0), f"the central directory is damaged at byte {entry}"),
-        "count": (changed(len(whole) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
+        "count": (changed(len(archive) - 12, "<H", 3), "expected 3 entries .* found 2|volumes"),
     }
 
 
-@pytest.mark.parametrize("kind", damaged())
+@pytest.mark.parametrize("kind", damaged_archives())
 @pytest.mark.parametrize(
-    "more", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
+    "options", [("--no-trace",), ("--dry-run", "--no-trace")], ids=["run", "dry run"]
 )
-def test_members_that_cannot_be_preserved_are_not_lost(kind: str, more: tuple[str, ...]) -> None:
-    raw, expected_text = damaged()[kind]
+def test_members_that_cannot_be_preserved_are_not_lost(kind: str, options: tuple[str, ...]) -> None:
+    raw, expected_text = damaged_archives()[kind]
     save(data=DATA, idx=IDX)
     Path("a.npz").write_bytes(raw)
     for member in ("a", "new"):
-        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *more)
-        assert (ran.status, ran.out) == (7, b"")
-        assert ran.err.startswith("error: a.npz")
+        result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", f"a.npz:{member}", *options)
+        assert (result.status, result.out) == (7, b"")
+        assert result.err.startswith("error: a.npz")
         assert (
-            expected_text.partition("|")[0] in ran.err or expected_text.partition("|")[2] in ran.err
+            expected_text.partition("|")[0] in result.err
+            or expected_text.partition("|")[2] in result.err
         )
-        assert "hint: --only" in ran.err
+        assert "hint: --only" in result.err
         assert Path("a.npz").read_bytes() == raw
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *more)
-    assert (ran.status, ran.err.partition("plan: ")[0]) == (0, "")
-    if "--dry-run" not in more:
+    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:a", "--only", *options)
+    assert (result.status, result.err.partition("plan: ")[0]) == (0, "")
+    if "--dry-run" not in options:
         with np.load("a.npz") as archive:
             assert archive.files == ["a"]
 
@@ -454,8 +457,8 @@ def test_an_archive_that_may_not_be_read() -> None:
     save(data=DATA, idx=IDX)
     os.chmod("a.npz", 0o200)
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:b")
-    ran = ndtool(*run, preexec_fn=without_overrides)
-    assert (ran.status, ran.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
+    result = ndtool(*run, preexec_fn=without_overrides)
+    assert (result.status, result.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
 
 
 def test_no_clobber_is_about_the_member() -> None:
@@ -474,7 +477,7 @@ def test_no_clobber_is_about_the_member() -> None:
     assert Path("a.npz").read_bytes() == before
 
 
-def several(kind: str) -> bytes:
+def file_of_two_arrays(kind: str) -> bytes:
     """Return a file of two arrays, a and b."""
     if kind == "npz":
         return pack(("a.npy", npy(ARRAY)), ("b.npy", npy(LARGE)))
@@ -488,15 +491,15 @@ def several(kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["npz", "safetensors"])
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x", "npy:x.npz", "x.pb", "x.npy"])
 def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: str) -> None:
-    raw, path = several(kind), Path(name.removeprefix("npy:"))
+    raw, path = file_of_two_arrays(kind), Path(name.removeprefix("npy:"))
     save(data=DATA, idx=IDX)
     path.write_bytes(raw)
     run = ("gather-nd", "data.npy", "idx.npy", "--no-trace", "-o", name)
-    for more in ((), ("--dry-run",), ("--no-clobber",)):
-        ran = ndtool(*run, *more)
-        assert ran.status == 7
-        if more != ("--no-clobber",):
-            assert ran.err.splitlines() == [
+    for options in ((), ("--dry-run",), ("--no-clobber",)):
+        result = ndtool(*run, *options)
+        assert result.status == 7
+        if options != ("--no-clobber",):
+            assert result.err.splitlines() == [
                 f"error: {path} has 2 arrays: which is to be written?",
                 "  --> a",
                 "      b",
@@ -511,8 +514,8 @@ def test_a_file_of_several_arrays_is_replaced_with_only_alone(kind: str, name: s
 
 @pytest.mark.parametrize("name", ["x.npz", "x.safetensors", "x"])
 def test_a_file_of_one_array_or_of_none_is_replaced(name: str) -> None:
-    for old in (b"", b"no arrays", npy(LARGE), pack(), pack(("any.npy", npy(LARGE)))):
-        Path(name).write_bytes(old)
+    for previous_content in (b"", b"no arrays", npy(LARGE), pack(), pack(("any.npy", npy(LARGE)))):
+        Path(name).write_bytes(previous_content)
         write(name)
         assert np.array_equal(load(name), ARRAY)
     write("one.safetensors:any")
@@ -522,7 +525,7 @@ def test_a_file_of_one_array_or_of_none_is_replaced(name: str) -> None:
 
 
 def test_a_damaged_archive_is_replaced_with_only_alone() -> None:
-    raw = several("npz")[:-1]
+    raw = file_of_two_arrays("npz")[:-1]
     Path("a.npz").write_bytes(raw)
     with pytest.raises(OutputError, match=r"a.npz: the archive is truncated") as refused:
         write("a.npz")
@@ -558,13 +561,17 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
     np.savez("a", **inputs(), other=LARGE)
     arguments = [f"a.npz:{name}" for name in RUNS[operator]]
     assert ndtool(operator, *arguments, "-o", "wanted.npy").status == 0
-    ran = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
+    result = ndtool(operator, *arguments, "-o", f"a.npz:{member}")
     preserved = [name for name in (*inputs(), "other") if name != member]
-    assert (ran.status, ran.out, ran.err) == (0, b"", f"preserved {', '.join(preserved)}\n")
+    assert (result.status, result.out, result.err) == (
+        0,
+        b"",
+        f"preserved {', '.join(preserved)}\n",
+    )
     with np.load("a.npz") as archive:
-        wanted = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
+        expected = {**inputs(), "other": LARGE, member: np.load("wanted.npy")}
         assert archive.files == [*preserved, member]
-        for name, array in wanted.items():
+        for name, array in expected.items():
             assert np.array_equal(archive[name], array)
             assert archive[name].dtype == array.dtype
 
@@ -572,24 +579,24 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
 def test_messages_of_runs() -> None:
     np.savez("a", **inputs())
     run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o")
-    ran = ndtool(*run, "a.npz:output", "--json")
-    assert ran.json["output"]["kept"] == ["data", "indices", "updates", "down"]
+    result = ndtool(*run, "a.npz:output", "--json")
+    assert result.json["output"]["kept"] == ["data", "indices", "updates", "down"]
     assert ndtool(*run, "a.npz:output", "--quiet").err == ""
-    ran = ndtool(*run, "a.npz:data", "--json", "--dry-run")
-    assert ran.json["output"]["kept"] == ["indices", "updates", "down", "output"]
+    result = ndtool(*run, "a.npz:data", "--json", "--dry-run")
+    assert result.json["output"]["kept"] == ["indices", "updates", "down", "output"]
     for target in ("new.npz:x", "new.npz", "new.npy"):
-        ran = ndtool(*run, target, "--json")
-        assert "kept" not in ran.json["output"]
+        result = ndtool(*run, target, "--json")
+        assert "kept" not in result.json["output"]
         assert ndtool(*run, target.replace("new", "newer")).err == ""
-    ran = ndtool(*run, "a.npz:q", "--only", "--json")
-    assert "kept" not in ran.json["output"]
+    result = ndtool(*run, "a.npz:q", "--only", "--json")
+    assert "kept" not in result.json["output"]
     with np.load("a.npz") as archive:
         assert archive.files == ["q"]
     for i in range(11):
         write(f"b.npz:m{i}")
     np.savez("a", **inputs())
-    ran = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
-    assert ran.err == "preserved m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
+    result = ndtool(*run, "b.npz:m\n", env={"NDTOOL_ONLY": "0"})
+    assert result.err == "preserved m0, m1, m2, m3, m4, m5, m6, m7, m8, m9 and 1 more\n"
     assert ndtool(*run, "b.npz:z", env={"NDTOOL_ONLY": "1"}).err == ""
     with np.load("b.npz") as archive:
         assert archive.files == ["z"]

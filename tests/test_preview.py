@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npyfile import sparse
 from strategies import Array, Case, cases, opaque, same, ufunc_of
-from test_properties import call, described, many
+from test_properties import call, many, note_attributes
 
 from ndtool.analysis import preview
 from ndtool.analysis.oracle import reference
@@ -43,11 +43,11 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
     return inference.infer(operator, inputs, attributes)
 
 
-def part(whole: Array, seen: preview.Window) -> Array:
+def output_window(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
-    shown = np.ix_(*(np.array(along, int) for along in seen.positions))
+    selection = np.ix_(*(np.array(axis_positions, int) for axis_positions in seen.positions))
     bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
-    return (bytes_of_each[shown] if whole.ndim else bytes_of_each).view(whole.dtype)
+    return (bytes_of_each[selection] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
 @pytest.mark.slow("random cases of previews")
@@ -56,29 +56,31 @@ def part(whole: Array, seen: preview.Window) -> Array:
 def test_previews_equal_the_reference(
     limits: pytest.MonkeyPatch, case: Case, **values: int
 ) -> None:
-    described(case)
+    note_attributes(case)
     for name, value in values.items():
         limits.setattr(preview, name, value)
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
-    found = inferred(case.operator, arrays, Attributes(**case.arguments))
-    seen = preview.window(expected.shape)
-    shown = preview.elements(found, {**arrays, "indices": arrays["indices"].copy("C")}, seen)
-    assert shown.shape == seen.shape
-    assert same(shown, part(expected, seen))
+    output_inference = inferred(case.operator, arrays, Attributes(**case.arguments))
+    window = preview.window(expected.shape)
+    elements = preview.elements(
+        output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
+    )
+    assert elements.shape == window.shape
+    assert same(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
 def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
-    seen = preview.window(shape)
-    assert np.prod(seen.shape) <= 1000
-    for size, along in zip(shape, seen.positions, strict=True):
-        assert list(along) == sorted(set(along))
-        assert set(along) <= set(range(size))
+    window = preview.window(shape)
+    assert np.prod(window.shape) <= 1000
+    for size, axis_positions in zip(shape, window.positions, strict=True):
+        assert list(axis_positions) == sorted(set(axis_positions))
+        assert set(axis_positions) <= set(range(size))
     if np.prod(shape, dtype=object) <= 100:
-        assert (seen.shape, seen.corner, seen.gaps) == (shape, 0, False)
+        assert (window.shape, window.corner, window.gaps) == (shape, 0, False)
     else:
-        assert seen.corner or seen.gaps
+        assert window.corner or window.gaps
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
@@ -92,9 +94,9 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     arrays = {"data": data, "indices": index, "updates": updates}
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
-    found = inferred(operator, arrays, Attributes(reduction=reduction))
-    seen = preview.window(data.shape)
-    shown = preview.elements(found, arrays, seen)
+    output_inference = inferred(operator, arrays, Attributes(reduction=reduction))
+    window = preview.window(data.shape)
+    elements = preview.elements(output_inference, arrays, window)
     expected = data.copy()
     if reduction == "none":
         expected[location] = updates[-1]
@@ -103,7 +105,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
             ufunc_of(data.dtype, reduction).at(expected, index, updates)
         if reduction == "mean":
             expected[location] /= np.float32(count + 1)
-    assert same(shown, part(expected, seen))
+    assert same(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -111,16 +113,18 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
     index = np.array([[0], [1]]) if operator.endswith("nd") else np.zeros(data.shape, int)
     index = {"gather": np.array([1]), "scatter": np.array([1, 0])}.get(operator, index)
-    every = {"data": data, "indices": index, "updates": data + 1}
-    arrays = {role: every[role] for role in OPERATORS[operator].inputs}
+    all_arrays = {"data": data, "indices": index, "updates": data + 1}
+    arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
-    seen = preview.window(expected.shape)
-    assert same(preview.elements(inferred(operator, arrays, Attributes()), arrays, seen), expected)
+    window = preview.window(expected.shape)
+    assert same(
+        preview.elements(inferred(operator, arrays, Attributes()), arrays, window), expected
+    )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
-    ran = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
+    result = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -129,21 +133,21 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     index = np.zeros((1, 1) if operator.endswith("nd") else (1,), int)
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
-    found = inferred(operator, arrays, Attributes())
-    shown = preview.elements(found, arrays, preview.window((1,)))
-    assert shown.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
+    output_inference = inferred(operator, arrays, Attributes())
+    elements = preview.elements(output_inference, arrays, preview.window((1,)))
+    assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
 
 def test_index_tuples_of_64_components() -> None:
     data, index = np.arange(4.0).reshape((2, 2) + (1,) * 62), np.zeros((2, 64), int)
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
-    found = inferred("scatter_nd", arrays, Attributes(reduction="add"))
-    shown = preview.elements(found, arrays, preview.window(data.shape))
-    assert shown.reshape(-1).tolist() == [7, 1, 2, 11]
+    output_inference = inferred("scatter_nd", arrays, Attributes(reduction="add"))
+    elements = preview.elements(output_inference, arrays, preview.window(data.shape))
+    assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 
 
-def traced(request: Request) -> tuple[str, int]:
+def traced_preview(request: Request) -> tuple[str, int]:
     """Return the preview of a run, and Python's peak memory."""
     tracemalloc.start()
     try:
@@ -159,28 +163,28 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
     for data in ("data.npy", "fortran.npy"):
-        text, took = traced(Request("gather_nd", data, "idx.npy"))
+        text, peak_memory = traced_preview(Request("gather_nd", data, "idx.npy"))
         assert text.startswith("float32[1048576,2048]\n")
-        assert took < 1 << 23
-    text, took = traced(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
+        assert peak_memory < 1 << 23
+    text, peak_memory = traced_preview(Request("scatter_nd", "data.npy", "few.npy", "upd.npy"))
     assert text.splitlines()[1].startswith("[[1. 1. 1.")
-    assert took < 1 << 23
+    assert peak_memory < 1 << 23
 
 
 def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
     sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
-    before = state_of(workdir)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    title, *lines = ran.screen.splitlines()
+    before = file_names(workdir)
+    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.err) == (0, "")
+    title, *lines = result.screen.splitlines()
     assert title == "float32[1048576,2048]"
     assert 3 < len(lines) < 20
-    assert "..." in ran.screen
-    assert state_of(workdir) == before
+    assert "..." in result.screen
+    assert file_names(workdir) == before
 
 
-def state_of(folder: Any) -> list[str]:
+def file_names(folder: Any) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -190,12 +194,12 @@ def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any)
     index = np.zeros((1 << 20, 1), int)
     index[number] = 1 << 20
     save(idx=index)
-    with pytest.raises(BoundsError) as caught:
-        traced(Request("gather_nd", "data.npy", "idx.npy"))
-    assert caught.value.position == (number,)
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
-    assert (ran.status, ran.screen) == (5, "")
-    assert ran.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
+    with pytest.raises(BoundsError) as excinfo:
+        traced_preview(Request("gather_nd", "data.npy", "idx.npy"))
+    assert excinfo.value.position == (number,)
+    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    assert (result.status, result.screen) == (5, "")
+    assert result.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
 
 
 def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
@@ -207,9 +211,9 @@ def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
         "assert 'numpy' not in sys.modules\nsys.exit(status)"
     )
     run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    ran = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
-    assert (ran.status, ran.err) == (0, "")
-    message = json.loads(ran.screen)
+    result = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    assert (result.status, result.err) == (0, "")
+    message = json.loads(result.screen)
     written = ndtool(*run, "-o", "out.npy").json
     (workdir / "out.npy").unlink()
     for name in ("operator", "spec", "inputs", "trace", "threads", "version"):

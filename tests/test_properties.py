@@ -59,7 +59,7 @@ def call(module: Any, case: Case, **options: Any) -> np.ndarray:
     return getattr(module, case.operator)(*case.arrays, **case.arguments, **options)
 
 
-def described(case: Case) -> None:
+def note_attributes(case: Case) -> None:
     """Describe in failures the attributes that hypothesis does not print."""
     for array in case.arrays:
         note(f"{array.dtype.str} {array.shape} strides {array.strides} {array.flags.aligned=}")
@@ -68,7 +68,7 @@ def described(case: Case) -> None:
 
 def check(case: Case, threads: int) -> None:
     """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
-    described(case)
+    note_attributes(case)
     before = [raw(array) for array in case.arrays]
     actual = call(ndtool, case, threads=threads)
     assert [raw(array) for array in case.arrays] == before
@@ -111,7 +111,7 @@ def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
 @many
 @given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
 def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
     out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
     assert call(ndtool, case, out=out, threads=threads) is out
@@ -121,7 +121,7 @@ def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) 
 @many
 @given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
 def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
-    described(case)
+    note_attributes(case)
     data, *others = case.arrays
     if not data.flags.writeable:
         data = data.copy(order="K")
@@ -142,10 +142,10 @@ def _index_out_of_bounds(case: Case, draw: st.DataObject) -> Case | None:
     if not bad.size:
         return None
     info = np.iinfo(indices.dtype)
-    wanted = [-1 - size for size in data.shape] + list(data.shape)
-    wanted += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
+    expected = [-1 - size for size in data.shape] + list(data.shape)
+    expected += [int(info.min), int(info.max), 2**32, 2**62 + 2**61]
     for position in draw.draw(st.lists(st.integers(0, bad.size - 1), min_size=1, max_size=4)):
-        value = draw.draw(st.sampled_from([v for v in wanted if info.min <= v <= info.max]))
+        value = draw.draw(st.sampled_from([v for v in expected if info.min <= v <= info.max]))
         bad[np.unravel_index(position, bad.shape)] = value
     return case._replace(arrays=(data, bad, *updates))
 
@@ -160,8 +160,10 @@ def _updates_of_another_type(case: Case, draw: st.DataObject) -> Case | None:
     if len(case.arrays) < 3:
         return None
     data, indices, updates = case.arrays
-    other = draw.draw(st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")]))
-    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other)))
+    other_dtype = draw.draw(
+        st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")])
+    )
+    return case._replace(arrays=(data, indices, np.zeros(updates.shape, other_dtype)))
 
 
 def _updates_of_another_shape(case: Case, draw: st.DataObject) -> Case | None:
@@ -236,7 +238,7 @@ def refusal(module: Any, case: Case, **options: Any) -> NdtoolError | np.ndarray
 def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObject) -> None:
     broken = breakage(case, draw)
     assume(broken is not None)
-    described(broken)
+    note_attributes(broken)
     before = [raw(array) for array in broken.arrays]
     expected = refusal(reference, broken)
     actual = refusal(ndtool, broken, threads=threads)
@@ -254,9 +256,9 @@ def test_an_index_out_of_bounds_is_located_everywhere(limits: None, order: str) 
     for location, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
         indices = np.ones((3, 9, 3), f"{order}i4")
         indices[location][component:] = indices[2, 8] = value
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             ndtool.gather_nd(np.zeros((2, 3, 4)), indices)
-        error = caught.value
+        error = excinfo.value
         assert (error.position, error.component, error.axis) == (location, component, component)
         assert (error.value, error.size, error.count) == (value, component + 2, 2)
 
@@ -300,8 +302,8 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
     memory = np.arange(64, dtype=np.int64)
     data, shifted = memory[:32].reshape(8, 4), memory[4:36].reshape(8, 4)
     indices = np.arange(8).reshape(8, 1)
-    other = np.ones((8, 4), np.int64)
-    before = memory.tobytes(), other.tobytes()
+    separate = np.ones((8, 4), np.int64)
+    before = memory.tobytes(), separate.tobytes()
     square = np.zeros((8, 4), np.int64)
     for out in (data, shifted, data[::-1], memory[3:35].reshape(8, 4)):
         with pytest.raises(ValueError, match="overlap"):
@@ -309,17 +311,17 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
         with pytest.raises(ValueError, match="overlap"):
             ndtool.gather_elements(data, square, out=out)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.gather_elements(other, square, out=square)
+            ndtool.gather_elements(separate, square, out=square)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(other, indices, data, out=out)
+            ndtool.scatter_nd(separate, indices, data, out=out)
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_elements(other, square, data, out=out)
+            ndtool.scatter_elements(separate, square, data, out=out)
     for out in (shifted, data[::-1]):
         with pytest.raises(ValueError, match="overlap"):
-            ndtool.scatter_nd(data, indices, other, out=out)
+            ndtool.scatter_nd(data, indices, separate, out=out)
     with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
         ndtool.scatter_nd(data, indices, shifted, out=data)
-    assert (memory.tobytes(), other.tobytes()) == before
+    assert (memory.tobytes(), separate.tobytes()) == before
     interleaved = np.arange(64).reshape(8, 8)
     assert same(
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),

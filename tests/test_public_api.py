@@ -13,13 +13,15 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_public_names_are_those_of_the_baseline() -> None:
-    old, new = json.loads(public_api.BASELINE.read_text("utf-8")), public_api.table()
+    baseline, current = json.loads(public_api.BASELINE.read_text("utf-8")), public_api.table()
     for name in public_api.MODULES:
         if public_api.loaded(name) is None:  # its library is missing here
-            old = {
-                key: value for key, value in old.items() if not key.startswith(f"python {name}.")
+            baseline = {
+                key: value
+                for key, value in baseline.items()
+                if not key.startswith(f"python {name}.")
             }
-    entries = public_api.entries_for_changelog(old, new)
+    entries = public_api.entries_for_changelog(baseline, current)
     assert not entries, (
         "what is public changed. If it was meant, write in CHANGELOG.md what users must know, "
         f"then `make baseline`:\n\n{entries}\n"
@@ -27,14 +29,14 @@ def test_public_names_are_those_of_the_baseline() -> None:
 
 
 def test_what_a_change_must_be_called() -> None:
-    old = {"python f": "(a)", "option x": "", "status OLD": "9"}
-    new = {"python f": "(a, b)", "option x": "", "status NEW": "9"}
-    assert public_api.entries_for_changelog(old, new) == (
+    baseline = {"python f": "(a)", "option x": "", "status OLD": "9"}
+    current = {"python f": "(a, b)", "option x": "", "status NEW": "9"}
+    assert public_api.entries_for_changelog(baseline, current) == (
         "### Removed\n- `status OLD`\n"
         "### Changed\n- `python f`: (a) -> (a, b)\n"
         "### Added\n- `status NEW` 9"
     )
-    assert public_api.entries_for_changelog(new, new) == ""
+    assert public_api.entries_for_changelog(current, current) == ""
 
 
 def test_every_kind_of_json_is_in_the_baseline() -> None:

@@ -37,10 +37,10 @@ def arrays(workdir: Path) -> None:
     np.savez("some.npz", a=DATA, b=IDX)
 
 
-def said(*words: str) -> Any:
-    ran = command(*words, "--json")
-    assert ran.status == 0, ran.err
-    return ran.json
+def command_json(*words: str) -> Any:
+    result = command(*words, "--json")
+    assert result.status == 0, result.err
+    return result.json
 
 
 def plain(answer: Answer) -> Any:
@@ -92,29 +92,29 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("words", "ask"), QUESTIONS.values(), ids=QUESTIONS)
-def test_an_answer_has_the_fields_of_json(words: tuple[str, ...], ask: Any) -> None:
-    answer, expected = ask(), said(*words)
+@pytest.mark.parametrize(("arguments", "ask"), QUESTIONS.values(), ids=QUESTIONS)
+def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) -> None:
+    answer, expected = ask(), command_json(*arguments)
     assert plain(answer) == expected
     assert answer == ask()  # a value
     assert list(answer.fields()) == list(expected)
     with pytest.raises(AttributeError):
         answer.version = "2"
-    require_shown(answer)
+    require_tables(answer)
 
 
-def require_shown(answer: Answer) -> None:
+def require_tables(answer: Answer) -> None:
     """Require that an answer shows itself in notebooks, with rich, and as text."""
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(answer)
-    shown = console.export_text()
+    text_output = console.export_text()
     html, text = answer._repr_html_(), str(answer)
     assert html.startswith("<table>")
     assert not html.count("<script")
     cells = [cell for table in answer.tables() for row in table.rows for cell in row]
     assert cells
     for cell in cells:
-        assert cell in shown
+        assert cell in text_output
         assert cell in text
 
 
@@ -143,8 +143,8 @@ def test_torch_and_other_arrays() -> None:
 
 def test_tensor_scatter() -> None:
     past, update = np.zeros((2, 4, 1)), np.ones((2, 1, 1))
-    found = ndtool.explain("tensor_scatter", past, update, [1, 2], axis=1, at=(1, 2, 0))
-    assert found.value == 1.0
+    explanation = ndtool.explain("tensor_scatter", past, update, [1, 2], axis=1, at=(1, 2, 0))
+    assert explanation.value == 1.0
     assert ndtool.infer("tensor_scatter", past, update).output.shape == (2, 4, 1)
     assert ndtool.stats("tensor_scatter", past, update, [1, 2], axis=1).tuples == 2
     after = ndtool.tensor_scatter(past, update, [1, 2], axis=1)
@@ -154,17 +154,17 @@ def test_tensor_scatter() -> None:
 
 
 def test_fields_of_a_single_element() -> None:
-    found = ndtool.explain("gather_nd", DATA, IDX, from_=(3, 1))
-    assert found.outputs == ((0, 1), (2, 1))
-    assert found.from_ == (3, 1)
+    explanation = ndtool.explain("gather_nd", DATA, IDX, from_=(3, 1))
+    assert explanation.outputs == ((0, 1), (2, 1))
+    assert explanation.from_ == (3, 1)
     several = ndtool.explain("gather_nd", DATA, IDX, at=[(0, 0), (1, 0)])
-    assert [one.value for one in several.explained] == [9.0, 0.0]
+    assert [item.value for item in several.explained] == [9.0, 0.0]
     with pytest.raises(AttributeError, match="2 elements are explained"):
         _ = several.value
     scalar = ndtool.explain("gather_nd", [1, 2], [1], at=())
     assert scalar.value == 2
     inferred = ndtool.infer("gather", DATA, [0])
-    for answer in (found, inferred):
+    for answer in (explanation, inferred):
         assert copy.deepcopy(answer) == answer
         assert pickle.loads(pickle.dumps(answer)) == answer
     with pytest.raises(TypeError, match="an answer does not change"):
@@ -176,15 +176,15 @@ def test_fields_of_a_single_element() -> None:
 def test_errors_are_those_of_the_operator() -> None:
     with pytest.raises(BoundsError, match=r"indices\[1, 0\] = 9"):
         ndtool.explain("gather_nd", DATA, [[0], [9]], at=(0, 0))
-    with pytest.raises(DifferenceError) as caught:
+    with pytest.raises(DifferenceError) as excinfo:
         ndtool.verify("gather_nd", DATA, IDX, DATA[[3, 0, 0]])
-    assert caught.value.comparison.different == 3  # type: ignore[attr-defined]
+    assert excinfo.value.comparison.different == 3  # type: ignore[attr-defined]
     with pytest.raises(RuleError) as broken:
         ndtool.infer("gather_nd", DATA, IDX, batch_dims=2)
     assert "broken" in broken.value.trace._repr_html_()  # type: ignore[attr-defined]
     with pytest.raises(InputError):
         ndtool.inspect("missing.npy")
-    for ask, words in (
+    for ask, message in (
         (lambda: ndtool.explain("gather_nd", DATA, IDX), "missing element"),
         (lambda: ndtool.explain("gather_nd", DATA, at=0), "takes data, indices: 1 arguments"),
         (lambda: ndtool.explain("gather", DATA, IDX, at=0.5), "at is 0.5: it must be an integer"),
@@ -199,21 +199,21 @@ def test_errors_are_those_of_the_operator() -> None:
         (lambda: ndtool.convert(DATA, "x.npy", chunks="4"), "chunks is '4'"),
         (lambda: ndtool.stats("gather", DATA, IDX, progress=1), "progress is 1"),
     ):
-        with pytest.raises(UsageError, match=words):
+        with pytest.raises(UsageError, match=message):
             ask()  # type: ignore[no-untyped-call]
 
 
 def test_convert() -> None:
-    found = plain(ndtool.convert("data.npy", "copy.npz"))
-    expected = said("convert", "data.npy", "copy.npz")
-    assert found.pop("seconds") >= 0 <= expected.pop("seconds")
-    assert found == expected
+    result = plain(ndtool.convert("data.npy", "copy.npz"))
+    expected = command_json("convert", "data.npy", "copy.npz")
+    assert result.pop("seconds") >= 0 <= expected.pop("seconds")
+    assert result == expected
     answer = ndtool.convert(DATA.T, "turned.npy", sync=True)
     assert answer.source.order == "F"
     assert np.array_equal(np.load("turned.npy"), DATA.T)
     with pytest.raises(OutputError):
         ndtool.convert(DATA, "turned.npy", clobber=False)
-    require_shown(answer)
+    require_tables(answer)
 
 
 def test_progress_reaches_the_caller() -> None:
@@ -240,7 +240,7 @@ def test_names_are_text_in_every_table() -> None:
     np.save(name, DATA)
     answer = ndtool.inspect(name)
     assert "&lt;b&gt;[red]" in answer._repr_html_()
-    require_shown(answer)
+    require_tables(answer)
 
 
 def test_equal_answers_have_equal_hashes() -> None:

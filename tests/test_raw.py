@@ -38,9 +38,13 @@ def workdir(workdir: Path, all_closed: None) -> Path:
 def test_types_shapes_and_offsets(text: str, dtype: Any, offset: int, shape: str) -> None:
     sizes = [int(size) for size in shape.split(",")] if shape else []
     count = int(np.prod(sizes))
-    wanted = np.frombuffer(RAW, np.dtype(dtype), count, offset).reshape(sizes)
-    got = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
-    assert (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+    expected = np.frombuffer(RAW, np.dtype(dtype), count, offset).reshape(sizes)
+    actual = load(f"raw:{text}[{shape}]:dump.bin" + (f"@{offset}" if offset else ""))
+    assert (actual.dtype, actual.shape, actual.tobytes()) == (
+        expected.dtype,
+        expected.shape,
+        expected.tobytes(),
+    )
 
 
 @pytest.mark.parametrize("name", ["a:b", "a@b", "a@7", "x:y@3", "raw:u1[2]:z", " ", "a\nb", "[1]"])
@@ -76,7 +80,7 @@ def test_bytes_too_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "kind", "why"),
+    ("argument", "kind", "message"),
     [
         ("raw:", UsageError, "expected raw:TYPE"),
         ("raw:float32:dump.bin", UsageError, "expected raw:TYPE"),
@@ -104,12 +108,12 @@ def test_bytes_too_many() -> None:
         ("raw:uint8[1]:nul\0", InputError, "is not a valid file name"),
     ],
 )
-def test_refused_arguments(argument: str, kind: type[NdtoolError], why: str) -> None:
+def test_refused_arguments(argument: str, kind: type[NdtoolError], message: str) -> None:
     for refuse in (lambda name: locators.open_source(name, Streams(-1)), locators.describe):
-        with pytest.raises(kind) as caught:
+        with pytest.raises(kind) as excinfo:
             refuse(argument)
-        assert why in caught.value.message
-        assert caught.value.message.isprintable()
+        assert message in excinfo.value.message
+        assert excinfo.value.message.isprintable()
 
 
 def test_a_file_that_changes() -> None:
@@ -121,22 +125,22 @@ def test_a_file_that_changes() -> None:
 
 def test_runs() -> None:
     run = ("gather-nd", "raw:>i2[64,4]:dump.bin", "[[1], [63]]")
-    ran = ndtool(*run, "-o", "out.npy")
-    assert (ran.status, ran.err) == (0, "")
-    got, wanted = np.load("out.npy"), np.frombuffer(RAW, ">i2").reshape(64, 4)[[1, 63]]
-    assert (got.dtype, got.tobytes()) == (wanted.dtype, wanted.tobytes())
+    result = ndtool(*run, "-o", "out.npy")
+    assert (result.status, result.err) == (0, "")
+    actual, expected = np.load("out.npy"), np.frombuffer(RAW, ">i2").reshape(64, 4)[[1, 63]]
+    assert (actual.dtype, actual.tobytes()) == (expected.dtype, expected.tobytes())
     assert ndtool("verify", *run, "out.npy").status == 0
-    ran = ndtool("infer", *run, "--json")
-    assert ran.json["output"]["shape"] == [2, 4]
-    ran = ndtool("inspect", "raw:>i2[64,4]:dump.bin", "--json")
-    assert ran.json["arrays"][0]["byte_order"] == "big"
+    result = ndtool("infer", *run, "--json")
+    assert result.json["output"]["shape"] == [2, 4]
+    result = ndtool("inspect", "raw:>i2[64,4]:dump.bin", "--json")
+    assert result.json["arrays"][0]["byte_order"] == "big"
 
 
 def test_it_is_no_output() -> None:
     for options in ((), ("--dry-run", "--no-trace")):
-        ran = ndtool("gather-nd", "raw:u1[512]:dump.bin", "[0]", "-o", "raw:u1[]:x", *options)
-        assert ran.status == 2
-        assert "it is read, never written" in ran.err
+        result = ndtool("gather-nd", "raw:u1[512]:dump.bin", "[0]", "-o", "raw:u1[]:x", *options)
+        assert result.status == 2
+        assert "it is read, never written" in result.err
     assert [path.name for path in Path().iterdir()] == ["dump.bin"]
 
 

@@ -38,12 +38,12 @@ def _names(values: list) -> list[str]:
 def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(8):
-        old, new = random_values(rng, dtype, (20_000,)), random_values(rng, dtype, (20_000,))
-        expected = old.copy()
+        data, updates = random_values(rng, dtype, (20_000,)), random_values(rng, dtype, (20_000,))
+        expected = data.copy()
         with np.errstate(all="ignore"):
-            ufunc_of(dtype, reduction).at(expected, np.arange(len(old)), new)
+            ufunc_of(dtype, reduction).at(expected, np.arange(len(data)), updates)
             actual = reductions.REDUCTIONS[reduction].apply(
-                reductions.native(old), reductions.native(new)
+                reductions.native(data), reductions.native(updates)
             )
         assert actual.dtype == dtype
         assert agree(actual, expected, reduction)
@@ -55,12 +55,12 @@ def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
     assert all(of_numpy(dtype, reduction) for reduction in UFUNCS)
 
 
-def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
+def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
     """Reduce pairs of numbers singly and as rows: by the reference, and by the kernels."""
-    each, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
+    columns, rows = np.arange(len(data))[:, None], np.zeros((1, 1), np.int64)
     results = []
     for scatter in (reference.scatter_nd, ndtool.scatter_nd):
-        results.append(scatter(data, each, updates, reduction))
+        results.append(scatter(data, columns, updates, reduction))
         results.append(scatter(data[None], rows, updates[None], reduction)[0])
     return results
 
@@ -70,25 +70,25 @@ def _both(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndar
 def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) -> None:
     data, updates = (named(names, dtype) for names in zip(*PAIRS, strict=True))
     expected = named(table(dtype, reduction).values(), dtype)
-    for result in _both(data, updates, reduction):
+    for result in _reduce_pairs(data, updates, reduction):
         assert same(result, expected)
 
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 def test_complex_numbers_have_the_bits_of_their_parts(dtype: np.dtype) -> None:
-    part = np.dtype(f"f{dtype.itemsize // 2}")
-    add, sub, mul = (table(part, name) for name in ("add", "sub", "mul"))
+    component_dtype = np.dtype(f"f{dtype.itemsize // 2}")
+    add, sub, mul = (table(component_dtype, name) for name in ("add", "sub", "mul"))
     four = list(product(NAMES, repeat=4))
     sums = [(add[a, c], add[b, d]) for a, b, c, d in four]
     products = [(sub[mul[a, c], mul[b, d]], add[mul[a, d], mul[b, c]]) for a, b, c, d in four]
 
     def complexes(pairs: list[tuple[str, ...]]) -> np.ndarray:
-        return named([name for pair in pairs for name in pair], part).view(dtype)
+        return named([name for pair in pairs for name in pair], component_dtype).view(dtype)
 
     data, updates = (complexes([names[i : i + 2] for names in four]) for i in (0, 2))
     differences = [(sub[a, c], sub[b, d]) for a, b, c, d in four]
     for reduction, results in (("add", sums), ("sub", differences), ("mul", products)):
-        for result in _both(data, updates, reduction):
+        for result in _reduce_pairs(data, updates, reduction):
             assert same(result, complexes(results))
 
 
@@ -112,8 +112,8 @@ def test_duplicates_are_reduced_in_row_major_order(dtype: np.dtype) -> None:
                     expected[touched] = mean_of(expected[touched], counts + 1)
             result = reference.scatter_nd(data, indices, updates, reduction)
             assert agree(result, expected, reduction)
-            along = reference.scatter_elements(data, indices[:, 0], updates, 0, reduction)
-            assert same(along, result)
+            axis_result = reference.scatter_elements(data, indices[:, 0], updates, 0, reduction)
+            assert same(axis_result, result)
 
 
 @pytest.mark.parametrize("dtype", [d for d in EVERY if d.names is None], ids=str)
@@ -121,16 +121,17 @@ def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None
     rng = np.random.default_rng(10)
     data, updates = random_values(rng, dtype, (4, 3)), random_values(rng, dtype, (6, 3))
     indices = rng.integers(-4, 4, (6, 1))
-    other = dtype.newbyteorder("S")
-    swapped = [array.astype(other) for array in (data, updates)]
+    swapped_dtype = dtype.newbyteorder("S")
+    swapped = [array.astype(swapped_dtype) for array in (data, updates)]
     big = indices.astype(">i8")
     assert same(
-        reference.gather_nd(swapped[0], big), reference.gather_nd(data, indices).astype(other)
+        reference.gather_nd(swapped[0], big),
+        reference.gather_nd(data, indices).astype(swapped_dtype),
     )
     for reduction in reductions_of(dtype):
         expected = reference.scatter_nd(data, indices, updates, reduction)
         actual = reference.scatter_nd(swapped[0], big, swapped[1], reduction)
-        assert same(actual, expected.astype(other))
+        assert same(actual, expected.astype(swapped_dtype))
         assert same(reference.scatter_nd(data, big, swapped[1], reduction), expected)
 
 
@@ -159,14 +160,14 @@ def test_integers_wrap() -> None:
 def test_bounds_error_names_the_first_bad_index() -> None:
     data = np.zeros((2, 3, 4))
     indices = np.array([[[0, 0], [2, -5]], [[-4, 4], [0, 0]]])
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         reference.gather_nd(data, indices, 1)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.component, error.axis) == ((0, 1), 1, 2)
     assert (error.value, error.size, error.count, error.total) == (-5, 4, 2, 4)
-    with pytest.raises(IndexError) as caught:
+    with pytest.raises(IndexError) as excinfo:
         reference.gather_elements(data, np.full((1, 1, 2), 2**63, np.uint64), -1)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.component, error.axis) == ((0, 0, 0), None, 2)
     assert (error.value, error.count) == (2**63, 2)
     with pytest.raises(IndexError):
@@ -218,14 +219,14 @@ def test_the_text_of_k_0_and_0_d_updates() -> None:
     assert data[1, 0] == 3
 
 
-def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
+def results_of_operators(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]:
     """Return results of the operators on fixed arrays of several kinds."""
     rng = np.random.default_rng(12)
 
     def made(*shape: int) -> np.ndarray:
         return np.asarray(random_values(rng, dtype, shape), order=order)
 
-    rows, pairs, along = (
+    rows, pairs, axis_result = (
         np.asarray(rng.integers(-3, 3, shape), order=order) for shape in ((5, 4, 1), (9, 2), (4, 5))
     )
     data = made(3, 5)
@@ -233,9 +234,9 @@ def in_all_ways(dtype: np.dtype, reduction: str, order: str) -> list[np.ndarray]
         reference.scatter_nd(data, rows, made(5, 4, 5), reduction),
         reference.scatter_nd(data, pairs, made(9), reduction),
         reference.scatter_nd(data, np.zeros((2, 0), int), made(2, 3, 5), reduction),
-        reference.scatter_elements(data, along, made(4, 5), 0, reduction),
+        reference.scatter_elements(data, axis_result, made(4, 5), 0, reduction),
         reference.gather_nd(data, pairs),
-        reference.gather_elements(data, along, 0),
+        reference.gather_elements(data, axis_result, 0),
     ]
 
 
@@ -245,12 +246,12 @@ def test_the_size_of_blocks_changes_no_bit(
     dtype: np.dtype, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for reduction in reductions_of(dtype):
-        expected = in_all_ways(dtype, reduction, order)
+        expected = results_of_operators(dtype, reduction, order)
         for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
             with monkeypatch.context() as patched:
                 patched.setattr(blocks, "TUPLES", tuples)
                 patched.setattr(blocks, "BLOCK_BYTES", piece)
-                assert all(map(same, in_all_ways(dtype, reduction, order), expected))
+                assert all(map(same, results_of_operators(dtype, reduction, order), expected))
 
 
 @pytest.mark.parametrize("rank", [32, 33, 64])

@@ -37,16 +37,16 @@ def test_a_hint_at_another_operator_that_the_shapes_fit(
     save(data=np.zeros((5, 4)), ids=np.array([1, 2, 3]), tuples=np.array([[1], [2], [3]]))
     save(rows=np.zeros((3, 4)), columns=np.zeros((5, 3)))
     save(each=np.zeros((2, 3), int), at=np.zeros((2, 3)))
-    ran = command(*call.split(), "-o", "out.npy")
-    assert ran.status == 4
-    assert ran.err.rstrip().endswith(hint)
+    result = command(*call.split(), "-o", "out.npy")
+    assert result.status == 4
+    assert result.err.rstrip().endswith(hint)
     assert command(*hint.split()[1:], "-o", "out.npy").status == 0
 
 
 def test_a_spec_that_refuses_gives_no_such_hint(workdir: Path) -> None:
     save(data=np.zeros((3, 3)), each=np.zeros((3, 3), int), at=np.zeros((3, 3)))
-    ran = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
-    assert (ran.status, "hint" in ran.err) == (4, False)
+    result = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
+    assert (result.status, "hint" in result.err) == (4, False)
 
 
 TORCH: dict[str, Any] = {
@@ -70,10 +70,10 @@ def test_scatter_is_what_torch_gives(reduction: str, threads: int) -> None:
         indices = RNG.permutation(max(shape[axis], count))[:count] % shape[axis]
         data = RNG.integers(-50, 50, shape)
         updates = RNG.integers(-50, 50, (*shape[:axis], count, *shape[axis + 1 :]))
-        found = ndtool.scatter(data, indices, updates, axis, reduction, threads=threads)
+        result = ndtool.scatter(data, indices, updates, axis, reduction, threads=threads)
         tensors = (torch.from_numpy(a) for a in (data, indices, updates))
         d, i, u = tensors
-        assert same(found, TORCH[reduction](d, axis, i, u).numpy())
+        assert same(result, TORCH[reduction](d, axis, i, u).numpy())
 
 
 @pytest.mark.parametrize("include_self", [True, False])
@@ -89,22 +89,22 @@ def test_scatter_elements_is_what_scatter_reduce_gives(
         lengths[axis] = int(RNG.integers(0, 20))
         indices = RNG.integers(0, shape[axis], lengths)
         data, updates = (RNG.integers(-9, 9, size).astype(dtype) for size in (shape, lengths))
-        found = ndtool.scatter_elements(
+        result = ndtool.scatter_elements(
             data, indices, updates, axis, name, include_self=include_self
         )
         d, i, u = (torch.from_numpy(a) for a in (data, indices, updates))
         expected = torch.scatter_reduce(d, axis, i, u, name, include_self=include_self)
-        assert same(found, expected.numpy())
+        assert same(result, expected.numpy())
 
 
 def test_gather_with_batches_is_take_along_each_batch() -> None:
     for _ in range(50):
         data = RNG.random((3, 4, 5, 2))
         indices = RNG.integers(-5, 5, (3, 4, int(RNG.integers(0, 6))))
-        found = ndtool.gather(data, indices, 2, batch_dims=2)
+        result = ndtool.gather(data, indices, 2, batch_dims=2)
         expected = np.stack([
             np.stack([np.take(data[p, q], indices[p, q], 0) for q in range(4)]) for p in range(3)
         ])  # fmt: skip
-        assert same(found, expected)
-        back = ndtool.scatter(np.zeros_like(data), indices, found, 2, batch_dims=2)
-        assert same(ndtool.gather(back, indices, batch_dims=2), found)
+        assert same(result, expected)
+        back = ndtool.scatter(np.zeros_like(data), indices, result, 2, batch_dims=2)
+        assert same(ndtool.gather(back, indices, batch_dims=2), result)

@@ -45,7 +45,7 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def retry_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry without delay."""
     monkeypatch.setattr("ndtool.storage.failures.BACKOFF", 0.001)
 
@@ -82,9 +82,9 @@ def spans(server: Server, path: str) -> list[tuple[int, int] | None]:
     ids=["small", "fortran", "swapped", "empty", "scalar"],
 )
 def test_npy_is_what_it_is_in_a_file(server: Server, array: Any) -> None:
-    got = load(server.add("/x.npy", npy(array)))
-    assert got.dtype == array.dtype
-    assert np.array_equal(got, array)
+    actual = load(server.add("/x.npy", npy(array)))
+    assert actual.dtype == array.dtype
+    assert np.array_equal(actual, array)
 
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["stored", "deflated"])
@@ -138,8 +138,8 @@ def test_models_in_several_files(server: Server, workdir: Path) -> None:
 
 def model(*tensors: Any) -> bytes:
     helper = pytest.importorskip("onnx.helper")
-    made = helper.make_model(helper.make_graph([], "g", [], [], list(tensors)))
-    return bytes(made.SerializeToString())
+    onnx_model = helper.make_model(helper.make_graph([], "g", [], [], list(tensors)))
+    return bytes(onnx_model.SerializeToString())
 
 
 def external(location: str, **report: str) -> Any:
@@ -210,23 +210,23 @@ def test_raw_bytes(server: Server, workdir: Path) -> None:
     assert ndtool("gather-nd", f"{name}@100", "indices.npy", "-o", "out.npy").status == 0
     assert np.array_equal(np.load("out.npy"), ROWS[[3, -1]])
     assert server.sent < 1 << 19
-    ran = ndtool("inspect", f"{name}?key=1@200")
-    assert (ran.status, "key" in ran.err) == (3, False)
-    assert "expected 6400000 bytes at offset 200, found 6399900" in ran.err
+    result = ndtool("inspect", f"{name}?key=1@200")
+    assert (result.status, "key" in result.err) == (3, False)
+    assert "expected 6400000 bytes at offset 200, found 6399900" in result.err
 
 
 @given(st.data())
 def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
-    wanted = list(zip(cuts[::2], cuts[1::2], strict=False))
+    expected = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
-    joined = list(ranged.merge_ranges(wanted, gap, largest))
-    held = [at for start, stop in joined for at in range(start, stop)]
-    assert held == sorted(set(held))
-    assert set(held) >= {at for start, stop in wanted for at in range(start, stop)}
+    joined = list(ranged.merge_ranges(expected, gap, largest))
+    offsets = [at for start, stop in joined for at in range(start, stop)]
+    assert offsets == sorted(set(offsets))
+    assert set(offsets) >= {at for start, stop in expected for at in range(start, stop)}
     assert all(0 < stop - start <= largest for start, stop in joined)
     apart = [start - stop for (_, stop), (start, _) in pairwise(joined)]
-    assert sum(step > gap for step in apart) <= max(len(wanted) - 1, 0)
+    assert sum(step > gap for step in apart) <= max(len(expected) - 1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
@@ -253,20 +253,20 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
 
 def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
-    with opened(url) as one:
+    with opened(url) as opened_source:
         assert np.array_equal(
-            np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS[:10].ravel()
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS[:10].ravel()
         )
         assert spans(server, "/x.npy") == [(0, 1 << 16)]
-        one.recheck()
+        opened_source.recheck()
     assert spans(server, "/x.npy") == [(0, 1 << 16), (0, 1)]
 
 
 def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 24, 16))
     save(idx=np.array([[5], [1 << 23], [-1]]))
-    got = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
-    assert np.array_equal(got, np.zeros((3, 16), "<f4"))
+    actual = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
+    assert np.array_equal(actual, np.zeros((3, 16), "<f4"))
     assert server.sent < 1 << 20
     assert len(server.requests) == 5
 
@@ -274,8 +274,8 @@ def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workd
 def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path) -> None:
     rows = np.random.default_rng(0).integers(150_000, 250_000, 1000)
     save(idx=rows[:, None])
-    got = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
-    assert np.array_equal(got, ROWS[rows])
+    actual = gathered(server.add("/x.npy", npy(ROWS)), "idx.npy")
+    assert np.array_equal(actual, ROWS[rows])
     assert len(server.requests) <= 4
     assert server.sent < 2 << 20
 
@@ -283,8 +283,8 @@ def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path)
 def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: Path) -> None:
     sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
-    with opened(url) as one:
-        source.load_array(one)
+    with opened(url) as opened_source:
+        source.load_array(opened_source)
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
     assert len(requested) == 1 + 16
@@ -300,10 +300,12 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.load_array(one)
+    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+        source.load_array(opened_source)
         before = len(server.requests)
-        assert np.array_equal(np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS.ravel()
+        )
         assert len(server.requests) == before
 
 
@@ -318,8 +320,8 @@ def test_a_deflated_member_is_read_ahead(server: Server) -> None:
 
 def test_a_server_without_ranges_is_read_once(server: Server, workdir: Path) -> None:
     save(idx=np.array([[7], [399_999]]))
-    got = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
-    assert np.array_equal(got, ROWS[[7, -1]])
+    actual = gathered(server.add("/x.npy", npy(ROWS), ranges=False), "idx.npy")
+    assert np.array_equal(actual, ROWS[[7, -1]])
     assert spans(server, "/x.npy") == [(0, 1 << 16), None, (0, 1)]
 
 
@@ -331,9 +333,11 @@ def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
 
 def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 2
-        assert np.array_equal(np.frombuffer(source.load_array(one).buffer, "<f4"), ROWS.ravel())
+        assert np.array_equal(
+            np.frombuffer(source.load_array(opened_source).buffer, "<f4"), ROWS.ravel()
+        )
     requested = [span[0] for span in spans(server, "/x.npy")[1:] if span]
     first = 1 << 16  # bytes of the first response are not requested again
     assert requested == [first, first + (1 << 20), first + (2 << 20)]
@@ -342,10 +346,10 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     url = server.add("/x.npy", npy(ROWS), ranges=ranges, cut_at=1 << 17)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
-            source.load_array(one)
+            source.load_array(opened_source)
     assert len(server.requests) == 4
 
 
@@ -355,7 +359,7 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "requests"),
+    ("status", "message", "requests"),
     [
         (500, "the server answers 500", 3),
         (503, "the server answers 503", 3),
@@ -367,8 +371,8 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
         (400, "the server answers 400", 1),
     ],
 )
-def test_refusals(server: Server, status: int, words: str, requests: int) -> None:
-    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {words}")
+def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
+    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {message}")
     assert error.status == 3
     assert len(server.requests) == requests
 
@@ -389,10 +393,10 @@ def test_a_first_range_that_is_another_than_asked_for(server: Server, rows: int)
 
 def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS))
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
-            source.load_array(one)
+            source.load_array(opened_source)
 
 
 def test_a_compressed_reply(server: Server) -> None:
@@ -421,23 +425,26 @@ def test_an_unreachable_server(server: Server) -> None:
 def test_a_file_that_changes_between_two_replies(server: Server, etag: str | None) -> None:
     """Bytes of two versions are never combined."""
     url = server.add("/x.npy", npy(ROWS))
-    found = server.objects["/x.npy"]
+    remote_object = server.objects["/x.npy"]
 
     def change(number: int) -> None:
-        found.etag = etag and etag.format(number)
-        found.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
+        remote_object.etag = etag and etag.format(number)
+        remote_object.headers = {"Last-Modified": f"Wed, 21 Oct 2015 07:28:0{number} GMT"}
 
-    found.before = change
-    with opened(url) as one, pytest.raises(OutputError, match=r"x.npy changed during the run"):
-        source.load_array(one)
+    remote_object.before = change
+    with (
+        opened(url) as opened_source,
+        pytest.raises(OutputError, match=r"x.npy changed during the run"),
+    ):
+        source.load_array(opened_source)
 
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), etag=None)
-    with opened(url) as one:
+    with opened(url) as opened_source:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.load_array(one)
+            source.load_array(opened_source)
 
 
 def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: Path) -> None:
@@ -456,10 +463,10 @@ def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: P
 
 
 def test_a_file_that_is_removed(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS[:3]))) as one:
+    with opened(server.add("/x.npy", npy(ROWS[:3]))) as opened_source:
         del server.objects["/x.npy"]
         with pytest.raises(OutputError, match=r"x.npy can no longer be accessed: there is no"):
-            one.recheck()
+            opened_source.recheck()
 
 
 # The command line
@@ -467,17 +474,17 @@ def test_a_file_that_is_removed(server: Server) -> None:
 
 def test_questions_about_urls(server: Server, workdir: Path) -> None:
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
-    ran = ndtool("inspect", x, "--json")
-    assert ran.json["arrays"][0]["shape"] == [400_000, 4]
-    ran = ndtool("infer", "gather-nd", x, i)
-    assert b"float32[2,4]" in ran.out
+    result = ndtool("inspect", x, "--json")
+    assert result.json["arrays"][0]["shape"] == [400_000, 4]
+    result = ndtool("infer", "gather-nd", x, i)
+    assert b"float32[2,4]" in result.out
     assert server.sent == (1 << 16) * 2 + len(npy(np.array([[3], [9]])))
-    ran = ndtool("gather-nd", x, i, "-o", "out.npy", "-q")
-    assert (ran.status, ran.err) == (0, "")
-    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 9]])))
-    assert ran.status == 0, ran.err
-    ran = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 8]])))
-    assert ran.status == 8, ran.err
+    result = ndtool("gather-nd", x, i, "-o", "out.npy", "-q")
+    assert (result.status, result.err) == (0, "")
+    result = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 9]])))
+    assert result.status == 0, result.err
+    result = ndtool("verify", "gather-nd", x, i, server.add("/o.npy", npy(ROWS[[3, 8]])))
+    assert result.status == 8, result.err
 
 
 def test_no_message_at_exit(server: Server, workdir: Path) -> None:
@@ -485,13 +492,13 @@ def test_no_message_at_exit(server: Server, workdir: Path) -> None:
     x, i = server.add("/x.npy", npy(ROWS)), server.add("/i.npy", npy(np.array([[3], [9]])))
     program = "import sys; from ndtool.__main__ import main; sys.exit(main())"
     for arguments in ((x, i), (x, f"{i}x"), (f"{x}?:", i)):
-        ran = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-X", "dev", "-c", program, "gather-nd", *arguments, "-q"],
             capture_output=True,
             env=environment(),
             check=False,
         )
-        text = ran.stderr.decode()
+        text = result.stderr.decode()
         assert text.count("\n") <= 2, text
         assert "Unclosed" not in text
         assert "Traceback" not in text
@@ -513,10 +520,10 @@ def test_secrets_are_never_shown(server: Server, workdir: Path) -> None:
         ("infer", "gather-nd", url, "i.npy"),
         ("verify", "gather-nd", url, "i.npy", url),
     ):
-        ran = ndtool(*arguments)
-        assert b"PASSWORD" not in ran.out + ran.err.encode(), arguments
-        assert b"SIGNATURE" not in ran.out + ran.err.encode(), arguments
-        assert ran.status != 1
+        result = ndtool(*arguments)
+        assert b"PASSWORD" not in result.out + result.err.encode(), arguments
+        assert b"SIGNATURE" not in result.out + result.err.encode(), arguments
+        assert result.status != 1
     assert any("Authorization" in headers for headers in server.headers)
 
 
@@ -555,9 +562,9 @@ def test_private_memory_is_bounded(server: Server, workdir: Path) -> None:
         "text = open('/proc/self/status').read()\n"
         "print(int(re.search(r'RssAnon:\\s*(\\d+)', text)[1]))\n"
     )
-    ran = python(program, url)
-    assert ran.status == 0, ran.err
-    assert int(ran.out) < 160 << 10
+    result = python(program, url)
+    assert result.status == 0, result.err
+    assert int(result.out) < 160 << 10
 
 
 # Display names
@@ -592,8 +599,11 @@ def test_urls_are_parsed(argument: str, path: str, member: str | None) -> None:
 def test_a_file_of_another_host_is_refused(url: str, workdir: Path) -> None:
     save(x=ROWS[:9], other=ROWS[:3])
     for command in (("inspect", url), ("convert", "x.npy", url), ("clean", url)):
-        ran = ndtool(*command)
-        assert (ran.status, f"{url} is on another host: expected file:///" in ran.err) == (2, True)
+        result = ndtool(*command)
+        assert (result.status, f"{url} is on another host: expected file:///" in result.err) == (
+            2,
+            True,
+        )
     assert sorted(os.listdir()) == ["other.npy", "x.npy"]
 
 
@@ -663,9 +673,9 @@ def test_a_package_that_is_missing(workdir: Path, missing: str, url: str, hint: 
         f"import sys; sys.modules[{missing!r}] = None\n"
         "from ndtool.__main__ import main; sys.exit(main())"
     )
-    ran = python(program, "inspect", url, "--json")
-    assert ran.status == 2, ran.err
-    error = json.loads(ran.out)
+    result = python(program, "inspect", url, "--json")
+    assert result.status == 2, result.err
+    error = json.loads(result.out)
     assert missing in error["message"]
     assert error["hint"] == hint
 
@@ -691,7 +701,7 @@ def test_an_unknown_url_scheme() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected_text"),
     [
         ("https://me:word@h/a", "https://h/a"),
         ("https://h/a?b=c&d=e is there", "https://h/a?... is there"),
@@ -701,8 +711,8 @@ def test_an_unknown_url_scheme() -> None:
         ("are they 1-based?", "are they 1-based?"),
     ],
 )
-def test_secrets_in_a_url(text: str, shown: str) -> None:
-    assert redact_urls(text) == shown
+def test_secrets_in_a_url(text: str, expected_text: str) -> None:
+    assert redact_urls(text) == expected_text
 
 
 def test_files_need_nothing_of_urls(workdir: Path) -> None:
@@ -720,8 +730,8 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     before = open_files()
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
-    with opened(server.add("/x.npy", npy(ROWS))) as one:
-        source.load_array(one)
+    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+        source.load_array(opened_source)
     assert open_files() == before
 
 
@@ -760,4 +770,4 @@ def test_chunks_of_hdf5_are_downloaded_together(server: Server, workdir: Path) -
         assert server.sent < 8 << 20
     assert load(f"{url}:small").tolist() == [5]
     listed = ndtool("inspect", url, "--json").json["arrays"]
-    assert [one["member"] for one in listed] == ["/flat", "/small", "/g/gzip", "/g/lzf"]
+    assert [item["member"] for item in listed] == ["/flat", "/small", "/g/gzip", "/g/lzf"]

@@ -31,8 +31,8 @@ PART = 8 << 20
 
 
 def archive(raw: bytes) -> dict[str, Any]:
-    with np.load(io.BytesIO(raw)) as found:
-        return dict(found)
+    with np.load(io.BytesIO(raw)) as array:
+        return dict(array)
 
 
 def test_inputs_are_read_in_ranges(s3: Bucket, workdir: Path) -> None:
@@ -59,32 +59,32 @@ def test_an_empty_object(s3: Bucket) -> None:
 
 def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as one:
+    with opened(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            source.load_array(one)
+            source.load_array(opened_source)
 
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as one:
-        source.load_array(one)
-        one.recheck()
+    with opened(url) as opened_source:
+        source.load_array(opened_source)
+        opened_source.recheck()
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
-            one.recheck()
+            opened_source.recheck()
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("s3://bucket/none.npy", "s3://bucket/none.npy: there is no such object"),
         ("s3://no-such-bucket/x.npy", "s3://no-such-bucket/x.npy: there is no such object"),
         ("s3://bucket", "s3://bucket: a bucket, not an object"),
     ],
 )
-def test_missing_files(s3: Bucket, url: str, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_missing_files(s3: Bucket, url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         load(url)
 
 
@@ -97,10 +97,10 @@ def test_a_name_that_a_server_does_not_take(s3: Bucket) -> None:
 def test_no_credentials(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
     none = settings(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
-    ran = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
-    assert ran.status == 3
-    assert ran.err.startswith("error: s3://bucket/x.npy: credentials are missing")
-    assert "Traceback" not in ran.err
+    result = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
+    assert result.status == 3
+    assert result.err.startswith("error: s3://bucket/x.npy: credentials are missing")
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("array", [ROWS[:5], LARGE, np.zeros((0, 3))], ids=["few", "parts", "none"])
@@ -154,16 +154,16 @@ def test_an_old_object_is_replaced(s3: Bucket) -> None:
 
 
 def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, words = s3.put("x.npy", b"old"), "exists and may not be replaced"
-    with pytest.raises(OutputError, match=words):
+    url, message = s3.put("x.npy", b"old"), "exists and may not be replaced"
+    with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     url = "s3://bucket/y.npy"
     with written(url, ROWS, clobber=False) as out:
         s3.put("y.npy", b"theirs")
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             sinks.commit(out)
     monkeypatch.setattr(upload, "existing", lambda *_, **__: None)  # listed after a delay
-    with pytest.raises(OutputError, match=words):
+    with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     assert (s3.get("x.npy"), s3.get("y.npy")) == (b"old", b"theirs")
 
@@ -187,9 +187,9 @@ def test_no_clobber_applies_to_multipart_uploads(
 def test_other_tensors_are_preserved(s3: Bucket) -> None:
     assert store("s3://bucket/a.npz:one", ROWS[:5]) is None
     assert store("s3://bucket/a.npz:two", LARGE) == ("one",)
-    found = archive(s3.get("a.npz"))
-    assert np.array_equal(found["one"], ROWS[:5])
-    assert np.array_equal(found["two"], LARGE)
+    members = archive(s3.get("a.npz"))
+    assert np.array_equal(members["one"], ROWS[:5])
+    assert np.array_equal(members["two"], LARGE)
     store("s3://bucket/m.safetensors:one", ROWS[:5])
     assert store("s3://bucket/m.safetensors:two", ROWS) == ("one",)
     assert np.array_equal(load("s3://bucket/m.safetensors:one"), ROWS[:5])
@@ -228,9 +228,9 @@ def test_parts_become_an_object_on_the_same_condition(
 
     monkeypatch.setattr(remote.S3Object, "call", noted)
     store("s3://bucket/a.npz:one", LARGE)
-    found = upload.existing("s3://bucket/a.npz")
+    version = upload.existing("s3://bucket/a.npz")
     store("s3://bucket/a.npz:two", LARGE)
-    assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": found.etag if found else None}]
+    assert conditions == [{"IfNoneMatch": "*"}, {"IfMatch": version.etag if version else None}]
 
 
 def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, workdir: Path) -> None:
@@ -288,7 +288,7 @@ def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
 
 
 @pytest.fixture
-def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
+def lossy_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that create an object are repeated, as botocore does if a response is lost."""
     call = upload.remote.S3Object.call
 
@@ -301,7 +301,7 @@ def lossy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("array", [ROWS[:4], LARGE], ids=["whole", "parts"])
-def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy: None, array: Any) -> None:
+def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy_server: None, array: Any) -> None:
     store("s3://bucket/x.npy", array, clobber=False)
     assert s3.get("x.npy") == npy(array)
     for member in ("one", "two", "one"):
@@ -310,7 +310,7 @@ def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy: None, array: A
     assert s3.uploads() == []
 
 
-def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy: None) -> None:
+def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy_server: None) -> None:
     store("s3://bucket/a.npz:one", ROWS[:4])
     with written("s3://bucket/a.npz:two", ROWS[:4]) as out:
         out.write(0, ROWS[:4].tobytes())
@@ -325,10 +325,10 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
         store("s3://none-here/x.npy", ROWS)
 
 
-def acted(act: Any, call: OpenCall) -> Any:
+def run_step(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
-    with steps.prepared(call, steps.resolved(call)) as ready:
-        return act(ready)
+    with steps.prepared(call, steps.resolved(call)) as prepared_run:
+        return act(prepared_run)
 
 
 def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
@@ -336,9 +336,9 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
     with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
-        acted(steps.rehearse, call)
+        run_step(steps.rehearse, call)
     with OpenCall(request._replace(clobber=True)) as call:
-        assert acted(steps.rehearse, call).preserved is None
+        assert run_step(steps.rehearse, call).preserved is None
     assert s3.get("x.npy") == b"old"
 
 
@@ -366,20 +366,20 @@ def test_a_dry_run_checks_write_permission_without_effects(
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
     monkeypatch.setattr(remote.S3Object, "call", noted)
     with OpenCall(request) as job:
-        acted(steps.rehearse, job)
+        run_step(steps.rehearse, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
     monkeypatch.setattr(remote.S3Object, "call", refused)
-    words = []
-    for act in (steps.rehearse, steps.execute):
+    message = []
+    for step in (steps.rehearse, steps.execute):
         with (
             OpenCall(request) as job,
-            pytest.raises(OutputError, match="access is denied") as caught,
+            pytest.raises(OutputError, match="access is denied") as excinfo,
         ):
-            acted(act, job)
-        words.append(caught.value.message)
-    assert words[0] == words[1] or ".zarr" in output  # a run is denied its lock object
+            run_step(step, job)
+        message.append(excinfo.value.message)
+    assert message[0] == message[1] or ".zarr" in output  # a run is denied its lock object
 
 
 def test_an_object_may_be_input_and_output(s3: Bucket, workdir: Path) -> None:
@@ -417,16 +417,16 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
 def test_the_command_line(s3: Bucket, workdir: Path) -> None:
     x, i = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [9]])))
     env = settings(s3.endpoint)
-    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
-    assert (ran.status, ran.err) == (0, "")
-    ran = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
-    assert (ran.status, ran.err) == (0, "preserved rows\n")
-    ran = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
-    assert ran.status == 0, ran.err
+    result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
+    assert (result.status, result.err) == (0, "")
+    result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)
+    assert (result.status, result.err) == (0, "preserved rows\n")
+    result = ndtool("verify", "gather-nd", x, i, "s3://bucket/o.npz:more", env=env)
+    assert result.status == 0, result.err
 
 
 def test_a_cut_archive_at_an_output(s3: Bucket) -> None:
     s3.put("a.npz", b"no archive")
-    with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as caught:
+    with pytest.raises(OutputError, match=r"a.npz is not a ZIP archive") as excinfo:
         store("s3://bucket/a.npz:one", ROWS[:5])
-    assert not isinstance(caught.value, InputError)
+    assert not isinstance(excinfo.value, InputError)

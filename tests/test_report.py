@@ -36,20 +36,20 @@ def test_times(seconds, text):
 
 
 def test_inference_of_a_type_that_is_stored_as_void():
-    given = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
+    types = {"data": "V2[3]", "indices": "int8[1,1]", "updates": "V2[1]"}
     add = Attributes(reduction="add")
     with pytest.raises(DtypeError, match="reduction add is not defined for data of V2"):
-        infer.infer("scatter_nd", given, add)
-    found = infer.infer("scatter_nd", given, add, dtype="bfloat16")
-    assert {g.dtype.name for g in found.inputs.values()} == {"bfloat16", "int8"}
+        infer.infer("scatter_nd", types, add)
+    inference = infer.infer("scatter_nd", types, add, dtype="bfloat16")
+    assert {g.dtype.name for g in inference.inputs.values()} == {"bfloat16", "int8"}
 
 
 def test_a_dry_run_without_an_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(data=np.zeros((4, 3), "f4"), idx=np.array([[3]]))
-    ran = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
-    assert ran.status == 0
-    assert ran.screen.startswith("dry run: float32[1,3], 12 bytes; nothing was written\nplan: ")
+    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
+    assert result.status == 0
+    assert result.screen.startswith("dry run: float32[1,3], 12 bytes; nothing was written\nplan: ")
 
 
 def test_a_warning_in_colour(tmp_path, monkeypatch):
@@ -57,9 +57,9 @@ def test_a_warning_in_colour(tmp_path, monkeypatch):
     save(data=np.zeros(3))
     with open("data.npy", "ab") as file:
         file.write(b"more")
-    ran = ndtool("inspect", "data.npy", env={"FORCE_COLOR": "1"})
-    assert ran.status == 0
-    assert "warning: \x1b[0mdata.npy: 4 bytes after the array are ignored" in ran.err
+    result = ndtool("inspect", "data.npy", env={"FORCE_COLOR": "1"})
+    assert result.status == 0
+    assert "warning: \x1b[0mdata.npy: 4 bytes after the array are ignored" in result.err
 
 
 def test_a_preview_for_a_terminal_that_is_gone(monkeypatch):
@@ -78,7 +78,7 @@ def test_arguments_of_the_wrong_kind():
         ops.scatter_nd([1], [[0]], [1], "avg")
 
 
-class Added(NamedTuple):
+class OtherType(NamedTuple):
     """A type registered by another package."""
 
     hasobject: bool = False
@@ -91,7 +91,7 @@ class Added(NamedTuple):
 
 def test_types_that_no_file_holds():
     with pytest.raises(DtypeError, match=r"complex32.*is not one that a \.npy file can hold"):
-        dtypes.from_numpy(Added())
+        dtypes.from_numpy(OtherType())
     with pytest.raises(DtypeError, match="holds Python objects"):
         dtypes.from_numpy(np.dtype(object))
     with pytest.raises(DtypeError, match="0 bytes per element"):
@@ -132,18 +132,18 @@ def test_records_that_are_none(descr, reason):
 
 
 def test_negative_indices_where_none_are_taken():
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ops.gather_nd(np.zeros((2, 3)), np.array([[-1]]), spec="openvino:8")
-    assert caught.value.hint.startswith("this spec does not allow negative indices")
-    assert "has size 2: valid 0..1" in str(caught.value)
+    assert excinfo.value.hint.startswith("this spec does not allow negative indices")
+    assert "has size 2: valid 0..1" in str(excinfo.value)
 
 
 def test_a_dry_run_into_an_archive_and_a_device(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(data=np.zeros((4, 3)), idx=np.array([[3]]))
     for target in ("x.npz:a", "/dev/null"):
-        ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", target, "--dry-run", "-q")
-        assert (ran.status, ran.err) == (0, "")
+        result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", target, "--dry-run", "-q")
+        assert (result.status, result.err) == (0, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.npy", "idx.npy"]
 
 

@@ -92,11 +92,11 @@ def test_every_type_that_the_package_writes(code: str) -> None:
         assert source.metadata.shape == (3, 4)
         byte_range = source.load()
         assert byte_range is not None
-        held = byte_range.buffer.tobytes()
+        stored_bytes = byte_range.buffer.tobytes()
         if bits < 8:  # a byte each, the first in the lowest bits
-            each = int.from_bytes(raw, "little")
-            raw = bytes(each >> bits * k & ((1 << bits) - 1) for k in range(12))
-        assert held == raw
+            packed_integer = int.from_bytes(raw, "little")
+            raw = bytes(packed_integer >> bits * k & ((1 << bits) - 1) for k in range(12))
+        assert stored_bytes == raw
 
 
 def test_files_of_the_package() -> None:
@@ -105,15 +105,15 @@ def test_files_of_the_package() -> None:
         assert same(load(f"m.safetensors:{name}"), array)
     os.rename("m.safetensors", "any name")  # recognized by content
     assert same(load("any name:a"), ARRAYS["a"])
-    found = {entry.member: entry for entry in locators.describe("any name")}
-    assert found.keys() == ARRAYS.keys()
+    entries = {entry.member: entry for entry in locators.describe("any name")}
+    assert entries.keys() == ARRAYS.keys()
     raw = Path("any name").read_bytes()
     for name, array in ARRAYS.items():
-        position = found[name].position
+        position = entries[name].position
         assert position is not None
         assert raw[position : position + array.nbytes] == array.tobytes()
         (only,) = locators.describe(f"any name:{name}")
-        assert only == found[name]
+        assert only == entries[name]
 
 
 def test_the_only_tensor_needs_no_name() -> None:
@@ -123,16 +123,16 @@ def test_the_only_tensor_needs_no_name() -> None:
 
 def test_names_that_are_missing_or_wrong() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors")
-    with pytest.raises(UsageError, match="has 5 tensors: name one of them") as caught:
+    with pytest.raises(UsageError, match="has 5 tensors: name one of them") as excinfo:
         load("m.safetensors")
-    assert "c/d:e: BF16[2, 3]" in caught.value.places
+    assert "c/d:e: BF16[2, 3]" in excinfo.value.places
     with pytest.raises(InputError, match="x is not a tensor of the file: expected one of these"):
         load("m.safetensors:x")
     many = {f"t{i}": ARRAYS["b"] for i in range(30)}
     safetensors.numpy.save_file(many, "many.safetensors")
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as excinfo:
         load("many.safetensors")
-    assert caught.value.places[-1] == "and 20 more"
+    assert excinfo.value.places[-1] == "and 20 more"
     Path("none.safetensors").write_bytes(pack("{}"))
     with pytest.raises(InputError, match="the file has no tensors"):
         load("none.safetensors:x")
@@ -142,17 +142,17 @@ NARROW = '{"x":{"dtype":"%s","shape":[4],"data_offsets":[0,%d]},"y":{"dtype":"U8
 
 
 @pytest.mark.parametrize(
-    ("code", "size", "why"), [("Q17", 9, "Q17 is unknown"), ("F12", 6, "F12 is unknown")]
+    ("code", "size", "message"), [("Q17", 9, "Q17 is unknown"), ("F12", 6, "F12 is unknown")]
 )
-def test_types_that_are_unknown(code: str, size: int, why: str) -> None:
+def test_types_that_are_unknown(code: str, size: int, message: str) -> None:
     text = NARROW % (code, size, size, size + 1)
     Path("m.safetensors").write_bytes(pack(text, bytes(size + 1)))
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match=message):
         load("m.safetensors:x")
     assert same(load("m.safetensors:y"), np.zeros(1, "u1"))
     entries = locators.describe("m.safetensors")
     assert [entry.metadata is None for entry in entries] == [True, False]
-    assert why.split()[0] in entries[0].problem
+    assert message.split()[0] in entries[0].problem
     assert write("m.safetensors:y", ARRAYS["b"]) == ("x",)
     assert same(load("m.safetensors:y"), ARRAYS["b"])
 
@@ -160,12 +160,12 @@ def test_types_that_are_unknown(code: str, size: int, why: str) -> None:
 # Damage
 
 
-def by_the_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
+def read_by_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | None:
     """Return the package's result for a file, None if it refuses it."""
     try:
         return {
-            name: (one["dtype"], one["shape"], bytes(one["data"]))
-            for name, one in safetensors.deserialize(raw)
+            name: (header_entry["dtype"], header_entry["shape"], bytes(header_entry["data"]))
+            for name, header_entry in safetensors.deserialize(raw)
         }
     except Exception:
         return None
@@ -175,7 +175,7 @@ def read(raw: bytes) -> headers.Header:
     return headers.read(lambda start, n: raw[start : start + n], len(raw), "m")
 
 
-def attempted(raw: bytes) -> headers.Header | None:
+def read_attempt(raw: bytes) -> headers.Header | None:
     try:
         return read(raw)
     except InputError:
@@ -190,30 +190,30 @@ def small() -> bytes:
 @pytest.mark.parametrize("change", [*(1 << bit for bit in range(8)), 0xFF, 0x03, 0x5C])
 def test_every_byte_of_the_header_damaged(change: int) -> None:
     raw = bytearray(small())
-    for at in range(8 + int.from_bytes(raw[:8], "little")):
-        raw[at] ^= change
-        reference = by_the_package(bytes(raw))
-        header = attempted(bytes(raw))
+    for offset in range(8 + int.from_bytes(raw[:8], "little")):
+        raw[offset] ^= change
+        reference = read_by_package(bytes(raw))
+        header = read_attempt(bytes(raw))
         if header is not None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
-            assert (reference is None) == unknown, at
+            assert (reference is None) == unknown, offset
             for tensor in header.tensors if reference is not None else ():
                 data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
-                word, shape, wanted = reference[tensor.name]
-                assert (tensor.code, list(tensor.shape), data) == (word, shape, wanted), at
-        raw[at] ^= change
+                word, shape, expected = reference[tensor.name]
+                assert (tensor.code, list(tensor.shape), data) == (word, shape, expected), offset
+        raw[offset] ^= change
 
 
 @pytest.mark.parametrize("change", [1, 0x80])
 def test_every_byte_of_a_file_damaged(change: int) -> None:
     raw = bytearray(small())
-    for at in range(len(raw)):
-        raw[at] ^= change
+    for offset in range(len(raw)):
+        raw[offset] ^= change
         Path("m.safetensors").write_bytes(raw)
-        got, reference = attempt("m.safetensors:a"), by_the_package(bytes(raw))
-        if not isinstance(got, InputError) and reference is not None:
-            assert same_bytes(got, reference["a"]), at
-        raw[at] ^= change
+        actual, reference = attempt("m.safetensors:a"), read_by_package(bytes(raw))
+        if not isinstance(actual, InputError) and reference is not None:
+            assert same_bytes(actual, reference["a"]), offset
+        raw[offset] ^= change
 
 
 def same_bytes(got: Any, reference: tuple[str, list[int], bytes]) -> bool:
@@ -235,7 +235,9 @@ ENTRY = '{"dtype":"U8","shape":[2],"data_offsets":[0,2]}'
 NEXT = '{"dtype":"U8","shape":[2],"data_offsets":[2,4]}'
 
 
-def one(dtype: str = '"U8"', shape: str = "[2]", offsets: str = "[0,2]", more: str = "") -> str:
+def header_entry(
+    dtype: str = '"U8"', shape: str = "[2]", offsets: str = "[0,2]", more: str = ""
+) -> str:
     return f'{{"x":{{"dtype":{dtype},"shape":{shape},"data_offsets":{offsets}{more}}}}}'
 
 
@@ -265,43 +267,43 @@ HOSTILE = [
     ('{"x":{}}', 0, "has the keys : expected"),
     ('{"x":[]}', 0, "has no object of"),
     ('{"x":{"dtype":"U8","shape":[0]}}', 0, "has the keys dtype, shape: expected"),
-    (one(more=',"more":1'), 2, "has the keys dtype, shape, data_offsets, more"),
-    (one(more=',"dtype":"U8"'), 2, "has the keys dtype, shape, data_offsets, dtype"),
-    (one(dtype="8"), 2, "has the dtype 8"),
-    (one(dtype='"u8"'), 2, "has the dtype 'u8'"),
-    (one(dtype='"U8\\n"'), 2, "has the dtype"),
-    (one(shape="2"), 2, "has the shape 2"),
-    (one(shape="[2.0]"), 2, "is not JSON"),
-    (one(shape="[2e0]"), 2, "is not JSON"),
-    (one(shape="[true,2]"), 2, "has the shape"),
-    (one(shape="[-2]"), 2, "has the shape"),
-    (one(shape="[NaN]"), 2, "is not JSON"),
-    (one(shape="[" + "9" * 4500 + "]"), 2, "is not JSON"),
-    (one(shape=f"[0,{2**63}]"), 2, "has the shape"),
+    (header_entry(more=',"more":1'), 2, "has the keys dtype, shape, data_offsets, more"),
+    (header_entry(more=',"dtype":"U8"'), 2, "has the keys dtype, shape, data_offsets, dtype"),
+    (header_entry(dtype="8"), 2, "has the dtype 8"),
+    (header_entry(dtype='"u8"'), 2, "has the dtype 'u8'"),
+    (header_entry(dtype='"U8\\n"'), 2, "has the dtype"),
+    (header_entry(shape="2"), 2, "has the shape 2"),
+    (header_entry(shape="[2.0]"), 2, "is not JSON"),
+    (header_entry(shape="[2e0]"), 2, "is not JSON"),
+    (header_entry(shape="[true,2]"), 2, "has the shape"),
+    (header_entry(shape="[-2]"), 2, "has the shape"),
+    (header_entry(shape="[NaN]"), 2, "is not JSON"),
+    (header_entry(shape="[" + "9" * 4500 + "]"), 2, "is not JSON"),
+    (header_entry(shape=f"[0,{2**63}]"), 2, "has the shape"),
     (
-        one(shape=f"[0,{2**62},{2**62}]", offsets="[0,0]"),
+        header_entry(shape=f"[0,{2**62},{2**62}]", offsets="[0,0]"),
         0,
         "valid up to 9223372036854775807 bytes",
     ),
-    (one(shape="[" + "1," * 64 + "2]"), 2, "has the shape"),
-    (one(shape="[3]"), 2, "needs 3 bytes, its data_offsets have 2"),
-    (one(dtype='"F4"', shape="[3]"), 2, "needs 12 bits"),
-    (one(dtype='"U16"', shape="[2]"), 2, "needs 4 bytes"),
-    (one(offsets="[2,0]"), 2, "has the data_offsets"),
-    (one(offsets="[0,1,2]"), 2, "has the data_offsets"),
-    (one(offsets="[0,2.0]"), 2, "is not JSON"),
-    (one(offsets="[false,2]"), 2, "has the data_offsets"),
-    (one(offsets=f"[0,{2**64}]"), 2, "has the data_offsets"),
+    (header_entry(shape="[" + "1," * 64 + "2]"), 2, "has the shape"),
+    (header_entry(shape="[3]"), 2, "needs 3 bytes, its data_offsets have 2"),
+    (header_entry(dtype='"F4"', shape="[3]"), 2, "needs 12 bits"),
+    (header_entry(dtype='"U16"', shape="[2]"), 2, "needs 4 bytes"),
+    (header_entry(offsets="[2,0]"), 2, "has the data_offsets"),
+    (header_entry(offsets="[0,1,2]"), 2, "has the data_offsets"),
+    (header_entry(offsets="[0,2.0]"), 2, "is not JSON"),
+    (header_entry(offsets="[false,2]"), 2, "has the data_offsets"),
+    (header_entry(offsets=f"[0,{2**64}]"), 2, "has the data_offsets"),
 ]
 
 
-@pytest.mark.parametrize(("header", "data", "why"), HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_headers(header: str, data: int, why: str) -> None:
+@pytest.mark.parametrize(("header", "data", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_headers(header: str, data: int, message: str) -> None:
     raw = pack(header, bytes(data))
     Path("m.safetensors").write_bytes(raw)
     started = time.process_time()
     for argument in ("m.safetensors:x", "m.safetensors"):
-        assert why in str(attempt(argument))
+        assert message in str(attempt(argument))
     with pytest.raises(InputError, match=r"invalid header|claims"):
         locators.describe("m.safetensors")
     assert time.process_time() - started < 2
@@ -312,18 +314,18 @@ def test_hostile_headers(header: str, data: int, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "why"),
+    ("raw", "message"),
     [
-        (pack(one(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
-        (pack(one(), b"ab", 2**63), "the header claims"),
-        (pack(one().encode()[:-1] + b"\xff", b"ab"), "not UTF-8"),
+        (pack(header_entry(), b"ab", 10**6), "the header claims 1000000 bytes, only"),
+        (pack(header_entry(), b"ab", 2**63), "the header claims"),
+        (pack(header_entry().encode()[:-1] + b"\xff", b"ab"), "not UTF-8"),
         (pack("", b""), ""),
         (pack(" {}"), ""),
     ],
 )
-def test_lengths_and_encodings(raw: bytes, why: str) -> None:
+def test_lengths_and_encodings(raw: bytes, message: str) -> None:
     Path("m.safetensors").write_bytes(raw)
-    assert why in str(attempt("m.safetensors:x"))
+    assert message in str(attempt("m.safetensors:x"))
 
 
 def test_a_header_beyond_the_cap_takes_no_memory() -> None:
@@ -360,13 +362,13 @@ def test_equivalent_json_is_accepted() -> None:
     ).lstrip()
     Path("m.safetensors").write_bytes(pack(header, b"\7\10"))
     assert load("m.safetensors:x").tolist() == [7, 8]
-    assert by_the_package(pack(header, b"\7\10")) is not None
+    assert read_by_package(pack(header, b"\7\10")) is not None
 
 
 def test_metadata_that_are_null_are_none_and_stay() -> None:
     """The safetensors package accepts them."""
     raw = pack('{"__metadata__": null ,"x":' + ENTRY + "}", b"\7\10")
-    assert by_the_package(raw) is not None
+    assert read_by_package(raw) is not None
     Path("m.safetensors").write_bytes(raw)
     assert load("m.safetensors:x").tolist() == [7, 8]
     write("m.safetensors:y", np.arange(3))
@@ -422,7 +424,7 @@ def arrays_of_any_type(draw: Any) -> Any:
     return raw.astype("u1").view(dtype)
 
 
-def little(array: Any) -> Any:
+def to_little_endian(array: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("<")) if array.dtype.str[0] == ">" else array
 
 
@@ -432,13 +434,13 @@ def little(array: Any) -> Any:
 @given(st.lists(st.tuples(tensor_names, arrays_of_any_type()), min_size=1, max_size=8))
 def test_many_tensors_one_after_the_other(steps: list[tuple[str, Any]]) -> None:
     Path("m.safetensors").unlink(missing_ok=True)
-    held: dict[str, Any] = {}
+    stored_arrays: dict[str, Any] = {}
     for name, array in steps:
         preserved = write(f"m.safetensors:{name}", array, "items")
-        assert (preserved is None) == (not held)
-        assert set(preserved or ()) == held.keys() - {name}
-        held[name] = little(array)
-        check_file("m.safetensors", held, None)
+        assert (preserved is None) == (not stored_arrays)
+        assert set(preserved or ()) == stored_arrays.keys() - {name}
+        stored_arrays[name] = to_little_endian(array)
+        check_file("m.safetensors", stored_arrays, None)
 
 
 def test_tensors_in_any_order() -> None:
@@ -451,13 +453,13 @@ def test_tensors_in_any_order() -> None:
     data = bytes(range(21))
     Path("m.safetensors").write_bytes(pack(json.dumps(header), data))
     write("m.safetensors:n", np.arange(3, dtype="<f4"))
-    wanted = {
+    expected = {
         "z": np.frombuffer(data, "<f8", 2, 3),
         "y": np.frombuffer(data, "u1", 3, 0),
         "x": np.frombuffer(data, "<u2", 1, 19),
         "n": np.arange(3, dtype="<f4"),
     }
-    check_file("m.safetensors", wanted, {"k": "v"})
+    check_file("m.safetensors", expected, {"k": "v"})
 
 
 @pytest.mark.parametrize("code", [">i2", ">f4", ">f8", ">c8", ">u8"])
@@ -465,7 +467,7 @@ def test_big_endian_values_are_kept(code: str) -> None:
     array = np.arange(300_001).astype(code)
     for mode in ("write", "items", "map"):
         write("m.safetensors:x", array, mode)
-        assert same(load("m.safetensors:x"), little(array))
+        assert same(load("m.safetensors:x"), to_little_endian(array))
 
 
 @pytest.mark.parametrize("code", ["c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4"])
@@ -476,11 +478,11 @@ def test_types_that_the_format_lacks_are_refused(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
+    ("name", "message"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
 )
-def test_names_that_no_tensor_may_have(name: str, why: str) -> None:
+def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
     for refuse in (opened, checked):
-        with pytest.raises(UsageError, match=why):
+        with pytest.raises(UsageError, match=message):
             refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
 
@@ -497,9 +499,9 @@ def test_only_and_no_clobber() -> None:
 
 def test_a_file_that_is_no_safetensors_file_stays() -> None:
     Path("m.safetensors").write_bytes(b"something else")
-    with pytest.raises(OutputError, match="not a safetensors file") as caught:
+    with pytest.raises(OutputError, match="not a safetensors file") as excinfo:
         opened("m.safetensors:x", ARRAYS["a"])
-    assert "--only" in caught.value.hint
+    assert "--only" in excinfo.value.hint
     assert Path("m.safetensors").read_bytes() == b"something else"
     write("m.safetensors:x", ARRAYS["a"], only=True)
     check_file("m.safetensors", {"x": ARRAYS["a"]}, None)
@@ -550,9 +552,9 @@ def test_a_model_in_several_files() -> None:
         assert entry.member == name
         assert entry.metadata is not None
     assert [entry.member for entry in locators.describe(INDEX)] == ["a", "b", "c/d:e"]
-    with pytest.raises(UsageError, match="has 3 tensors") as caught:
+    with pytest.raises(UsageError, match="has 3 tensors") as excinfo:
         load(INDEX)
-    assert "a: one.safetensors" in caught.value.places
+    assert "a: one.safetensors" in excinfo.value.places
     with pytest.raises(InputError, match="x is not a tensor"):
         load(f"{INDEX}:x")
     before = state(Path())
@@ -569,7 +571,7 @@ def test_a_model_of_one_tensor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "why"),
+    ("file", "message"),
     [
         ("/etc/passwd", "not in the index's folder"),
         ("../out.safetensors", "not in the index's folder"),
@@ -586,7 +588,7 @@ def test_a_model_of_one_tensor() -> None:
         (".", "is a directory"),
     ],
 )
-def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, why: str) -> None:
+def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, message: str) -> None:
     model = workdir / "model"
     model.mkdir()
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "out.safetensors")
@@ -596,9 +598,9 @@ def test_files_that_an_index_may_not_refer_to(workdir: Path, file: str, why: str
     (model / "text").write_text("text that is long enough")
     os.chdir(model)
     shards(a=file)
-    assert why in str(attempt(f"{INDEX}:a"))
+    assert message in str(attempt(f"{INDEX}:a"))
     os.chdir(workdir)
-    assert why in str(attempt(f"model/{INDEX}:a"))
+    assert message in str(attempt(f"model/{INDEX}:a"))
 
 
 def test_the_cache_of_a_hub(workdir: Path) -> None:
@@ -614,7 +616,7 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("{", "expected the name of a field"),
         ("{}", "has no weight_map"),
@@ -635,9 +637,9 @@ def test_the_cache_of_a_hub(workdir: Path) -> None:
         ('{"weight_map": {"a": "\xff"}}', "No such file"),
     ],
 )
-def test_a_malformed_index(text: str, why: str) -> None:
+def test_a_malformed_index(text: str, message: str) -> None:
     Path(INDEX).write_text(text)
-    assert why in str(attempt(f"{INDEX}:a"))
+    assert message in str(attempt(f"{INDEX}:a"))
 
 
 def test_a_large_index_takes_little_memory() -> None:
@@ -656,10 +658,10 @@ def test_an_index_that_is_not_utf8() -> None:
 def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
     safetensors.numpy.save_file({"a": ARRAYS["a"]}, "one.safetensors")
     shards(a="one.safetensors", b="gone", c="one.safetensors")
-    found = {entry.member: entry for entry in locators.describe(INDEX)}
-    assert found["a"].metadata is not None
-    assert "No such file" in found["b"].problem
-    assert "no such tensor" in found["c"].problem
+    entries = {entry.member: entry for entry in locators.describe(INDEX)}
+    assert entries["a"].metadata is not None
+    assert "No such file" in entries["b"].problem
+    assert "no such tensor" in entries["c"].problem
 
 
 # Complete runs
@@ -668,11 +670,11 @@ def test_a_file_of_the_model_that_is_missing_is_listed_so() -> None:
 def test_runs_on_tensors_say_what_stays() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     np.save("idx.npy", np.array([[2], [0]]))
-    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
-    assert (ran.status, ran.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
+    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows")
+    assert (result.status, result.err) == (0, "preserved empty, scalar, a, c/d:e, b\n")
     check_file("m.safetensors", {**ARRAYS, "rows": ARRAYS["a"][[2, 0]]}, METADATA)
-    ran = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
-    assert ran.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
+    result = ndtool("gather-nd", "m.safetensors:a", "idx.npy", "-o", "m.safetensors:rows", "--json")
+    assert result.json["output"]["kept"] == ["empty", "scalar", "a", "c/d:e", "b"]
 
 
 def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
@@ -686,36 +688,38 @@ def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
         "--reduction",
         "add",
     )
-    ran = ndtool(*run, "-o", "out.safetensors")
-    assert (ran.status, ran.err) == (0, "")
-    wanted = ARRAYS["c/d:e"].copy()
-    np.add.at(wanted, [0, 0], ones)
-    check_file("out.safetensors", {"output": wanted}, None)
+    result = ndtool(*run, "-o", "out.safetensors")
+    assert (result.status, result.err) == (0, "")
+    expected = ARRAYS["c/d:e"].copy()
+    np.add.at(expected, [0, 0], ones)
+    check_file("out.safetensors", {"output": expected}, None)
     word = "bfloat16 is stored as V2: --dtype bfloat16 reads it"
-    ran = ndtool(*run, "-o", "out.npy")
-    assert (ran.status, ran.err) == (0, f"warning: out.npy: {word}\n")
-    assert np.load("out.npy").tobytes() == wanted.tobytes()
-    ran = ndtool(*run)
-    assert ran.err == f"warning: standard output: {word}\n"
-    ran = ndtool(*run, "-o", "out.npy", "--json")
-    assert ran.json["warnings"] == [f"out.npy: {word}"]
-    ran = ndtool(*run, "-o", "out.npy", "-q")
-    assert ran.err == ""
+    result = ndtool(*run, "-o", "out.npy")
+    assert (result.status, result.err) == (0, f"warning: out.npy: {word}\n")
+    assert np.load("out.npy").tobytes() == expected.tobytes()
+    result = ndtool(*run)
+    assert result.err == f"warning: standard output: {word}\n"
+    result = ndtool(*run, "-o", "out.npy", "--json")
+    assert result.json["warnings"] == [f"out.npy: {word}"]
+    result = ndtool(*run, "-o", "out.npy", "-q")
+    assert result.err == ""
 
 
 def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     np.save("data.npy", np.zeros(3, "c16"))
     before = state(Path())
-    for more in ((), ("--dry-run", "--no-trace")):
-        ran = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *more)
-        assert ran.status == 4
-        assert ran.err.startswith("error: m.safetensors: a safetensors file cannot hold complex128")
+    for options in ((), ("--dry-run", "--no-trace")):
+        result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *options)
+        assert result.status == 4
+        assert result.err.startswith(
+            "error: m.safetensors: a safetensors file cannot hold complex128"
+        )
     assert state(Path()) == before
 
 
 def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
-    ran = ndtool(
+    result = ndtool(
         "scatter-nd",
         "m.safetensors:a",
         "[[1]]",
@@ -723,9 +727,9 @@ def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
         "-o",
         "m.safetensors:a",
     )
-    assert ran.status == 0
-    wanted = ARRAYS["a"].copy()
-    assert load("m.safetensors:a")[[0, 2]].tolist() == wanted[[0, 2]].tolist()
+    assert result.status == 0
+    expected = ARRAYS["a"].copy()
+    assert load("m.safetensors:a")[[0, 2]].tolist() == expected[[0, 2]].tolist()
     assert same(load("m.safetensors:b"), ARRAYS["b"])
 
 
@@ -740,6 +744,6 @@ def test_memory_of_a_run_on_a_large_file() -> None:
         file.truncate(8 + len(header) + size)
     indices = np.random.default_rng(0).integers(0, rows, (20_000, 1))
     np.save("idx.npy", indices)
-    most = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
+    peak_memory = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
     assert np.load("out.npy", mmap_mode="r").shape == (20_000, columns)
-    assert most < 96
+    assert peak_memory < 96

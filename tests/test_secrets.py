@@ -30,13 +30,13 @@ SECRETS = (USER, PASSWORD, QUERY)
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def clear_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_registered", {})
     monkeypatch.setattr(redaction, "_literal_replacements", ())
     monkeypatch.setattr(redaction, "_patterns", {})
 
 
-def forms(secret: str) -> Iterator[str]:
+def secret_forms(secret: str) -> Iterator[str]:
     """Yield a secret in the forms that packages repeat."""
     quoted = urllib.parse.quote(secret, safe="")
     yield from (secret, quoted, quoted.lower(), urllib.parse.quote(secret))
@@ -46,16 +46,26 @@ def forms(secret: str) -> Iterator[str]:
     yield from (json.dumps(secret)[1:-1], repr(repr(secret))[2:-2])
 
 
-ODD = ["PASSWORD7", "pw", "p w/x", "a@b:c", "p%&'\"<>", "pässwörd", "tab\tbed", "x" * 300, "[::1]"]
+UNUSUAL_SECRETS = [
+    "PASSWORD7",
+    "pw",
+    "p w/x",
+    "a@b:c",
+    "p%&'\"<>",
+    "pässwörd",
+    "tab\tbed",
+    "x" * 300,
+    "[::1]",
+]
 
 
-@pytest.mark.parametrize("secret", ODD)
+@pytest.mark.parametrize("secret", UNUSUAL_SECRETS)
 def test_a_secret_is_found_in_any_encoding(secret: str) -> None:
     encoded = urllib.parse.quote(secret, safe="")
     for url in (f"s3://KEY7:{encoded}@bucket/x.npy", f"https://h/x.npy?token={encoded}&v=1"):
         redaction.register(url)
         redaction.register("https://h/other?k=v")
-        for form in forms(secret):
+        for form in secret_forms(secret):
             if "@" in url or len(secret) > 2:
                 for text in (f"bad name '{form}'", f"({form})", f"%3A{form}, {form}@bucket"):
                     assert form not in redaction.redact_secrets(text)
@@ -82,7 +92,7 @@ def test_words_that_only_contain_a_short_secret_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "expected_text"),
     [
         ("https://me:word@host/x?k=v:m", "https://host/x?...:m"),
         ("https://me:a@b@host/x", "https://host/x"),
@@ -100,9 +110,9 @@ def test_words_that_only_contain_a_short_secret_stay() -> None:
         ("https://h/x.npz?k=a b c:m", "https://h/x.npz?...:m"),
     ],
 )
-def test_how_urls_are_shown(url: str, shown: str) -> None:
+def test_how_urls_are_shown(url: str, expected_text: str) -> None:
     redaction.register(url)
-    assert redaction.redact_urls(f"{url} is there") == f"{shown} is there"
+    assert redaction.redact_urls(f"{url} is there") == f"{expected_text} is there"
 
 
 def test_an_address_without_a_scheme() -> None:
@@ -154,18 +164,22 @@ print(json.dumps(reports))
 """
 
 
-def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def all_commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
     """Yield all commands with their words: the first of those with one function."""
-    seen = set()
+    seen_functions = set()
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
-        elif (function := getattr(command.callback, "func", command.callback)) not in seen:
-            seen.add(function)
+            yield from all_commands(command, (*path, name))
+        elif (
+            function := getattr(command.callback, "func", command.callback)
+        ) not in seen_functions:
+            seen_functions.add(function)
             yield command, (*path, name)
 
 
-def takes_urls(parameter: click.Parameter) -> bool:
+def is_url_parameter(parameter: click.Parameter) -> bool:
     """Whether an argument is a file, a folder or an address, which may be a URL."""
     return parameter.type.name in ("file", "address", "path")
 
@@ -178,26 +192,26 @@ USUAL = {
 
 def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -> list[str]:
     """Return a command line with a value for one parameter, and default ones for required ones."""
-    words = list(path)
-    for one in command.params:
-        if isinstance(one, click.Argument):
-            if one.name == name or one.required or one.name in ("output", "command"):
-                words.append(value if one.name == name else USUAL[one.name or ""])
-        elif one.name == name:
-            words += [one.opts[-1], value]
-        elif one.name == "at":
-            words += ["--at", "0,0"]
-        elif one.name == "output":
-            words += ["-o", "out.npy"]
-    return words
+    arguments = list(path)
+    for param in command.params:
+        if isinstance(param, click.Argument):
+            if param.name == name or param.required or param.name in ("output", "command"):
+                arguments.append(value if param.name == name else USUAL[param.name or ""])
+        elif param.name == name:
+            arguments += [param.opts[-1], value]
+        elif param.name == "at":
+            arguments += ["--at", "0,0"]
+        elif param.name == "output":
+            arguments += ["-o", "out.npy"]
+    return arguments
 
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     """Return the status of each call, and all its output, reports included."""
-    ran = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
-    assert ran.status == 0, ran.err
-    assert not any(secret in ran.err for secret in SECRETS)
-    report: list[tuple[int, str]] = ran.json
+    result = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
+    assert result.status == 0, result.err
+    assert not any(secret in result.err for secret in SECRETS)
+    report: list[tuple[int, str]] = result.json
     return report
 
 
@@ -256,15 +270,15 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
         with_secrets("http://127.0.0.1:9/model.onnx") + "&a=.onnx",
     ]
     cases = []
-    for command, path in leaves():
-        known = {one.name for one in command.params}
-        for parameter in filter(takes_urls, command.params):
+    for command, path in all_commands():
+        option_names = {param.name for param in command.params}
+        for parameter in filter(is_url_parameter, command.params):
             for url in urls:
                 if url[0] == USER[0] and parameter.type.name != "address":
                     continue  # it is a file name, not a URL
                 case = call(command, path, parameter.name or "", url)
-                page = ["--html", "page.html"] if "html" in known - {parameter.name} else []
-                cases += [[*case, *page], [*case, "--json"] if "json" in known else case]
+                page = ["--html", "page.html"] if "html" in option_names - {parameter.name} else []
+                cases += [[*case, *page], [*case, "--json"] if "json" in option_names else case]
     assert len(cases) > 500
     env = settings("http://127.0.0.1:9", AWS_EC2_METADATA_DISABLED="true")
     for case, (status, text) in zip(cases, run(cases, **env), strict=True):
@@ -302,11 +316,11 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_a_traceback_has_no_secrets(workdir: Path, more: list[str]) -> None:
-    ran = python(BUG, "inspect", with_secrets("https://host/x.npy"), *more)
-    text = ran.out.decode() + ran.err
-    assert ran.status == 1
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_traceback_has_no_secrets(workdir: Path, options: list[str]) -> None:
+    result = python(BUG, "inspect", with_secrets("https://host/x.npy"), *options)
+    text = result.out.decode() + result.err
+    assert result.status == 1
     assert "RuntimeError" in text
     assert not any(secret in text for secret in SECRETS)
 
@@ -330,10 +344,10 @@ def test_errors_in_python_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> No
         with_secrets("nonsense://host/x.npy"),
         with_secrets("github://main/x.npy"),
     ):
-        with pytest.raises(NdtoolError) as caught:
+        with pytest.raises(NdtoolError) as excinfo:
             locators.describe(url)
-        shown = f"{caught.value} {caught.value.fields()}"
-        assert not any(secret in shown for secret in SECRETS), shown
+        message = f"{excinfo.value} {excinfo.value.fields()}"
+        assert not any(secret in message for secret in SECRETS), message
 
 
 def test_warnings_and_names_in_json_have_no_secrets(server: Server, call_files: None) -> None:

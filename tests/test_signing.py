@@ -29,7 +29,9 @@ BASE = "https://bucket.s3.amazonaws.com"
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.MonkeyPatch]:
+def without_settings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[pytest.MonkeyPatch]:
     """No settings of the user's."""
     for name, value in settings("").items():
         monkeypatch.delenv(name, raising=False)
@@ -57,7 +59,11 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[pytest.Mo
     ],
 )
 def test_signatures_are_those_of_botocore(
-    clean: pytest.MonkeyPatch, region: str, endpoint: str | None, bucket: str, token: str | None
+    without_settings: pytest.MonkeyPatch,
+    region: str,
+    endpoint: str | None,
+    bucket: str,
+    token: str | None,
 ) -> None:
     session = pytest.importorskip("botocore.session", reason="botocore is not installed")
     config = pytest.importorskip("botocore.config")
@@ -76,15 +82,16 @@ def test_signatures_are_those_of_botocore(
     for key in ("x.npy", "a b/ü~(1)'*!$&+,;=:@.npy", "data/100%/#x"):
         base = signing.bucket_url(bucket, region, endpoint)
         assert base is not None
-        at = Settings(base, key, region, ("AKIA", "se/cr+et", token))
+        request_settings = Settings(base, key, region, ("AKIA", "se/cr+et", token))
         expected = client.generate_presigned_url(
             "get_object", Params={"Bucket": bucket, "Key": key}, ExpiresIn=3600
         )
         stamp = expected.partition("X-Amz-Date=")[2].partition("&")[0]
         now = calendar.timegm(time.strptime(stamp, "%Y%m%dT%H%M%SZ"))
-        found = signing.signed_url(at, now)
+        signed_url = signing.signed_url(request_settings, now)
         parted = [
-            (url.split("?")[0], sorted(url.split("?")[1].split("&"))) for url in (found, expected)
+            (url.split("?")[0], sorted(url.split("?")[1].split("&")))
+            for url in (signed_url, expected)
         ]
         assert parted[0] == parted[1]
 
@@ -129,11 +136,14 @@ def test_anonymous_urls_have_no_signature() -> None:
     ],
 )  # fmt: skip
 def test_settings_that_are_understood(
-    clean: pytest.MonkeyPatch, variables: dict[str, str], options: Any, expected: Settings | None
+    without_settings: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    options: Any,
+    expected: Settings | None,
 ) -> None:
     for name, value in variables.items():
-        clean.setenv(name, value)
-    clean.setattr("fsspec.config.conf", {"s3": options})
+        without_settings.setenv(name, value)
+    without_settings.setattr("fsspec.config.conf", {"s3": options})
     assert signing.find_settings("s3://bucket/x.npy") == expected
     assert signing.find_settings("s3a://bucket/x.npy") == expected
 
@@ -147,9 +157,9 @@ def test_settings_that_are_understood(
         "zip://x::s3://bucket/x.zip", "s3://bucket/\udcff",
     ],
 )  # fmt: skip
-def test_names_that_are_left_to_s3fs(clean: pytest.MonkeyPatch, url: str) -> None:
+def test_names_that_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, url: str) -> None:
     for name, value in AWS.items():
-        clean.setenv(name, value)
+        without_settings.setenv(name, value)
     assert signing.find_settings(url) is None
 
 
@@ -169,7 +179,7 @@ def test_names_that_are_left_to_s3fs(clean: pytest.MonkeyPatch, url: str) -> Non
     ],
 )
 def test_profiles(
-    clean: pytest.MonkeyPatch, tmp_path: Path, config: str, credentials: str,
+    without_settings: pytest.MonkeyPatch, tmp_path: Path, config: str, credentials: str,
     profile: str | None, expected: str | None,
 ) -> None:  # fmt: skip
     keys = "aws_access_key_id = A\naws_secret_access_key = B"
@@ -177,34 +187,36 @@ def test_profiles(
     for name, text in (("config", config), ("credentials", credentials)):
         (tmp_path / ".aws" / name).write_text(text.replace("{keys}", keys), "latin-1")
     if profile is not None:
-        clean.setenv("AWS_PROFILE", profile)
-    found = signing.find_settings("s3://bucket/x.npy")
-    assert (found and found.region) == expected
-    assert found is None or found.credentials == ("A", "B", None)
-    clean.setenv("AWS_ACCESS_KEY_ID", "C")
-    clean.setenv("AWS_SECRET_ACCESS_KEY", "D")
-    found = signing.find_settings("s3://bucket/x.npy")
-    assert found is None or found.credentials == ("C", "D", None)
+        without_settings.setenv("AWS_PROFILE", profile)
+    settings = signing.find_settings("s3://bucket/x.npy")
+    assert (settings and settings.region) == expected
+    assert settings is None or settings.credentials == ("A", "B", None)
+    without_settings.setenv("AWS_ACCESS_KEY_ID", "C")
+    without_settings.setenv("AWS_SECRET_ACCESS_KEY", "D")
+    settings = signing.find_settings("s3://bucket/x.npy")
+    assert settings is None or settings.credentials == ("C", "D", None)
 
 
 @pytest.mark.parametrize("name", ["https_proxy", "ALL_PROXY"])
-def test_proxies_are_left_to_s3fs(clean: pytest.MonkeyPatch, name: str) -> None:
+def test_proxies_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, name: str) -> None:
     assert signing.bypasses_s3fs()
-    clean.setenv(name, "http://127.0.0.1:1")
+    without_settings.setenv(name, "http://127.0.0.1:1")
     assert not signing.bypasses_s3fs()
 
 
 @pytest.fixture
-def served(s3: Bucket, clean: pytest.MonkeyPatch) -> Bucket:
+def signed_server(s3: Bucket, without_settings: pytest.MonkeyPatch) -> Bucket:
     """The variables of the server, which `clean` has removed."""
     for name, value in settings(s3.endpoint).items():
-        clean.setenv(name, value) if value is not None else clean.delenv(name, raising=False)
+        without_settings.setenv(name, value) if value is not None else without_settings.delenv(
+            name, raising=False
+        )
     return s3
 
 
-def test_static_credentials_need_no_client(served: Bucket, workdir: Path) -> None:
+def test_static_credentials_need_no_client(signed_server: Bucket, workdir: Path) -> None:
     """s3fs's client is not even imported."""
-    url = served.put("x.npy", npy(ROWS))
+    url = signed_server.put("x.npy", npy(ROWS))
     save(i=np.array([3, -1]))
     code = f"""
 import sys
@@ -212,35 +224,35 @@ from ndtool import files
 files.gather("{url}", "i.npy", out="o.npy")
 print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 """
-    ran = python(code, env=settings(served.endpoint, HOME=str(workdir)))
-    assert ran.out.strip() == b"set()", ran.err
+    result = python(code, env=settings(signed_server.endpoint, HOME=str(workdir)))
+    assert result.out.strip() == b"set()", result.err
     assert np.array_equal(np.load("o.npy"), ROWS[[3, -1]])
 
 
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def record_client_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of operations that the client will perform."""
-    called, call = [], s3.S3Object.call
+    client_calls, call = [], s3.S3Object.call
 
     async def noted(self: Any, operation: str, *names: str, **arguments: Any) -> Any:
-        called.append(operation)
+        client_calls.append(operation)
         return await call(self, operation, *names, **arguments)
 
     monkeypatch.setattr(s3.S3Object, "call", noted)
-    return called
+    return client_calls
 
 
 @pytest.mark.parametrize("variable", ["AWS_PAGER", "AWS_STS_REGIONAL_ENDPOINTS"])
 @pytest.mark.parametrize("options", [{}, {"anon": True}, {"key": "one", "secret": "two"}])
 def test_reads_by_signed_urls(
-    served: Bucket, clean: pytest.MonkeyPatch, variable: str, options: Any
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch, variable: str, options: Any
 ) -> None:
     """Signed with the client's credentials where ndtool does not know the settings."""
-    clean.setenv(variable, "regional")
-    clean.setattr("fsspec.config.conf", {"s3": options})
-    called = counted(clean)
-    served.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ACL="public-read")
+    without_settings.setenv(variable, "regional")
+    without_settings.setattr("fsspec.config.conf", {"s3": options})
+    calls = record_client_calls(without_settings)
+    signed_server.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS), ACL="public-read")
     assert np.array_equal(load("s3://bucket/x.npy"), ROWS)
-    assert called == []
+    assert calls == []
 
 
 @pytest.mark.parametrize(
@@ -248,30 +260,30 @@ def test_reads_by_signed_urls(
     [{"requester_pays": True}, {"config_kwargs": {"read_timeout": 9}}, {"version_aware": True}],
 )
 def test_special_settings_are_left_to_the_client(
-    served: Bucket, clean: pytest.MonkeyPatch, options: Any
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch, options: Any
 ) -> None:
-    clean.setattr("fsspec.config.conf", {"s3": options})
-    called = counted(clean)
-    url = served.put("x.npy", npy(ROWS))
+    without_settings.setattr("fsspec.config.conf", {"s3": options})
+    calls = record_client_calls(without_settings)
+    url = signed_server.put("x.npy", npy(ROWS))
     assert np.array_equal(load(url), ROWS)
-    assert bool(called) == ("version_aware" not in options)
+    assert bool(calls) == ("version_aware" not in options)
 
 
 def test_what_a_server_refuses_is_requested_by_the_client(
-    served: Bucket, clean: pytest.MonkeyPatch
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch
 ) -> None:
-    url, signs = served.put("x.npy", npy(ROWS)), []
+    url, signs = signed_server.put("x.npy", npy(ROWS)), []
 
-    def elsewhere(at: Settings) -> str:
-        signs.append(at)
-        return f"{served.endpoint}/no-bucket?policy=x"  # moto answers with an error
+    def elsewhere(request_settings: Settings) -> str:
+        signs.append(request_settings)
+        return f"{signed_server.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
-    clean.setattr(s3.HttpObject, "open", refusing)
-    called = counted(clean)
+    without_settings.setattr(s3.HttpObject, "open", refusing)
+    calls = record_client_calls(without_settings)
     assert np.array_equal(load(url), ROWS)
-    assert "get_object" in called
+    assert "get_object" in calls
     assert len(s3._client_only_buckets) == 1
-    clean.setattr(signing, "signed_url", elsewhere)
+    without_settings.setattr(signing, "signed_url", elsewhere)
     assert np.array_equal(load(url), ROWS)  # without another attempt
     assert signs == []
 
@@ -281,60 +293,68 @@ async def refusing(self: Any, count: int) -> Any:
 
 
 def test_a_server_without_ranges_is_read_by_the_client(
-    clean: pytest.MonkeyPatch, workdir: Path
+    without_settings: pytest.MonkeyPatch, workdir: Path
 ) -> None:
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
     s3fs.S3FileSystem.clear_instance_cache()  # existing sessions use another endpoint
     with serving() as server:
         url = server.add("/bucket/x.npy", npy(ROWS[:9]), ranges=False)
         for name, value in {**AWS, "AWS_ENDPOINT_URL": url.removesuffix("/bucket/x.npy")}.items():
-            clean.setenv(name, value)
-        called = counted(clean)
+            without_settings.setenv(name, value)
+        calls = record_client_calls(without_settings)
         try:
-            with opened("s3://bucket/x.npy") as one:
-                assert one.metadata.shape == (9, 4)
+            with opened("s3://bucket/x.npy") as source:
+                assert source.metadata.shape == (9, 4)
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
-    assert called == ["get_object"]
+    assert calls == ["get_object"]
 
 
 @pytest.mark.parametrize("key", ["a//b", "a/./b"])
 def test_special_names_are_requested_by_the_client(
-    served: Bucket, clean: pytest.MonkeyPatch, key: str
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch, key: str
 ) -> None:
-    called = counted(clean)
-    assert np.array_equal(load(served.put(key, npy(ROWS[:9]))), ROWS[:9])
-    assert "get_object" in called
+    calls = record_client_calls(without_settings)
+    assert np.array_equal(load(signed_server.put(key, npy(ROWS[:9]))), ROWS[:9])
+    assert "get_object" in calls
 
 
-def test_errors_are_those_of_the_client(served: Bucket, clean: pytest.MonkeyPatch) -> None:
-    clean.setattr(s3.HttpObject, "open", refusing)
-    clean.setattr("ndtool.storage.failures.BACKOFF", 0.001)
+def test_errors_are_those_of_the_client(
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch
+) -> None:
+    without_settings.setattr(s3.HttpObject, "open", refusing)
+    without_settings.setattr("ndtool.storage.failures.BACKOFF", 0.001)
     with pytest.raises(InputError, match=r"s3://none-here/x.npy: there is no such object"):
         load("s3://none-here/x.npy")
     assert s3._client_only_buckets == set()
 
 
 def test_urls_are_signed_again_before_they_expire(
-    served: Bucket, clean: pytest.MonkeyPatch
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch
 ) -> None:
-    url, signs, sign = served.put("x.npy", npy(ROWS)), [], signing.signed_url
-    clean.setattr(signing, "signed_url", lambda at: signs.append(at) or sign(at))
+    url, signs, sign = signed_server.put("x.npy", npy(ROWS)), [], signing.signed_url
+    without_settings.setattr(
+        signing,
+        "signed_url",
+        lambda request_settings: signs.append(request_settings) or sign(request_settings),
+    )
     assert np.array_equal(load(url), ROWS)
     once = len(signs)
-    clean.setattr(s3, "_RENEWAL_SECONDS", -1)
+    without_settings.setattr(s3, "_RENEWAL_SECONDS", -1)
     assert np.array_equal(load(url), ROWS)
     assert (once, len(signs)) == (1, 4)
 
 
-def test_small_ranges_are_read_64_at_a_time(clean: pytest.MonkeyPatch, workdir: Path) -> None:
+def test_small_ranges_are_read_64_at_a_time(
+    without_settings: pytest.MonkeyPatch, workdir: Path
+) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     sparse("big.npy", "<f4", (1 << 22, 16))
     with serving() as server:
         slow = {"before": lambda number: time.sleep(0.5)}
         url = server.add("/bucket/big.npy", workdir / "big.npy", **slow)
         for name, value in {**AWS, "AWS_ENDPOINT_URL": url.removesuffix("/bucket/big.npy")}.items():
-            clean.setenv(name, value)
+            without_settings.setenv(name, value)
         request = Request("gather", "s3://bucket/big.npy", "i.npy", output="o.npy")
         save(i=np.arange(100) << 15)
         with OpenCall(request) as call:
@@ -343,7 +363,11 @@ def test_small_ranges_are_read_64_at_a_time(clean: pytest.MonkeyPatch, workdir: 
         assert len(server.requests) == 102  # with the first bytes and a final check
 
 
-def test_content_encodings_are_bytes(served: Bucket, clean: pytest.MonkeyPatch) -> None:
+def test_content_encodings_are_bytes(
+    signed_server: Bucket, without_settings: pytest.MonkeyPatch
+) -> None:
     """The client reads an object as stored, whatever its Content-Encoding."""
-    served.s3.put_object(Bucket="bucket", Key="x.npy", Body=npy(ROWS[:9]), ContentEncoding="zip")
+    signed_server.s3.put_object(
+        Bucket="bucket", Key="x.npy", Body=npy(ROWS[:9]), ContentEncoding="zip"
+    )
     assert np.array_equal(load("s3://bucket/x.npy"), ROWS[:9])

@@ -40,10 +40,10 @@ def simulated(
             meter.add(step)
         return number
 
-    found: list[int] = []
+    results: list[int] = []
     tasks = (Task(do, "sweep", number) for number in range(count))
-    policy.complete(simulator, tasks, lambda number, end: found.append(end))
-    assert sorted(found) == list(range(count))
+    policy.complete(simulator, tasks, lambda number, end: results.append(end))
+    assert sorted(results) == list(range(count))
     return simulator
 
 
@@ -80,7 +80,7 @@ def test_steps_of_one_kind_are_in_flight_together() -> None:
     meter = Meter()
     for kind in ("line a 0", "get", "get", "get", "put"):
         meter.add(Step(kind, gets=1, nbytes=3))
-    assert [(one.kind, one.gets, one.nbytes) for one in meter.take()] == [
+    assert [(step.kind, step.gets, step.nbytes) for step in meter.take()] == [
         ("line a 0", 1, 3), ("get", 3, 9), ("put", 1, 3),
     ]  # fmt: skip
     assert meter.take() == []
@@ -90,14 +90,14 @@ def test_steps_of_one_kind_are_in_flight_together() -> None:
 def test_faults_take_time_and_lose_nothing() -> None:
     steps = [Step("get", gets=4)]
     faults = Faults(lost=0.1, late=0.1, refused=0.05)
-    one, other = (simulated(200, steps, 4, faults=faults, seed=7).now() for _ in range(2))
-    assert one == other > simulated(200, steps, 4).now()
-    assert simulated(200, steps, 4, faults=faults, seed=8).now() != one
+    first, second = (simulated(200, steps, 4, faults=faults, seed=7).now() for _ in range(2))
+    assert first == second > simulated(200, steps, 4).now()
+    assert simulated(200, steps, 4, faults=faults, seed=8).now() != first
 
 
 def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
     steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, times=100.0)
-    meter, troubles, found = Meter(), policy.Troubles(), list[int]()
+    meter, troubles, results = Meter(), policy.Troubles(), list[int]()
     simulator = Simulator(8, PLAIN, meter, faults, seed=3, tick=1.0)
 
     def do(phase: str, number: int) -> int:
@@ -105,8 +105,8 @@ def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
         return number
 
     tasks = (Task(do, "sweep", number) for number in range(100))
-    policy.complete(simulator, tasks, lambda number, end: found.append(end), troubles=troubles)
-    assert (sorted(found), len(troubles.warnings())) == (list(range(100)), 1)
+    policy.complete(simulator, tasks, lambda number, end: results.append(end), troubles=troubles)
+    assert (sorted(results), len(troubles.warnings())) == (list(range(100)), 1)
     alone = simulated(100, steps, 8, faults=faults, seed=3).now()
     assert 130.0 <= simulator.now() < alone / 2
 
@@ -114,8 +114,8 @@ def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
 def test_time_passes_while_nothing_completes() -> None:
     simulator = Simulator(1, PLAIN, Meter(), tick=1.0)
     simulator.submit(Task(lambda *_: simulator.meter.add(Step("a", seconds=3.5)), "split", 0))
-    seen = [(found is None, simulator.now()) for found in simulator.completed()]
-    assert seen == [(True, 1.0), (True, 2.0), (True, 3.0), (False, 3.5)]
+    timeline = [(completed is None, simulator.now()) for completed in simulator.completed()]
+    assert timeline == [(True, 1.0), (True, 2.0), (True, 3.0), (False, 3.5)]
     simulator.wait(2.0)
     assert simulator.now() == 5.5
 
@@ -137,11 +137,11 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
     names = ["data.npy", "idx.npy", *(["upd.npy"] if operator == "scatter_nd" else [])]
     with OpenCall(Request(operator, *names, attributes=Attributes(**given))) as call:
         gathers = not call.inference.scatters
-        cut = partitioning_for(rows_of(call.inference), gathers, 60_000, 2, levels=levels)
+        partitioning = partitioning_for(rows_of(call.inference), gathers, 60_000, 2, levels=levels)
         out = np.zeros(call.inference.plan.output, np.float32)
         sink = memory.BufferSink(out.reshape(-1).view(np.uint8).data, call.metadata)
-        simulation.run(call, cut, sink, simulator, simulator.meter, STORE, refuse)
-    return out, cut
+        simulation.run(call, partitioning, sink, simulator, simulator.meter, STORE, refuse)
+    return out, partitioning
 
 
 @pytest.mark.usefixtures("inputs")
@@ -150,11 +150,13 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
 def test_a_simulated_run_has_the_bits_of_the_reference(levels: int, faults: Faults) -> None:
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     simulators = [Simulator(4, STORE, Meter(), faults) for _ in range(2)]
-    gathered, cut = run(simulators[0], "gather_nd", levels)
-    assert (cut.levels, same(gathered, reference.gather_nd(data, idx))) == (levels, True)
+    gathered, partitioning = run(simulators[0], "gather_nd", levels)
+    assert (partitioning.levels, same(gathered, reference.gather_nd(data, idx))) == (levels, True)
     scattered, _ = run(simulators[1], "scatter_nd", levels, reduction="add")
     assert same(scattered, reference.scatter_nd(data, idx, upd, reduction="add"))
-    assert all(one.now() > 0.1 and one.meter.totals["get"] > 100 for one in simulators)
+    assert all(
+        simulator.now() > 0.1 and simulator.meter.totals["get"] > 100 for simulator in simulators
+    )
 
 
 @pytest.mark.usefixtures("inputs")

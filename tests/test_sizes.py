@@ -53,7 +53,7 @@ def sparse(shape: tuple[int, ...], dtype: Any = "u1", name: str = "data.npy") ->
         pytest.skip(f"no sparse file of this size here: {error}")
 
 
-def marks(dtype: Any, count: int) -> Array:
+def distinct_elements(dtype: Any, count: int) -> Array:
     """Return distinct elements."""
     dtype = np.dtype(dtype)
     return np.arange(1, 1 + count * dtype.itemsize, dtype="u1").view(dtype)
@@ -61,30 +61,30 @@ def marks(dtype: Any, count: int) -> Array:
 
 # More than 2^31 and 2^32 elements and bytes
 
-SPOTS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6])
+POSITIONS = np.array([0, 1, 2 * G - 1, 2 * G, 2 * G + 1, 4 * G - 1, 4 * G, 4 * G + 6])
 
 
 @pytest.mark.parametrize("dtype", ["u1", "f8", "V3"])
 def test_elements_beyond_32_bits(dtype: str, workdir: Path, several_threads: None) -> None:
     data = sparse((4 * G + 7,), dtype)
-    data[SPOTS] = expected = marks(dtype, 8)
-    tuples = SPOTS[:, None]
+    data[POSITIONS] = expected = distinct_elements(dtype, 8)
+    tuples = POSITIONS[:, None]
     for threads in THREADS:
         for turned in (tuples, tuples - data.size):
             assert same(ndtool.gather_nd(data, turned, threads=threads), expected)
             assert same(ndtool.gather_elements(data, turned[:, 0], threads=threads), expected)
     for bad in (4 * G + 7, -4 * G - 8, G << 20):
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             ndtool.gather_nd(data, np.array([[5], [bad]]))
-        assert (caught.value.value, caught.value.size) == (bad, 4 * G + 7)
-    other = expected[::-1].copy()
-    ndtool.scatter_nd(data, tuples, other, out=data)
-    assert same(data[SPOTS], other)
-    ndtool.scatter_elements(data, SPOTS - data.size, expected, out=data)
-    assert same(data[SPOTS], expected)
+        assert (excinfo.value.value, excinfo.value.size) == (bad, 4 * G + 7)
+    reversed_updates = expected[::-1].copy()
+    ndtool.scatter_nd(data, tuples, reversed_updates, out=data)
+    assert same(data[POSITIONS], reversed_updates)
+    ndtool.scatter_elements(data, POSITIONS - data.size, expected, out=data)
+    assert same(data[POSITIONS], expected)
     if dtype != "V3":
-        ndtool.scatter_nd(data, tuples[[6, 6]], other[[0, 1]], "add", out=data)
-        assert data[SPOTS[6]] == expected[6] + other[0] + other[1]
+        ndtool.scatter_nd(data, tuples[[6, 6]], reversed_updates[[0, 1]], "add", out=data)
+        assert data[POSITIONS[6]] == expected[6] + reversed_updates[0] + reversed_updates[1]
 
 
 def test_products_beyond_31_bits(workdir: Path) -> None:
@@ -96,29 +96,31 @@ def test_products_beyond_31_bits(workdir: Path) -> None:
     assert rows[:, [0, -1]].tolist() == [[42, 43], [42, 43], [0, 0]]
     assert ndtool.gather_nd(data, last).tolist() == [42, 43, 0]
     assert ndtool.gather_nd(data, last[:1, 1:], 1).tolist() == [42]
-    along = np.full((1, 1, 46341), 46341)
-    assert ndtool.gather_elements(data, along, 1)[0, 0, [0, -1]].tolist() == [42, 43]
+    axis_indices = np.full((1, 1, 46341), 46341)
+    assert ndtool.gather_elements(data, axis_indices, 1)[0, 0, [0, -1]].tolist() == [42, 43]
     ndtool.scatter_nd(data, last, np.array([7, 8, 9], "u1"), out=data)
     assert (data[0, 46341, [0, -1]].tolist(), data[0, 0, -1]) == ([7, 8], 9)
-    ndtool.scatter_elements(data, along, np.full(along.shape, 5, "u1"), 1, "add", out=data)
+    ndtool.scatter_elements(
+        data, axis_indices, np.full(axis_indices.shape, 5, "u1"), 1, "add", out=data
+    )
     assert data[0, 46341, [0, 1, -1]].tolist() == [12, 5, 13]
 
 
 def test_strides_beyond_32_bits(workdir: Path, several_threads: None) -> None:
-    memory = sparse((5, 3, 2 * G + 1))
-    memory[:, :, [0, 5, -1]] = values = marks("u1", 45).reshape(5, 3, 3)
-    for data in (memory[:, ::-1, :], memory.transpose(1, 0, 2)):
+    require_memory = sparse((5, 3, 2 * G + 1))
+    require_memory[:, :, [0, 5, -1]] = values = distinct_elements("u1", 45).reshape(5, 3, 3)
+    for data in (require_memory[:, ::-1, :], require_memory.transpose(1, 0, 2)):
         small = data[:, :, [0, 5, -1]]
-        assert same(values, memory[:, :, [0, 5, -1]])
+        assert same(values, require_memory[:, :, [0, 5, -1]])
         index = np.array([[2, 1, 2 * G], [0, -1, 0], [-1, 0, 5]])
         expected = data[tuple(index.T)]
         assert same(ndtool.gather_nd(data, index, threads=2), expected)
         batch = np.broadcast_to(np.array([[2 * G], [5]]), (data.shape[0], data.shape[1], 2, 1))
         assert same(ndtool.gather_nd(data, batch, 2, threads=2), small[:, :, [2, 1]])
         for axis in (0, 1):
-            along = np.full((data.shape[0], data.shape[1], 9), -1)
-            picked = ndtool.gather_elements(data, along, axis, threads=2)
-            assert same(picked, data[:, :, :9].take(np.full(along.shape[axis], -1), axis))
+            axis_indices = np.full((data.shape[0], data.shape[1], 9), -1)
+            picked = ndtool.gather_elements(data, axis_indices, axis, threads=2)
+            assert same(picked, data[:, :, :9].take(np.full(axis_indices.shape[axis], -1), axis))
         last = np.broadcast_to(np.array([2 * G, -1, 5]), (*data.shape[:2], 3))
         assert same(ndtool.gather_elements(data, last, 2, threads=2), small[:, :, [2, 2, 1]])
 
@@ -143,111 +145,115 @@ def test_sorting_beyond_42_bits(width: int, workdir: Path, several_threads: None
     """Partitions of more rows than 32 bits can number: 1024 are not enough."""
     rows = (5 << 40) // width
     data = sparse((rows, width))
-    at = np.array([0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1])
-    index = np.tile(at, tuning.MIN_SORTED + 1)[:, None]
+    rows_to_check = np.array(
+        [0, 1, (1 << 32) - 1, (1 << 33) // width, rows // 2, rows - 2, rows - 1]
+    )
+    index = np.tile(rows_to_check, tuning.MIN_SORTED + 1)[:, None]
     updates = np.ones((len(index), width), "u1")
     for threads in THREADS:
         ndtool.scatter_nd(data, index, updates, "add", out=data, threads=threads)
-    assert (data[at] == 2 * (tuning.MIN_SORTED + 1) % 256).all()
+    assert (data[rows_to_check] == 2 * (tuning.MIN_SORTED + 1) % 256).all()
     ndtool.scatter_nd(data, index, updates, out=data)
-    assert (data[at] == 1).all()
+    assert (data[rows_to_check] == 1).all()
     assert not data[[2, (1 << 32) // width, rows // 2 - 1, rows // 2 + 1]].any()
 
 
 def test_the_command_line_beyond_32_bits(workdir: Path) -> None:
     data = sparse((4 * G + 7,), "f8")
-    data[SPOTS] = expected = marks("f8", 8)
+    data[POSITIONS] = expected = distinct_elements("f8", 8)
     del data
-    save(indices=SPOTS, tuples=SPOTS[:, None] - 4 * G - 7)
+    save(indices=POSITIONS, tuples=POSITIONS[:, None] - 4 * G - 7)
     for operator, indices in (("gather-nd", "tuples.npy"), ("gather-elements", "indices.npy")):
-        ran = command(operator, "data.npy", indices, "-o", "out.npy")
-        assert ran.status == 0, ran.err
+        result = command(operator, "data.npy", indices, "-o", "out.npy")
+        assert result.status == 0, result.err
         assert same(np.load("out.npy"), expected)
     save(tuples=np.array([[0], [4 * G + 7]]))
-    ran = command("gather-nd", "data.npy", "tuples.npy", "-o", "out.npy")
-    assert ran.status == 5
-    assert f"tuples.npy[1, 0] = {4 * G + 7}" in ran.err
+    result = command("gather-nd", "data.npy", "tuples.npy", "-o", "out.npy")
+    assert result.status == 5
+    assert f"tuples.npy[1, 0] = {4 * G + 7}" in result.err
 
 
 # These move more than 2 GiB of actual data.
 
 
 @pytest.fixture
-def memory() -> None:
+def require_memory() -> None:
     """Skip if memory is insufficient."""
     if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 7 * G:
         pytest.skip("needs 7 GiB of memory")
 
 
 @pytest.mark.slow("slices of more than 2^31 elements are copied whole")
-def test_one_huge_run(workdir: Path, memory: None) -> None:
+def test_one_huge_run(workdir: Path, require_memory: None) -> None:
     data = sparse((2, 2 * G + 5))
-    data[1, SPOTS[:5]] = expected = marks("u1", 5)
+    data[1, POSITIONS[:5]] = expected = distinct_elements("u1", 5)
     run = ndtool.gather_nd(data, np.array([[1]]))
     assert run.shape == (1, 2 * G + 5)
-    assert same(run[0, SPOTS[:5]], expected)
+    assert same(run[0, POSITIONS[:5]], expected)
     data = np.zeros(data.shape, "u1")
     ndtool.scatter_nd(data, np.array([[-1]]), run, "max", out=data)
-    assert same(data[1, SPOTS[:5]], expected)
-    assert not data[0, SPOTS[:5]].any()
+    assert same(data[1, POSITIONS[:5]], expected)
+    assert not data[0, POSITIONS[:5]].any()
 
 
 @pytest.mark.slow("tuples are counted in 64 bits")
-def test_indices_beyond_31_bits(workdir: Path, memory: None) -> None:
+def test_indices_beyond_31_bits(workdir: Path, require_memory: None) -> None:
     indices = sparse((2 * G + 5, 1), "i1")
-    indices[SPOTS[:5]] = 1
+    indices[POSITIONS[:5]] = 1
     values = ndtool.gather_nd(np.array([3, 4], "u1"), indices)
     assert values.shape == (2 * G + 5,)
-    assert (values[SPOTS[:5]] == 4).all()
+    assert (values[POSITIONS[:5]] == 4).all()
     assert int(values.sum(dtype="u8")) == 3 * 2 * G + 4 * 5
     sums = ndtool.scatter_nd(np.zeros(2, "u1"), indices, values, "add")
     assert sums.tolist() == [3 * 2 * G % 256, 20]
     indices[2 * G + 3] = 2
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.gather_nd(np.array([3, 4], "u1"), indices)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.count, error.total) == ((2 * G + 3,), 1, 2 * G + 5)
 
 
 @pytest.mark.slow("offsets in files have 64 bits")
-def test_scatter_to_a_file_beyond_31_bits(workdir: Path, memory: None) -> None:
+def test_scatter_to_a_file_beyond_31_bits(workdir: Path, require_memory: None) -> None:
     sparse((2 * G + 10,))
-    save(tuples=SPOTS[:5, None], updates=marks("u1", 5))
-    ran = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
-    assert ran.status == 0, ran.err
+    save(tuples=POSITIONS[:5, None], updates=distinct_elements("u1", 5))
+    result = command("scatter-nd", "data.npy", "tuples.npy", "updates.npy", "-o", "out.npy")
+    assert result.status == 0, result.err
     out = np.load("out.npy", mmap_mode="r")
     assert out.shape == (2 * G + 10,)
-    assert same(np.array(out[SPOTS[:5]]), marks("u1", 5))
+    assert same(np.array(out[POSITIONS[:5]]), distinct_elements("u1", 5))
     assert not out[7::4096].any()
 
 
 # Counts beyond int64
 
 
-def constant(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
+def zeros_of_one_element(shape: tuple[int, ...], dtype: Any = "u1") -> Array:
     """Return zeros of any shape; all share one element."""
     return np.broadcast_to(np.zeros(1, dtype), shape)
 
 
 def test_products_beyond_63_bits() -> None:
     for data, indices in (
-        (constant((1, 1 << 40)), constant((1 << 40, 1), "i1")),
-        (constant((1, 1 << 60)), constant((8, 1), "i8")),
-        (constant((2, 1 << 40, 0)), constant((1 << 40, 1), "i1")),
+        (zeros_of_one_element((1, 1 << 40)), zeros_of_one_element((1 << 40, 1), "i1")),
+        (zeros_of_one_element((1, 1 << 60)), zeros_of_one_element((8, 1), "i8")),
+        (zeros_of_one_element((2, 1 << 40, 0)), zeros_of_one_element((1 << 40, 1), "i1")),
     ):
         with pytest.raises(RuleError, match="elements: at most 2\\^63 - 1 fit"):
             ndtool.gather_nd(data, indices)
     with pytest.raises(RuleError, match="bytes: at most 2\\^63 - 1 fit"):
-        ndtool.gather_nd(constant((1, 1 << 55), "f8"), constant((1 << 5, 1), "i1"))
+        ndtool.gather_nd(
+            zeros_of_one_element((1, 1 << 55), "f8"), zeros_of_one_element((1 << 5, 1), "i1")
+        )
     with pytest.raises(MemoryError):
-        ndtool.gather_nd(constant((1, 1 << 60)), constant((7, 1), "i8"))
+        ndtool.gather_nd(zeros_of_one_element((1, 1 << 60)), zeros_of_one_element((7, 1), "i8"))
     with pytest.raises(MemoryError):
-        ndtool.scatter_nd(constant((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
+        ndtool.scatter_nd(zeros_of_one_element((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
 
 
 def test_runs_are_taken_from_no_more_than_there_is() -> None:
     """A stride of zero: 2^58 rows that share memory."""
-    data = constant((1 << 58, 3), "f4")
+    data = zeros_of_one_element((1 << 58, 3), "f4")
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
     assert ndtool.gather_nd(data, index).tolist() == [0, 0, 0]
     with pytest.raises(BoundsError):
@@ -268,9 +274,9 @@ def test_elements_are_normalized_in_boxes(
     data, out = bind.Operand(memoryview(raw), 0, (itemsize,)), memoryview(bytearray(raw.nbytes))
     copies.normalize(data, (count,), dtype, ">", out, 1)
     assert bytes(out) == raw.reshape(-1, dtype.swap_size)[:, ::-1].tobytes()
-    most = max(1, (1 << 20) // itemsize)
+    max_size = max(1, (1 << 20) // itemsize)
     assert [call.args[-1] for call in packed.call_args_list] == [
-        min(most, count - first) for first in range(0, count, most)
+        min(max_size, count - first) for first in range(0, count, max_size)
     ]
     assert all(len(call.args[0]) <= 1 << 20 for call in swapped.call_args_list)
     assert (swapped.call_count > 0) == (dtype.swap_size > 1)
@@ -312,14 +318,14 @@ def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: l
 
 
 def test_the_largest_output_that_can_be_counted() -> None:
-    most = (1 << 63) - 1
-    plan = shapes.gather_nd((1, most), (1, 1), 0)[1]
-    assert plan.output == (1, most)
+    max_size = (1 << 63) - 1
+    plan = shapes.gather_nd((1, max_size), (1, 1), 0)[1]
+    assert plan.output == (1, max_size)
     inference.check_bytes(plan, 1)
     with pytest.raises(RuleError, match="bytes"):
         inference.check_bytes(plan, 2)
     with pytest.raises(RuleError, match="elements"):
-        shapes.gather_nd((1, most + 1), (1, 1), 0)
+        shapes.gather_nd((1, max_size + 1), (1, 1), 0)
 
 
 # 64 axes, long tuples, many batches
@@ -427,7 +433,7 @@ def outcome(function: Any, *args: Any, **options: Any) -> Any:
         return error
 
 
-def agree(actual: Any, expected: Any) -> bool:
+def require_agreement(actual: Any, expected: Any) -> bool:
     """Whether both give the same bits or refuse for the same reason."""
     if isinstance(expected, BoundsError) and isinstance(actual, BoundsError):
         positions = [
@@ -446,7 +452,9 @@ def test_every_empty_combination(several_threads: None) -> None:
         expected = outcome(getattr(reference, operator), *arrays, **options)
         function, report = getattr(ndtool, operator), (operator, [a.shape for a in arrays], options)
         for threads in THREADS:
-            assert agree(outcome(function, *arrays, **options, threads=threads), expected), report
+            assert require_agreement(
+                outcome(function, *arrays, **options, threads=threads), expected
+            ), report
         if isinstance(expected, np.ndarray):
             results += 1
             out = np.full(expected.shape, -1)
@@ -468,7 +476,7 @@ def test_every_empty_combination_of_files(workdir: Path) -> None:
             attributes=Attributes(**options),
         )
         expected = outcome(getattr(reference, operator), *arrays, **options)
-        assert agree(outcome(run, request), expected), (operator, request, arrays)
+        assert require_agreement(outcome(run, request), expected), (operator, request, arrays)
 
 
 def run(request: Request) -> Array:

@@ -59,10 +59,10 @@ class BothPaths:
 
 @pytest.fixture
 def both_paths(monkeypatch: pytest.MonkeyPatch) -> BothPaths:
-    found = BothPaths()
-    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, found.otherwise, tuning)
+    paths = BothPaths()
+    bound = BoundCalls(np.ndarray, np.empty, calls.bind_small, paths.otherwise, tuning)
     monkeypatch.setattr(ops, "_CALLS", bound)
-    return found
+    return paths
 
 
 def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]:
@@ -75,7 +75,7 @@ def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]
     return report, [raw(array) for array in inputs if array is not None]
 
 
-def outs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
+def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
     """Yield values of `out`, most of which are invalid for the inputs."""
     yield None
     yield np.zeros_like(made)
@@ -104,12 +104,16 @@ def test_the_outcome_equals_the_general_path(
             patch.setattr(tuning, "SMALL_CALL", small)
             operator = partial(getattr(ndtool, case.operator), **options)
             try:
-                made = operator(*arrays)
+                result = operator(*arrays)
             except NdtoolError:
-                made = np.zeros_like(arrays[0])
+                result = np.zeros_like(arrays[0])
             if which:
                 arrays[0] = opaque(arrays[0]).copy().view(arrays[0].dtype)
-            out = arrays[0] if which == 7 else [*outs(*arrays[:2], made), None, None][which]
+            out = (
+                arrays[0]
+                if which == 7
+                else [*possible_outputs(*arrays[:2], result), None, None][which]
+            )
             results.append(outcome(partial(operator, *arrays, out=out), out, *arrays))
     assert results[0] == results[1] == results[2]
 
@@ -131,10 +135,10 @@ def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> N
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
-    wide = np.zeros((3, 8), np.float32)
+    wide_data = np.zeros((3, 8), np.float32)
     unaligned = np.zeros(49, np.uint8)[1:].view(np.float32).reshape(3, 4)
     for data in (
-        DATA.tolist(), DATA.T.copy().T, wide[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
+        DATA.tolist(), DATA.T.copy().T, wide_data[:, ::2], DATA[::-1], as_strided(DATA, (3, 4), (4, 4)),
         np.matrix(DATA), DATA.view(type("Array", (np.ndarray,), {})),
     ):  # fmt: skip
         assert not both_paths.are_short(lambda given=data: ndtool.gather_nd(given, ROWS))
@@ -177,8 +181,8 @@ def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: B
 def test_types_with_equal_names_are_distinguished(both_paths: BothPaths) -> None:
     marked = np.dtype(np.float32, metadata={"unit": "m"})
     for dtype in (np.dtype(np.float32), marked, np.dtype(np.float32)):
-        made = ndtool.gather_nd(DATA.view(dtype), ROWS)
-        assert made.dtype.metadata == dtype.metadata
+        result = ndtool.gather_nd(DATA.view(dtype), ROWS)
+        assert result.dtype.metadata == dtype.metadata
     for dtype in ("l", "q", "l"):
         assert ndtool.gather_nd(DATA.astype(dtype), ROWS).dtype.char == dtype
 

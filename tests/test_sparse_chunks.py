@@ -20,7 +20,7 @@ FILLED = Attributes(out_of_bounds="fill")
 TABLE = np.random.default_rng(2).integers(0, 256, (20_000, 64), "u1").view("<f4")
 
 
-def stored(path: str) -> str:
+def write_table(path: str) -> str:
     """Write the table in chunks of 100 rows, uncompressed."""
     if path.endswith("h5"):
         h5py = pytest.importorskip("h5py", exc_type=ImportError)
@@ -50,29 +50,29 @@ def gathered(data: str, indices: Any, **options: Any) -> tuple[str, Any]:
 def test_few_rows_are_swept_and_many_assembled(
     workdir: Path, monkeypatch: pytest.MonkeyPatch, name: str, threads: int
 ) -> None:
-    data, rng = stored(name), np.random.default_rng(3)
+    data, rng = write_table(name), np.random.default_rng(3)
     few, many = rng.integers(-20_000, 20_000, 300), rng.integers(-20_000, 20_000, 30_000)
     assert gathered(data, few, threads=threads)[0] == "direct"  # the table is small
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
     for rows, expected in ((few, "sweep"), (many, "direct"), (np.array([3, 7]), "direct")):
-        way, output = gathered(data, rows, threads=threads)
-        assert way == expected
+        executed_way, output = gathered(data, rows, threads=threads)
+        assert executed_way == expected
         assert output.tobytes() == TABLE[rows].tobytes()
 
 
 def test_modes_and_bounds_are_those_of_direct_execution(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = stored("x.h5")
+    data = write_table("x.h5")
     rows = np.random.default_rng(4).integers(0, 20_000, 300)
     rows[[7, 9]] = 20_000, -20_001
     outputs = {}
     for spared in (tuning.UNUSED_CHUNKS, TABLE.nbytes // 2):
         monkeypatch.setattr(tuning, "UNUSED_CHUNKS", spared)
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             gathered(data, rows)
-        way, output = gathered(data, rows, attributes=FILLED)
-        outputs[way] = (caught.value.message, output.tobytes())
+        executed_way, output = gathered(data, rows, attributes=FILLED)
+        outputs[executed_way] = (excinfo.value.message, output.tobytes())
     assert outputs["direct"] == outputs["sweep"]
 
 
@@ -82,12 +82,12 @@ def test_remote_chunks_are_assembled_or_read_several_at_a_time(
     pytest.importorskip("aiohttp", reason="aiohttp is not installed")
     monkeypatch.setattr("ndtool.storage.ranged.MAX_GAP", 0)
     monkeypatch.setattr(tuning, "UNUSED_CHUNKS", TABLE.nbytes // 2)
-    path, rows = stored("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
+    path, rows = write_table("x.h5"), np.random.default_rng(5).integers(0, 20_000, 150)
     with serving() as server:
         url = server.add("/x.h5", Path(path), before=lambda number: time.sleep(0.02))
-        way, output = gathered(url, rows)
-        assert (way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
+        executed_way, output = gathered(url, rows)
+        assert (executed_way, output.tobytes()) == ("direct", TABLE[rows].tobytes())
         server.most_at_once = 0
-        way, output = gathered(url, rows, memory=1 << 20)
-        assert (way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
+        executed_way, output = gathered(url, rows, memory=1 << 20)
+        assert (executed_way, output.tobytes()) == ("sweep", TABLE[rows].tobytes())
         assert server.most_at_once > 1

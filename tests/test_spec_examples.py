@@ -27,11 +27,11 @@ def load(example: Any, *names: str) -> list[np.ndarray]:
 
 def test_the_fixtures_are_what_the_script_writes(tmp_path: Path) -> None:
     pytest.importorskip("onnx", reason="the script writes models with it")
-    ran = execute(sys.executable, FIXTURES / "make.py", tmp_path)
-    assert ran.status == 0, ran.err
-    made = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
-    assert made == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
-    for path in made:
+    result = execute(sys.executable, FIXTURES / "make.py", tmp_path)
+    assert result.status == 0, result.err
+    paths = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*.np[yz]"))
+    assert paths == sorted(p.relative_to(FIXTURES) for p in FIXTURES.rglob("*.np[yz]"))
+    for path in paths:
         if path.name == "deflated.npz":  # other versions of zlib may compress differently
             with np.load(tmp_path / path) as a, np.load(FIXTURES / path) as b:
                 assert all(np.array_equal(a[name], b[name]) for name in a.files)
@@ -77,8 +77,8 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
     inputs = [folder / f"{name}.npy" for name in names]
     options = [f"--{key.replace('_', '-')}={value}" for key, value in example.attributes.items()]
     command = example.operator.replace("_", "-")
-    ran = command_line(command, *inputs, *options, f"--spec={example.specs[-1]}", "-o", out)
-    assert (ran.status, ran.out) == (0, b""), ran.err
+    result = command_line(command, *inputs, *options, f"--spec={example.specs[-1]}", "-o", out)
+    assert (result.status, result.out) == (0, b""), result.err
     (expected,) = load(example, "output")
     actual = np.load(out)
     assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
@@ -88,8 +88,8 @@ def test_examples_on_the_command_line(example: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("archive", ["stored.npz", "deflated.npz"])
 def test_the_first_example_from_archives(archive: str, tmp_path: Path) -> None:
     source, out = FIXTURES / archive, tmp_path / "out.npz"
-    ran = command_line("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
-    assert ran.status == 0, ran.err
+    result = command_line("gather-nd", f"{source}:data", f"{source}:indices", "-o", f"{out}:picked")
+    assert result.status == 0, result.err
     with np.load(out) as written, np.load(source) as read:
         assert np.array_equal(written["picked"], read["output"])
 
@@ -99,12 +99,12 @@ def test_openvino_layers_are_inferred(layer: Any) -> None:
     plan = shapes.gather_nd(layer.data, layer.indices, layer.batch_dims)[1]
     assert plan.output == layer.output
     data, indices = (",".join(map(str, s)) for s in (layer.data, layer.indices))
-    ran = command_line(
+    result = command_line(
         "infer", "gather-nd", f"float32[{data}]", f"int64[{indices}]",
         f"--batch-dims={layer.batch_dims}", "--spec=openvino:8",
     )  # fmt: skip
-    assert ran.status == 0, ran.err
-    assert ",".join(map(str, layer.output)) in (ran.out.decode() + ran.err).replace(", ", ",")
+    assert result.status == 0, result.err
+    assert ",".join(map(str, layer.output)) in (result.out.decode() + result.err).replace(", ", ",")
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=["layer-1", "layer-2", "layer-3"])

@@ -61,22 +61,22 @@ def test_a_row_says_what_the_schema_says(row: Any) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.title}-{r.version}")
 def test_a_row_has_the_reductions_of_the_text(row: Any) -> None:
     schema = schemas()[row.title, row.version]
-    words = {"none"}
+    reductions = {"none"}
     if "reduction" in schema.attributes:
         text = schema.attributes["reduction"].description
-        words = set(re.findall(r"\w+", text)) & {"none", "add", "mul", "max", "min"}
-    assert set(row.reductions) == words
+        reductions = set(re.findall(r"\w+", text)) & {"none", "add", "mul", "max", "min"}
+    assert set(row.reductions) == reductions
 
 
 def test_reductions_of_the_ndtool_rows_include_all() -> None:
     pairs = [
-        (row, other)
+        (row, newer_row)
         for row in specs.TABLE
         if row.standard == "ndtool"
-        for other in specs.rows("onnx", row.operator)
+        for newer_row in specs.rows("onnx", row.operator)
     ]
     assert len(pairs) == len(ROWS)
-    for row, other in pairs:
-        assert set(row.reductions) >= set(other.reductions)
-        assert set(row.attributes) >= set(other.attributes)
-        assert set(row.indices) >= set(other.indices)
+    for row, newer_row in pairs:
+        assert set(row.reductions) >= set(newer_row.reductions)
+        assert set(row.attributes) >= set(newer_row.attributes)
+        assert set(row.indices) >= set(newer_row.indices)

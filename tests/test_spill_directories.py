@@ -31,17 +31,17 @@ def inputs(workdir: Path) -> Path:
 
 
 @pytest.fixture
-def created(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def created_directories(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """Return the directories of temporary files, as they are created."""
-    found: list[str | None] = []
+    directories: list[str | None] = []
     unnamed = tempfiles.unnamed_file
 
     def note(directory: str | None = None) -> int:
-        found.append(directory)
+        directories.append(directory)
         return unnamed(directory)
 
     monkeypatch.setattr(tempfiles, "unnamed_file", note)
-    return found
+    return directories
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
@@ -50,51 +50,54 @@ def test_stripes_have_the_bytes_of_one_file(
     count: int, held: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spillstore, "STRIPE", 10)
-    rng, whole = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
-    store = Store(len(whole), held, ["."] * count, {"split": 0})
+    rng, content = np.random.default_rng(count), np.arange(997, dtype=np.uint8)
+    store = Store(len(content), held, ["."] * count, {"split": 0})
     try:
         sizes = [os.fstat(fd).st_size for fd, _ in store._files]
-        assert sum(sizes) == len(whole) - held
+        assert sum(sizes) == len(content) - held
         assert max(sizes) - min(sizes) <= 10
-        for start in range(0, len(whole), 83):
-            store.write(Segment("split", 0, start), 0, whole[start : start + 83].data)
-        for start, stop in np.sort(rng.integers(0, len(whole) + 1, (200, 2))).tolist():
+        for start in range(0, len(content), 83):
+            store.write(Segment("split", 0, start), 0, content[start : start + 83].data)
+        for start, stop in np.sort(rng.integers(0, len(content) + 1, (200, 2))).tolist():
             buffer = bytearray(stop - start)
             store.expect(Segment("split", 0, 0), start, stop - start)
             store.read(Segment("split", 0, 0), start, memoryview(buffer))
-            assert buffer == whole[start:stop].tobytes()
+            assert buffer == content[start:stop].tobytes()
         assert [os.fstat(fd).st_size for fd, _ in store._files] == sizes
     finally:
         store.close()
 
 
 def test_a_run_with_several_directories(
-    inputs: Path, created: list[str | None], monkeypatch: pytest.MonkeyPatch
+    inputs: Path, created_directories: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spillstore, "STRIPE", 100_000)
     data, idx = (np.load(f"{name}.npy") for name in ("data", "idx"))
     spill: Any
     for spill in (["a", Path("b"), "c"], "a", ("a",)):
-        created.clear()
+        created_directories.clear()
         files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=2 << 20, spill=spill)
-        assert created[:3] == (["a", "b", "c"] if isinstance(spill, list) else ["a"])
+        assert created_directories[:3] == (["a", "b", "c"] if isinstance(spill, list) else ["a"])
         assert np.array_equal(np.load("out.npy"), reference.gather_nd(data, idx))
         assert os.listdir("a") == os.listdir("b") == []
 
 
 def test_the_option_and_its_variable(inputs: Path) -> None:
-    def planned(*more: str, **env: str) -> Any:
-        return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *more, env=env)
+    def planned(*options: str, **env: str) -> Any:
+        return ndtool(*RUN, "--memory", "2MiB", "--dry-run", *options, env=env)
 
-    ran = planned("--spill", "a", "--spill", "b", "-v")
-    assert (ran.status, "temporary files in a, b" in ran.err) == (0, True), ran.err
-    ran = planned("--spill", "a", "--spill", "missing")
-    assert (ran.status, "--spill missing does not exist: expected" in ran.err) == (2, True)
-    ran = ndtool(*RUN, "--spill", "")
-    assert (ran.status, "--spill is empty: expected a directory" in ran.err) == (2, True)
+    result = planned("--spill", "a", "--spill", "b", "-v")
+    assert (result.status, "temporary files in a, b" in result.err) == (0, True), result.err
+    result = planned("--spill", "a", "--spill", "missing")
+    assert (result.status, "--spill missing does not exist: expected" in result.err) == (2, True)
+    result = ndtool(*RUN, "--spill", "")
+    assert (result.status, "--spill is empty: expected a directory" in result.err) == (2, True)
     assert planned(NDTOOL_SPILL="a:b:").status == 0
-    ran = planned(NDTOOL_SPILL="a:missing")
-    assert (ran.status, "NDTOOL_SPILL is missing, which does not exist" in ran.err) == (2, True)
+    result = planned(NDTOOL_SPILL="a:missing")
+    assert (result.status, "NDTOOL_SPILL is missing, which does not exist" in result.err) == (
+        2,
+        True,
+    )
     assert planned(NDTOOL_SPILL="s3://bucket/spill").status == 0  # for clusters, and not split
     assert planned("--spill", "c", NDTOOL_SPILL="a:missing").status == 0
 
@@ -107,9 +110,9 @@ def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
 def test_a_full_disk_is_named(inputs: Path) -> None:
     with disk_of_a_megabyte(inputs / "disk"):
         before = state(inputs)
-        for more in ((), ("--dry-run",)):
-            ran = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *more)
-            assert (ran.status, "temporary file in disk: needs " in ran.err) == (6, True)
+        for options in ((), ("--dry-run",)):
+            result = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *options)
+            assert (result.status, "temporary file in disk: needs " in result.err) == (6, True)
         assert state(inputs) == before
         for name in "defgh":
             os.mkdir(name)

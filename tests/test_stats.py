@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes
 from test_explain import opened
-from test_properties import described, many
+from test_properties import many, note_attributes
 
 from ndtool.analysis import stats, tally, tuples
 from ndtool.analysis.stats import Stats
@@ -31,7 +31,9 @@ def limits() -> Iterator[pytest.MonkeyPatch]:
         yield patch
 
 
-def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
+def tuples_and_slices(
+    case: Case,
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[int], list[int]]]:
     """Yield each tuple: its position, its slice, its values, and the sizes of their axes."""
     data, indices = case.arrays[:2]
     if case.operator.endswith("_nd"):
@@ -41,10 +43,10 @@ def named(case: Case) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], list[i
             yield i, (*i[:b], *values), values, list(data.shape[b : b + len(values)])
         return
     a, b = plain_axes(case)
-    plain = case.operator in ("gather", "scatter")
+    has_plain_indices = case.operator in ("gather", "scatter")
     for i in np.ndindex(indices.shape):
         value = int(indices[i])
-        run = (*i[:b], value) if plain else (*i[:a], value, *i[a + 1 :])
+        run = (*i[:b], value) if has_plain_indices else (*i[:a], value, *i[a + 1 :])
         yield i, run, [value], [data.shape[a]]
 
 
@@ -60,7 +62,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 
 
 @st.composite
-def corrupted(draw: st.DrawFn) -> Case:
+def corrupt_indices(draw: st.DrawFn) -> Case:
     """Draw a case in which some indices may be out of bounds."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
@@ -75,12 +77,12 @@ def corrupted(draw: st.DrawFn) -> Case:
 
 @pytest.mark.slow("random cases of each figure")
 @many
-@given(case=corrupted(), chosen=st.data())
+@given(case=corrupt_indices(), chosen=st.data())
 def test_every_figure_equals_brute_force(
     limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject
 ) -> None:
-    described(case)
-    for module, name, some in (
+    note_attributes(case)
+    for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
         (tally, "COUNTERS", (0, 1 << 23)),
         (tally, "PARTITIONS", (1, 3, 256)),
@@ -88,18 +90,18 @@ def test_every_figure_equals_brute_force(
         (stats, "PAGE", (1, 16, 4096)),
         (stats, "MOST", (1, 2, 5)),
     ):
-        limits.setattr(module, name, chosen.draw(st.sampled_from(some)))
+        limits.setattr(module, name, chosen.draw(st.sampled_from(limits_to_try)))
     with opened(case) as call:
-        found = stats.stats(call)
-    check(case, found)
+        statistics = stats.stats(call)
+    check(case, statistics)
 
 
 def check(case: Case, found: Stats) -> None:
-    every = list(named(case))
-    good = [(i, run) for i, run, values, sizes in every if within(values, sizes)]
+    every = list(tuples_and_slices(case))
+    valid_tuples = [(i, run) for i, run, values, sizes in every if is_in_bounds(values, sizes)]
     sizes = sizes_of(case)
     assert found.tuples == len(every)
-    assert found.out_of_bounds == len(every) - len(good)
+    assert found.out_of_bounds == len(every) - len(valid_tuples)
     for j, column in enumerate(found.components):
         values = [values[j] for _, _, values, _ in every]
         assert column.lowest == min(values, default=None)
@@ -113,25 +115,27 @@ def check(case: Case, found: Stats) -> None:
         if not -size <= value < size
     ]
     assert found.first_out_of_bounds == beyond[: stats.MOST]
-    runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in good]
+    runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in valid_tuples]
     assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
     assert found.runs == sizes
     assert found.distinct == len(counts)
-    often = sorted((-times, run) for run, times in counts.items() if times > 1)
-    assert found.duplicated == len(often)
-    assert [(-one.frequency, one.row) for one in found.most_frequent] == often[: stats.MOST]
-    for one in found.most_frequent:
-        who = [i for (i, _), run in zip(good, runs, strict=True) if run == one.row]
-        assert one.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
-    check_places(case, found, counts)
+    frequent_rows = sorted((-times, run) for run, times in counts.items() if times > 1)
+    assert found.duplicated == len(frequent_rows)
+    assert [(-item.frequency, item.row) for item in found.most_frequent] == frequent_rows[
+        : stats.MOST
+    ]
+    for item in found.most_frequent:
+        who = [i for (i, _), run in zip(valid_tuples, runs, strict=True) if run == item.row]
+        assert item.tuples == (who if len(who) <= 10 else who[:5] + who[-5:])
+    check_data_statistics(case, found, counts)
 
 
-def within(values: list[int], sizes: list[int]) -> bool:
+def is_in_bounds(values: list[int], sizes: list[int]) -> bool:
     return all(-size <= value < size for value, size in zip(values, sizes, strict=True))
 
 
-def check_places(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
+def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, ...]]) -> None:
     """Check the statistics of slices in data: bytes, pages, and distribution."""
     data = case.arrays[0]
     touched, numbers = np.zeros(data.shape, bool), Counter[int]()
@@ -159,9 +163,9 @@ def test_explanations_as_text() -> None:
     idx[77] = -1
     idx[300] = 8
     save(data=np.zeros((8, 2)), idx=idx)
-    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy")
-    assert (ran.status, ran.err) == (0, "")
-    text = ran.out.decode()
+    result = ndtool("stats", "scatter-nd", "data.npy", "idx.npy")
+    assert (result.status, result.err) == (0, "")
+    text = result.out.decode()
     assert text.startswith(
         "scatter_nd: data float64[8,2], indices int64[400,1], updates float64[400,2],"
         " reduction none\n"
@@ -185,12 +189,12 @@ def test_explanations_as_text() -> None:
         "6       0",
         "7       1       ━",
     ]
-    ran = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
-    assert ran.out.decode("ascii").endswith("7       1       #\n")
+    result = ndtool("stats", "scatter-nd", "data.npy", "idx.npy", env={"PYTHONIOENCODING": "ascii"})
+    assert result.out.decode("ascii").endswith("7       1       #\n")
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (("gather", "i4[9]", "[1, 1]"), "1 slice; they are read more than once"),
         (("scatter-nd", "f4[9]", "[[1], [1]]", "--reduction", "add"), "rounds differently"),
@@ -202,17 +206,17 @@ def test_explanations_as_text() -> None:
     ],
     ids=str,
 )
-def test_inferred_symbols(call: tuple[str, ...], words: str) -> None:
-    ran = ndtool("stats", *call)
-    assert (ran.status, ran.err) == (0, "")
-    assert words in ran.out.decode()
+def test_inferred_symbols(call: tuple[str, ...], message: str) -> None:
+    result = ndtool("stats", *call)
+    assert (result.status, result.err) == (0, "")
+    assert message in result.out.decode()
 
 
 def test_the_keys_of_json() -> None:
     run = ("stats", "scatter-nd", "float32[5,3]", "[[4], [-1], [9]]", "--json")
-    one = ndtool(*run).json
-    del one["version"]
-    assert one == {
+    result = ndtool(*run).json
+    del result["version"]
+    assert result == {
         "operator": "scatter_nd",
         "tuples": 3,
         "components": [
@@ -273,9 +277,9 @@ def test_likely_causes(indices: Array, data: str, guess: str) -> None:
     save(idx=indices)
     request = Request("gather_nd", data, "idx.npy")
     with stats.open_call(request) as call:
-        found = stats.causes(stats.stats(call), call.inference.inputs["indices"].dtype)
-    assert len(found) == bool(guess)
-    assert guess in "".join(found)
+        messages = stats.causes(stats.stats(call), call.inference.inputs["indices"].dtype)
+    assert len(messages) == bool(guess)
+    assert guess in "".join(messages)
 
 
 def test_nan_is_likelier_than_swapped_bytes() -> None:
@@ -289,21 +293,23 @@ def test_nan_is_likelier_than_swapped_bytes() -> None:
 def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
     run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
-    ran = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
-    assert ran.status == 0
-    assert max(map(len, ran.screen.splitlines())) <= columns
-    shown, plain = (re.sub("[━─]", "", text) for text in (ran.screen, ndtool(*run).out.decode()))
-    assert sorted(shown.split()) == sorted(plain.split())
+    result = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
+    assert result.status == 0
+    assert max(map(len, result.screen.splitlines())) <= columns
+    terminal_text, piped_text = (
+        re.sub("[━─]", "", text) for text in (result.screen, ndtool(*run).out.decode())
+    )
+    assert sorted(terminal_text.split()) == sorted(piped_text.split())
 
 
 def test_an_array_on_standard_input() -> None:
     save(idx=np.array([[1]]))
     with open("idx.npy", "rb") as file:
         raw = file.read()
-    one = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
-    assert one["distinct"] == 1
-    both = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
-    assert (both["runs"], both["distinct"], both["out_of_bounds"]) == ([1], 0, 1)
+    result = ndtool("stats", "scatter-nd", "f4[9]", "-", "--json", stdin=raw).json
+    assert result["distinct"] == 1
+    statistics = ndtool("stats", "gather-nd", "-", "-", "--json", stdin=raw + raw).json
+    assert (statistics["runs"], statistics["distinct"], statistics["out_of_bounds"]) == ([1], 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -319,8 +325,8 @@ def test_an_array_on_standard_input() -> None:
     ids=str,
 )
 def test_refused_arguments(call: tuple[str, ...], status: int) -> None:
-    ran = ndtool("stats", *call)
-    assert (ran.status, ran.out) == (status, b"")
+    result = ndtool("stats", *call)
+    assert (result.status, result.out) == (status, b"")
 
 
 @pytest.mark.parametrize("rows", [1000, 1 << 23, 1 << 40])
@@ -336,31 +342,31 @@ def test_memory_depends_on_no_size(
     tracemalloc.start()
     try:
         with stats.open_call(Request("gather_nd", f"int8[{rows},2]", "idx.npy")) as call:
-            found = stats.stats(call, shares.append)
+            statistics = stats.stats(call, shares.append)
         assert tracemalloc.get_traced_memory()[1] < 40 << 20
     finally:
         tracemalloc.stop()
     rows_met, times = np.unique(idx % rows, return_counts=True)
-    assert (found.distinct, found.duplicated) == (len(rows_met), (times > 1).sum())
-    assert [one.frequency for one in found.most_frequent] == sorted(times[times > 1].tolist())[
-        ::-1
-    ][:5]
+    assert (statistics.distinct, statistics.duplicated) == (len(rows_met), (times > 1).sum())
+    assert [item.frequency for item in statistics.most_frequent] == sorted(
+        times[times > 1].tolist()
+    )[::-1][:5]
     assert shares == sorted(shares)
-    assert 0.99 < shares[-1] <= 1 or not found.most
+    assert 0.99 < shares[-1] <= 1 or not statistics.most_frequent
     assert state(workdir) == before
 
 
 def test_counters_hold_as_much_as_there_are_tuples() -> None:
     few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
-    for one in (few, many):
-        one.add(np.array([2, 0, 2]))
-        ((numbers, counts),) = one.ascending(lambda share: None)
+    for item in (few, many):
+        item.add(np.array([2, 0, 2]))
+        ((numbers, counts),) = item.ascending(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
     assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass
-    wide = tally.Tally(tally.COUNTERS, 2**32)
-    wide.add(np.array([5]))
-    assert wide.needs_second_pass
+    wide_tally = tally.Tally(tally.COUNTERS, 2**32)
+    wide_tally.add(np.array([5]))
+    assert wide_tally.needs_second_pass
 
 
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

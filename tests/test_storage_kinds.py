@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, opaque, raw
-from test_properties import call, described, many, threads_used
+from test_properties import call, many, note_attributes, threads_used
 from thresholds import lowered
 
 import ndtool
@@ -76,38 +76,38 @@ def put(name: str, array: np.ndarray, kind: str) -> str:
 @contextmanager
 def standard_input(content: bytes) -> Iterator[None]:
     """Let a source opened as `-` read `content` from a pipe."""
-    theirs, ours = os.pipe()
+    read_end, write_end = os.pipe()
 
     def feed() -> None:
-        with suppress(BrokenPipeError), open(ours, "wb") as end:
+        with suppress(BrokenPipeError), open(write_end, "wb") as end:
             end.write(content)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(calls, "Streams", partial(Streams, theirs))
+        patch.setattr(calls, "Streams", partial(Streams, read_end))
         feeder = Thread(target=feed)
         feeder.start()
         try:
             yield
         finally:
-            os.close(theirs)
+            os.close(read_end)
             feeder.join()
 
 
 @contextmanager
 def pipe_content(received: list[bytes]) -> Iterator[str]:
     """Yield the name of a pipe, all of which is received at the end."""
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
 
     def drain() -> None:
-        with open(ours, "rb") as end:
+        with open(read_end, "rb") as end:
             received.append(end.read())
 
     drainer = Thread(target=drain)
     drainer.start()
     try:
-        yield f"/dev/fd/{theirs}"
+        yield f"/dev/fd/{write_end}"
     finally:
-        os.close(theirs)
+        os.close(write_end)
         drainer.join()
 
 
@@ -127,17 +127,17 @@ def no_shared_maps() -> Iterator[None]:
         yield
 
 
-def moved(case: Case, methods: list[str], out: str, threads: int) -> bytes:
+def run_on_files(case: Case, methods: list[str], out: str, threads: int) -> bytes:
     """Run a case on files; return the output as a .npy file."""
-    named = [*zip(INPUTS, case.arrays, methods, strict=False)]
+    input_files = [*zip(INPUTS, case.arrays, methods, strict=False)]
     received: list[bytes] = []
     with ExitStack() as stack:
-        streamed = [npy(array) for _, array, kind in named if kind == "stream"]
+        streamed = [npy(array) for _, array, kind in input_files if kind == "stream"]
         stack.enter_context(standard_input(b"".join(streamed)))
         pipe = stack.enter_context(pipe_content(received))
         request = Request(
             case.operator,
-            *(put(*each) for each in named),
+            *(put(*input_file) for input_file in input_files),
             output={"archive": "out.npz:x", "stream": pipe}.get(out, "out.npy"),
             attributes=Attributes(**case.arguments),
             dtype=_name(case.arrays[0].dtype),
@@ -170,11 +170,11 @@ def _name(dtype: np.dtype) -> str | None:
 def test_all_kinds_of_inputs_and_outputs(
     limits: None, workdir: None, case: Case, methods: list[str], out: str, threads: int
 ) -> None:
-    described(case)
+    note_attributes(case)
     expected = call(reference, case)
-    got = moved(case, methods, out, threads)
+    actual = run_on_files(case, methods, out, threads)
     dtype = descr_to_dtype(dtype_to_descr(expected.dtype))
-    loaded = np.load(io.BytesIO(got))
+    loaded = np.load(io.BytesIO(actual))
     assert (loaded.dtype, loaded.shape) == (dtype, expected.shape)
-    assert got[len(got) - expected.nbytes :] == raw(expected)
+    assert actual[len(actual) - expected.nbytes :] == raw(expected)
     assert raw(call(ndtool, case, threads=threads)) == raw(expected)

@@ -33,20 +33,20 @@ def test_an_error_suggests_the_cause_of_an_index(indices: Any, hint: str) -> Non
     size = 9 if hint else 10
     size = 20000 if isinstance(indices, np.ndarray) and not hint else size
     save(data=np.arange(size), idx=np.asarray(indices))
-    for more in ((), ("--dry-run", "--no-trace")):
-        ran = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *more)
-        assert ran.status == 5
-        assert ran.err.endswith(f"\n  hint: {hint}\n") if hint else "hint" not in ran.err
+    for options in ((), ("--dry-run", "--no-trace")):
+        result = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", *options)
+        assert result.status == 5
+        assert result.err.endswith(f"\n  hint: {hint}\n") if hint else "hint" not in result.err
     report = ndtool("gather", "data.npy", "idx.npy", "-o", "out.npy", "--json").json
     assert report["hint"] == (hint or None)
 
 
 def test_literals_have_their_values() -> None:
     save(data=np.arange(9))
-    ran = ndtool("gather", "data.npy", "[4294967295]", "-o", "out.npy")
-    assert (ran.status, "hint" in ran.err) == (5, False)
-    ran = ndtool("gather", "data.npy", "[1, -1, -1]", "-o", "out.npy")
-    assert (ran.status, ran.err) == (0, "")
+    result = ndtool("gather", "data.npy", "[4294967295]", "-o", "out.npy")
+    assert (result.status, "hint" in result.err) == (5, False)
+    result = ndtool("gather", "data.npy", "[1, -1, -1]", "-o", "out.npy")
+    assert (result.status, result.err) == (0, "")
 
 
 HINT = "is it padding? --pad -1 lets it select nothing"
@@ -62,8 +62,8 @@ def test_a_run_warns_of_padding(code: str) -> None:
     assert f"warning: {message}\n" in ndtool(*run, "--dry-run", "--no-trace").err
     assert np.load("out.npy").tolist() == [3, 5, 98, 7, 98]
     with open("idx.npy", "rb") as file:
-        ran = ndtool("gather", "data.npy", "-", "-o", "out.npy", stdin=file.read())
-    assert ran.err == f"warning: standard input: 2 of 5 {PADDING}; {HINT}\n"
+        result = ndtool("gather", "data.npy", "-", "-o", "out.npy", stdin=file.read())
+    assert result.err == f"warning: standard input: 2 of 5 {PADDING}; {HINT}\n"
 
 
 @pytest.mark.parametrize("indices", [[3, -1], [3, -1, -2, -1], [3, 4], [], [98]])

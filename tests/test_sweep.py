@@ -39,7 +39,7 @@ SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 ALONG = ("gather-elements", "table.npy", "rows.npy", "--axis", "0")
 MEAN = (*SCATTER[:4], "--reduction", "mean", "--no-include-self")
 CHANGE = ("scatter-elements", "table.npy", "rows.npy", "changes.npy", "--reduction", "max")
-LITTLE = ("--memory", "1MiB")
+SMALL_MEMORY = ("--memory", "1MiB")
 
 
 @pytest.fixture
@@ -59,7 +59,9 @@ def refuse(outside: BoundsError) -> None:
     raise outside
 
 
-def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0) -> Any:
+def run_sweep(
+    case: Case, budget: int, threads: int, held: int, levels: int = 1, reach: int = 0
+) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
     arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
@@ -69,12 +71,14 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
         rows = rows_of(call.inference)
         if not rows.tuples or not rows.width or rows.height < 2:
             return None
-        cut = partitioning_for(rows, "updates" not in sources, budget, threads, levels=levels)
-        cut = cut._replace(in_memory=held, range_tuples=reach)
+        partitioning = partitioning_for(
+            rows, "updates" not in sources, budget, threads, levels=levels
+        )
+        partitioning = partitioning._replace(in_memory=held, range_tuples=reach)
         buffer = np.zeros(call.inference.nbytes, np.uint8)
         sink = memory.BufferSink(buffer.data, call.metadata)
-        phases = list(execution.run(call, cut, sink, ignore_progress, refuse))
-        assert [phase for phase in phases if phase != "combine"] == list(cut.tasks)
+        phases = list(execution.run(call, partitioning, sink, ignore_progress, refuse))
+        assert [phase for phase in phases if phase != "combine"] == list(partitioning.tasks)
         return buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
 
 
@@ -86,9 +90,9 @@ def swept(case: Case, budget: int, threads: int, held: int, levels: int = 1, rea
 def test_a_sweep_gives_the_bits_of_the_reference(
     case: Case, budget: int, threads: int, held: int, levels: int, reach: int
 ) -> None:
-    got = swept(case, budget, threads, held, levels, reach)
-    if got is not None:
-        assert same(got, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+    actual = run_sweep(case, budget, threads, held, levels, reach)
+    if actual is not None:
+        assert same(actual, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
@@ -96,38 +100,42 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 def test_a_sweep_equals_direct_execution(folder: Path, call: tuple[str, ...], output: str) -> None:
     name = output.partition(":")[0]
     results = []
-    for more, way in (((), "direct"), (LITTLE, "sweep"), ((*LITTLE, "--threads", "1"), "sweep")):
-        ran = ndtool(*call, *more, "-o", output, "--json")
-        assert ran.status == 0, ran.err
-        report = ran.json if output != "-" else json.loads(ran.err)
-        assert report["plan"]["way"] == way
-        results.append(ran.out if output == "-" else (folder / name).read_bytes())
+    for options, expected_way in (
+        ((), "direct"),
+        (SMALL_MEMORY, "sweep"),
+        ((*SMALL_MEMORY, "--threads", "1"), "sweep"),
+    ):
+        result = ndtool(*call, *options, "-o", output, "--json")
+        assert result.status == 0, result.err
+        report = result.json if output != "-" else json.loads(result.err)
+        assert report["plan"]["way"] == expected_way
+        results.append(result.out if output == "-" else (folder / name).read_bytes())
         (folder / name).unlink(missing_ok=True)
     assert results[0] == results[1] == results[2]
 
 
 def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
-    plan = ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]
+    plan = ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]
     tasks, levels = plan["tasks"], plan["levels"]
     assert (list(tasks), levels) == (["split", "split2", "sweep", "replay2", "replay"], 2)
     assert (tasks["split"] > 1, tasks["sweep"]) == (True, (4 << 20) // (1 << 16))
     assert tasks["split"] == tasks["replay"] < tasks["split2"] == tasks["replay2"]
-    spilled, held = 50_000 * levels * (4 + 4 + 1), 1 << 17
-    assert plan["spilled"] == spilled - held
+    spilled, in_memory_bytes = 50_000 * levels * (4 + 4 + 1), 1 << 17
+    assert plan["spilled"] == spilled - in_memory_bytes
     read = (4 << 20) + 50_000 * 16 + plan["spilled"]
     assert read - 2 <= plan["read"] <= read  # shares of a file are rounded
     assert plan["written"] == 50_000 * 4 + plan["spilled"]
     assert plan["memory"] <= 1 << 20
-    assert list(ndtool(*SCATTER, *LITTLE, "--dry-run", "--json").json["plan"]["tasks"]) == [
+    assert list(ndtool(*SCATTER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["tasks"]) == [
         "split", "split2", "sweep",
     ]  # fmt: skip
-    words = ndtool(*GATHER, *LITTLE, "--dry-run").err
+    message = ndtool(*GATHER, *SMALL_MEMORY, "--dry-run").err
     listed = ", ".join(f"{count} {phase}" for phase, count in tasks.items())
-    assert f"plan: sweep, tasks: {listed}; " in words
+    assert f"plan: sweep, tasks: {listed}; " in message
 
 
 @pytest.mark.parametrize(
-    ("call", "data", "tuples", "limit", "way", "reason"),
+    ("call", "data", "tuples", "limit", "method", "reason"),
     [
         (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
         (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
@@ -142,7 +150,7 @@ def test_the_way_of_small_runs(
     data: tuple[int, ...],
     tuples: int,
     limit: str,
-    way: str,
+    method: str,
     reason: str,
 ) -> None:
     save(idx=np.random.default_rng(3).integers(0, data[0], (tuples, 1), np.int32))
@@ -150,16 +158,16 @@ def test_the_way_of_small_runs(
         np.lib.format.open_memmap(name, "w+", np.float32, shape)  # zeros in a sparse file
     options = ("--memory", limit, "--threads", "1", "--dry-run", "--json")
     plan = ndtool(*call, *options).json["plan"]
-    assert plan["way"] == way
+    assert plan["way"] == method
     assert reason in plan["reason"]
-    assert plan["memory"] <= 1 << 20 or way == "direct"
+    assert plan["memory"] <= 1 << 20 or method == "direct"
 
 
 def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     idx = np.random.default_rng(4).integers(0, 1 << 10, (640, 128, 2))
     idx[:, :64] = 0  # padded on the left
     save(idx=idx)
-    assert ndtool(*GATHER, *LITTLE, "--dry-run", "--json").json["plan"]["way"] == "sweep"
+    assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
 @pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
@@ -174,13 +182,13 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
         idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
     limit = "8MiB" if kind == "held" else "1MiB"
-    ran = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
-    assert ran.json["plan"]["way"] == "direct"
+    result = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
+    assert result.json["plan"]["way"] == "direct"
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
 
 
 @pytest.mark.parametrize(
-    ("tuples", "cached", "page", "limit", "way"),
+    ("tuples", "cached", "page", "limit", "method"),
     [
         (2_000, 0.0, 1 << 13, None, "direct"),
         (2_000, 0.0, tuning.RANDOM_READ_COST, None, "sweep"),
@@ -196,7 +204,7 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
 )  # fmt: skip
 def test_the_cost_of_a_page_decides(
     workdir: Path, monkeypatch: pytest.MonkeyPatch,
-    tuples: int, cached: float, page: int, limit: int | None, way: str,
+    tuples: int, cached: float, page: int, limit: int | None, method: str,
 ) -> None:  # fmt: skip
     np.lib.format.open_memmap("data.npy", "w+", np.float32, (1 << 24,))
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
@@ -206,7 +214,7 @@ def test_the_cost_of_a_page_decides(
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
-        assert plan.choose(call, limit, steps.resolved(call)).way == way
+        assert plan.choose(call, limit, steps.resolved(call)).way == method
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -219,7 +227,7 @@ def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
 
 def test_the_output_may_be_data(folder: Path) -> None:
     assert ndtool(*SCATTER, "-o", "direct.npy").status == 0
-    assert ndtool(*SCATTER, *LITTLE, "-o", "data.npy").status == 0
+    assert ndtool(*SCATTER, *SMALL_MEMORY, "-o", "data.npy").status == 0
     assert Path("data.npy").read_bytes() == Path("direct.npy").read_bytes()
 
 
@@ -231,10 +239,10 @@ def test_the_first_bad_index_of_any_block_is_named(
     idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
     before = state(folder)
-    ran = ndtool(*GATHER, *LITTLE, "-o", "out.npy")
+    result = ndtool(*GATHER, *SMALL_MEMORY, "-o", "out.npy")
     value = idx[position]
-    assert ran.status == 5
-    assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in ran.err
+    assert result.status == 5
+    assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in result.err
     assert state(folder) == before
 
 
@@ -250,13 +258,13 @@ def test_an_index_that_changes_during_the_run_is_reported(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
         idx.flush()
         with pytest.raises(NdtoolError, match=report):
-            steps.execute(ready)
+            steps.execute(prepared_run)
     assert not Path("out.npy").exists()
 
 
@@ -267,16 +275,16 @@ def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) 
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
     spilled = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
-    ran = ndtool(*call, *LITTLE, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
-    assert ran.status == 6
-    assert f"temporary file: needs {spilled} bytes" in ran.err
+    result = ndtool(*call, *SMALL_MEMORY, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
+    assert result.status == 6
+    assert f"temporary file: needs {spilled} bytes" in result.err
     assert state(folder).keys() == before.keys()
 
 
 def test_the_directory_of_a_temporary_file(folder: Path) -> None:
     save(idx=np.concatenate([np.load("idx.npy")] * 4))
     (folder / "spill").mkdir()
-    assert ndtool(*GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy").status == 0
+    assert ndtool(*GATHER, *SMALL_MEMORY, "--spill", "spill", "-o", "out.npy").status == 0
     assert not list((folder / "spill").iterdir())
 
 
@@ -285,10 +293,10 @@ def test_the_directory_of_a_temporary_file(folder: Path) -> None:
 )
 def test_a_directory_for_temporary_files_must_exist(folder: Path, name: str, problem: str) -> None:
     """It is validated first, whether or not the run would write there."""
-    words = f"error: --spill {name} {problem}: expected an existing directory\n"
-    for flags in (LITTLE, (), ("--dry-run",)):
-        ran = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
-        assert (ran.status, ran.err) == (2, words)
+    message = f"error: --spill {name} {problem}: expected an existing directory\n"
+    for flags in (SMALL_MEMORY, (), ("--dry-run",)):
+        result = ndtool(*GATHER, *flags, "--spill", name, "-o", "other.npy")
+        assert (result.status, result.err) == (2, message)
     assert not Path("other.npy").exists()
 
 
@@ -298,11 +306,11 @@ def test_the_directory_of_every_temporary_file(
 ) -> None:
     monkeypatch.setattr(tempfiles, "MAX_IN_MEMORY", 1 << 16)
     opened: list[str | None] = []
-    real = tempfiles._open_unnamed
+    original_open = tempfiles._open_unnamed
 
     def note(directory: str) -> int:
         opened.append(directory)
-        return real(directory)
+        return original_open(directory)
 
     monkeypatch.setattr(tempfiles, "_open_unnamed", note)
     order = np.asfortranarray if kind == "indices too" else np.asarray
@@ -316,9 +324,9 @@ def test_the_directory_of_every_temporary_file(
     request = Request(
         "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
     )
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
-        steps.execute(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
+        steps.execute(prepared_run)
     # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
     count = {"updates in Fortran's order": 2, "indices too": 4, "data by a pipe": 3}[kind]
     assert opened == ["spill"] * count
@@ -333,15 +341,15 @@ def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tempfiles, "filled_buffer", forbidden)
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert ready.plan.way == "sweep"
-        steps.rehearse(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert prepared_run.plan.way == "sweep"
+        steps.rehearse(prepared_run)
     idx = np.load("idx.npy")
     idx[40, 500, 0] = 1 << 10
     save(idx=idx)
     bad = pytest.raises(BoundsError, match="out of bounds")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready, bad:
-        steps.rehearse(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run, bad:
+        steps.rehearse(prepared_run)
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
@@ -362,9 +370,9 @@ sys.exit(main())
 """
     (folder / "spill").mkdir()
     before = state(folder)
-    ran = python(program, *GATHER, *LITTLE, "--spill", "spill", "-o", "out.npy")
-    assert ran.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-    assert ran.err == ""
+    result = python(program, *GATHER, *SMALL_MEMORY, "--spill", "spill", "-o", "out.npy")
+    assert result.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert result.err == ""
     assert state(folder) == before
 
 
@@ -372,16 +380,16 @@ def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros(1 << 25, np.float32), idx=rng.integers(0, 1 << 25, (1 << 20, 1)))
     save(small=np.zeros(1 << 19, np.float32), few=np.arange(1 << 12)[::-64, None].copy())
-    least = peak("gather-nd", "small.npy", "few.npy", *LITTLE, "-o", "out.npy")
+    least = peak("gather-nd", "small.npy", "few.npy", *SMALL_MEMORY, "-o", "out.npy")
     assert (
         ndtool(*GATHER, "--memory", "32MiB", "--dry-run", "--json").json["plan"]["way"] == "sweep"
     )
-    most = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
-    assert most - least < 32
+    peak_memory = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
+    assert peak_memory - least < 32
 
 
 @pytest.fixture
-def repeated(workdir: Path) -> tuple[str, ...]:
+def repeated_indices(workdir: Path) -> tuple[str, ...]:
     """Write data of 2 batches that share indices of 32 MiB."""
     rng = np.random.default_rng(5)
     save(
@@ -392,36 +400,40 @@ def repeated(workdir: Path) -> tuple[str, ...]:
     return "gather", "table.npy", "many.npy", "--axis", "1"
 
 
-def test_repeated_indices_larger_than_memory_are_not_held(repeated: tuple[str, ...]) -> None:
-    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "-o", "out.npy")
-    ran = ndtool(*repeated, "--memory", "8MiB", "--dry-run", "--json")
-    spilled = ran.json["plan"]["spilled"]
+def test_repeated_indices_larger_than_memory_are_not_held(
+    repeated_indices: tuple[str, ...],
+) -> None:
+    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "-o", "out.npy")
+    result = ndtool(*repeated_indices, "--memory", "8MiB", "--dry-run", "--json")
+    spilled = result.json["plan"]["spilled"]
     read = (16 << 20) + 2 * (32 << 20) + spilled
-    assert read - 2 <= ran.json["plan"]["read"] <= read  # shares of a file are rounded
-    most = peak(*repeated, "--memory", "8MiB", "-o", "out.npy")
-    assert most - least < 8  # MiB: the least is a sweep's, too, with the same imports
+    assert read - 2 <= result.json["plan"]["read"] <= read  # shares of a file are rounded
+    peak_memory = peak(*repeated_indices, "--memory", "8MiB", "-o", "out.npy")
+    assert peak_memory - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
 
 
-def test_repeated_indices_that_fit_are_read_once_and_counted(repeated: tuple[str, ...]) -> None:
-    run = ("gather", "table.npy", "few.npy", "--axis", "1", *LITTLE, "--dry-run", "--json")
+def test_repeated_indices_that_fit_are_read_once_and_counted(
+    repeated_indices: tuple[str, ...],
+) -> None:
+    run = ("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "--dry-run", "--json")
     plan = ndtool(*run).json["plan"]
     assert plan["way"] == "sweep"
     assert plan["read"] == (16 << 20) + (8 << 12) + plan["spilled"]
     rows = Rows(1 << 22, 8, (1 << 20,), 4, period=1 << 12, repeats=1 << 10)
-    held, read = (
+    stored, read = (
         partitioning_for(rows, True, 1 << 19, 1),
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
-    assert (held.indices, read.indices) == (8 << 12, 0)
-    assert held.memory == held._replace(indices=0).memory + (8 << 12)
+    assert (stored.indices, read.indices) == (8 << 12, 0)
+    assert stored.memory == stored._replace(indices=0).memory + (8 << 12)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("rule", ["error", "clip"])
 def test_repeated_indices_are_checked_once(
-    repeated: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
+    repeated_indices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, rule: str, dry_run: bool
 ) -> None:
     looked_at: list[int] = []
     find = tasks._kernels.find
@@ -435,14 +447,14 @@ def test_repeated_indices_are_checked_once(
         "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(axis=1, out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        cut = ready.plan.partitioning
-        assert cut is not None
-        assert cut.blocks > 2
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        partitioning = prepared_run.plan.partitioning
+        assert partitioning is not None
+        assert partitioning.blocks > 2
         if dry_run:
-            execution.check(call, cut, refuse)
+            execution.check(call, partitioning, refuse)
         else:
-            steps.execute(ready)
+            steps.execute(prepared_run)
     assert sum(looked_at) == (1 << 12 if dry_run or rule != "error" else 0)
 
 
@@ -490,9 +502,9 @@ def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None
 def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:
     rng = np.random.default_rng(3)
     sorted_ones = np.sort(rng.integers(0, 1024, (1000, 2)), axis=0)
-    found = []
+    localities = []
     for layout in (sorted_ones, np.asfortranarray(sorted_ones)):
         save(idx=layout)
         with OpenCall(Request("gather_nd", "data.npy", "idx.npy")) as call:
-            found.append(access.sample_locality(call, rows_of(call.inference)))
-    assert found[0] == found[1]
+            localities.append(access.sample_locality(call, rows_of(call.inference)))
+    assert localities[0] == localities[1]

@@ -28,7 +28,7 @@ from ndtool.runs.external import execution
 from ndtool.runs.request import Request
 
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
-LITTLE = ("--memory", "1MiB")
+SMALL_MEMORY = ("--memory", "1MiB")
 
 
 class Chunks:
@@ -89,11 +89,11 @@ def test_chunks_give_the_bits_of_the_reference(
         return
     roles = OPERATORS[case.operator].inputs
     sources: dict[str, Any] = {}
-    for role, one in zip(roles, case.arrays, strict=True):
-        array = np.array(opaque(one), order="C")
-        flat = memory.source(role, array.view(one.dtype))
+    for role, item in zip(roles, case.arrays, strict=True):
+        array = np.array(opaque(item), order="C")
+        flat = memory.source(role, array.view(item.dtype))
         if role == "data" or given.draw(st.booleans()):
-            metadata = in_chunks(flat.metadata, steps(given.draw, one.shape))
+            metadata = in_chunks(flat.metadata, steps(given.draw, item.shape))
             sources[role] = Chunks(metadata._replace(order="C"), array)
         else:
             sources[role] = flat
@@ -105,18 +105,20 @@ def test_chunks_give_the_bits_of_the_reference(
         shape = call.inference.plan.output
         if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
             return
-        for one in sources.values():
-            if isinstance(one, Chunks):
-                one.counts.clear()
+        for item in sources.values():
+            if isinstance(item, Chunks):
+                item.counts.clear()
         to = in_chunks(call.metadata, steps(given.draw, shape))
-        cut = plan.partition_chunks(call, to, 1, budget, levels)
-        if cut is None:
+        partitioning = plan.partition_chunks(call, to, 1, budget, levels)
+        if partitioning is None:
             return
         out = np.zeros(shape, opaque(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
-        list(execution.run(call, cut, sink, ignore_progress, counted.append))
-    assert [described(one) for one in counted] == ([] if outside is None else [described(outside)])
+        list(execution.run(call, partitioning, sink, ignore_progress, counted.append))
+    assert [described(item) for item in counted] == (
+        [] if outside is None else [described(outside)]
+    )
     assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
@@ -132,10 +134,10 @@ def stores(workdir: Path) -> Path:
         "upd": (rng.random((50, 1000), np.float32), (7, 300)),
     }
     for name, (array, chunks) in arrays.items():
-        made = zarr.create_array(
+        zarr_array = zarr.create_array(
             f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
         )
-        made[...] = array
+        zarr_array[...] = array
     save(**{name: array for name, (array, _) in arrays.items()})
     return workdir
 
@@ -148,7 +150,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize(
-    ("output", "more"),
+    ("output", "options"),
     [
         ("out.npy", ()),
         ("out.zarr", ("--chunks", "5,500")),
@@ -157,15 +159,19 @@ CALLS = {
     ],
 )
 def test_a_sweep_of_stores_equals_direct_execution(
-    stores: Path, call: tuple[str, ...], output: str, more: tuple[str, ...]
+    stores: Path, call: tuple[str, ...], output: str, options: tuple[str, ...]
 ) -> None:
-    ran = ndtool(*call, *LITTLE, *more, "-o", output, "--json")
-    assert ran.status == 0, ran.err
-    described = ran.json if output != "-" else json.loads(ran.err)
+    result = ndtool(*call, *SMALL_MEMORY, *options, "-o", output, "--json")
+    assert result.status == 0, result.err
+    described = result.json if output != "-" else json.loads(result.err)
     assert described["plan"]["way"] == "sweep"
-    wanted = [one.replace(".zarr", ".npy") for one in call]
+    expected = [item.replace(".zarr", ".npy") for item in call]
     checked = ndtool(
-        "verify", *wanted[: 3 + (call is CALLS["scatter"])], output, *wanted[4:], stdin=ran.out
+        "verify",
+        *expected[: 3 + (call is CALLS["scatter"])],
+        output,
+        *expected[4:],
+        stdin=result.out,
     )
     assert checked.status == 0, checked.err
 
@@ -174,10 +180,10 @@ def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> 
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
     before = state(stores)
-    for more in ((), ("--dry-run",)):
-        ran = ndtool(*CALLS["gather"], *LITTLE, "-o", "out.zarr", *more)
-        assert ran.status == 5
-        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in ran.err
+    for options in ((), ("--dry-run",)):
+        result = ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.zarr", *options)
+        assert result.status == 5
+        assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
         assert state(stores) == before
 
 
@@ -190,13 +196,13 @@ def test_indices_out_of_bounds_are_counted_during_the_sweep(
 ) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    run = (*CALLS[call], *LITTLE, "--out-of-bounds", rule, "-o", "out.npy", "--json")
+    run = (*CALLS[call], *SMALL_MEMORY, "--out-of-bounds", rule, "-o", "out.npy", "--json")
     first = {"position": [31, 7], "component": 1, "axis": 1, "value": 1024, "size": 1024}
-    for more in (("--dry-run",), ()):
-        ran = ndtool(*run, *more)
-        assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
-        assert ran.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
-        assert "2 of 50000 index tuples are out of bounds" in ran.json["warnings"][0]
+    for options in (("--dry-run",), ()):
+        result = ndtool(*run, *options)
+        assert (result.status, result.json["plan"]["way"]) == (0, "sweep")
+        assert result.json["out_of_bounds"] == {"rule": rule, "count": 2, "first": first}
+        assert "2 of 50000 index tuples are out of bounds" in result.json["warnings"][0]
     inputs = len(CALLS[call]) - 2 * (call == "scatter")
     checked = ndtool(
         "verify", *CALLS[call][:inputs], "out.npy", *CALLS[call][inputs:], "--out-of-bounds", rule
@@ -216,13 +222,13 @@ def test_bad_indices_that_every_batch_has_are_all_seen(
     indices[list(bad)] = list(bad.values())
     save(i=indices)
     for axis in ("0", "1"):  # more tuples than a block, and batches that share them
-        for more in ((), ("--dry-run",)):
-            command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *more)
-            wanted, ran = ndtool(*command), ndtool(*command, *LITTLE)
+        for options in ((), ("--dry-run",)):
+            command = ("gather", "d.zarr", "i.npy", "--axis", axis, "-o", "o.zarr", *options)
+            expected, result = ndtool(*command), ndtool(*command, *SMALL_MEMORY)
             if axis == "0":
-                assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in ran.err
-            assert (ran.status, ran.err) == (wanted.status, wanted.err)
-            assert not Path("o.zarr").exists() or ran.status == 0
+                assert f"{len(bad)} of 11 elements\n  --> i.npy[{first}" in result.err
+            assert (result.status, result.err) == (expected.status, expected.err)
+            assert not Path("o.zarr").exists() or result.status == 0
 
 
 def test_unselected_chunks_are_not_read(stores: Path) -> None:
@@ -231,7 +237,7 @@ def test_unselected_chunks_are_not_read(stores: Path) -> None:
     for path in Path("data.zarr/c").rglob("*"):
         if path.is_file() and path != Path("data.zarr/c/0/0"):
             path.write_bytes(b"no chunk")
-    assert ndtool(*CALLS["gather"], *LITTLE, "-o", "out.npy").status == 0
+    assert ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.npy").status == 0
 
 
 def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
@@ -241,5 +247,5 @@ def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
     least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
-    most = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
-    assert most - least < 48 + 16  # the package has its own buffers
+    peak_memory = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
+    assert peak_memory - least < 48 + 16  # the package has its own buffers

@@ -28,10 +28,10 @@ def inferred(operator: str, *types: str, **attributes: Any) -> Inference:
 
 
 def test_the_output_has_the_names_of_the_inputs() -> None:
-    found = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
-    assert shapes.format_shape(found.plan.output) == "[N,M,D]"
-    assert found.trace.assumptions == ()
-    assert [step.result for step in found.trace.steps][-2:] == [
+    inference = inferred("gather_nd", "float32[N,128,D]", "int64[N,M,1]", batch_dims=1)
+    assert shapes.format_shape(inference.plan.output) == "[N,M,D]"
+    assert inference.trace.assumptions == ()
+    assert [step.result for step in inference.trace.steps][-2:] == [
         "N*M index tuples",
         "D elements each",
     ]
@@ -46,16 +46,16 @@ def test_a_trace_names_nothing_as_users_name_sizes(operator: str) -> None:
         "gather": ("float32[N,W]", "int64[M]"),
         "scatter": ("float32[N,W]", "int64[M]", "float32[M,W]"),
     }.get(operator, ("float32[N,W]", "int64[N,W]", "float32[N,W]"))
-    found = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
-    for step in found.trace.steps:
+    inference = inferred(operator, *types[: len(OPERATORS[operator].inputs)])
+    for step in inference.trace.steps:
         assert not set(re.findall(r"\w+", step.rule)) & {"N", "W", "M"}
 
 
 def test_undecidable_rules_are_assumed() -> None:
-    found = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
-    assert found.trace.assumptions == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
-    found = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
-    assert found.trace.assumptions == (
+    inference = inferred("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    assert inference.trace.assumptions == ("data's axis 0 (N) and indices' axis 0 (B) are equal",)
+    inference = inferred("scatter_elements", "int8[N,M]", "int8[5,K]", "int8[U,K]", axis=0)
+    assert inference.trace.assumptions == (
         "indices' axis 1 (K) is at most data's axis 1 (M)",
         "updates' axis 0 (U) is 5",
     )
@@ -73,9 +73,9 @@ def test_the_components_of_a_tuple_must_be_a_number(operator: str) -> None:
     types = ("float32[N,3]", "int64[M,K]", "float32[M]")[: len(OPERATORS[operator].inputs)]
     with pytest.raises(
         RuleError, match=r"indices\.shape\[-1\] is K: it must be a number"
-    ) as caught:
+    ) as excinfo:
         inferred(operator, *types)
-    assert caught.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
+    assert excinfo.value.trace.steps[-1].result == "broken"  # type: ignore[attr-defined]
 
 
 def test_a_product_is_one_whatever_the_order() -> None:
@@ -101,7 +101,7 @@ def test_sizes_are_compared_as_far_as_they_are_known() -> None:
     assert sizes.at_most(6, n) is False
 
 
-def named(sizes: Sized, names: dict[int, str]) -> Sized:
+def name_sizes(sizes: Sized, names: dict[int, str]) -> Sized:
     """Replace numbers by symbols."""
     return {
         role: tuple(Symbol(names[d]) if d in names else d for d in shape)
@@ -109,7 +109,7 @@ def named(sizes: Sized, names: dict[int, str]) -> Sized:
     }
 
 
-def numbered(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
+def substitute_sizes(shape: plans.Shape, names: dict[int, str]) -> plans.Shape:
     """Replace symbols by numbers."""
     numbers = {name: number for number, name in names.items()}
     return tuple(
@@ -126,11 +126,11 @@ def test_a_valid_call_remains_valid_with_equal_results(data: st.DataObject) -> N
     _, plain = shapes.infer(case.operator, sizes, attributes)
     letters = data.draw(st.dictionaries(st.integers(0, 7), st.sampled_from("ABCDEFGH")))
     names = {number: f"{name}{number}" for number, name in letters.items()}
-    symbolic = named(sizes, names)
+    symbolic = name_sizes(sizes, names)
     if case.operator in ("gather_nd", "scatter_nd"):  # k is never a symbol
         symbolic["indices"] = (*symbolic["indices"][:-1], sizes["indices"][-1])
     trace, plan = shapes.infer(case.operator, symbolic, attributes)
-    assert numbered(plan.output, names) == plain.output
+    assert substitute_sizes(plan.output, names) == plain.output
     assert bool(trace.assumptions) == any(step.result == "assumed" for step in trace.steps)
 
 
@@ -158,9 +158,9 @@ def test_without_an_assumption_every_number_will_do(data: st.DataObject) -> None
 
 def test_on_the_command_line(workdir: object) -> None:
     types = ("float32[N,128,D]", "int64[B,M,1]", "--batch-dims", "1")
-    ran = ndtool("infer", "gather-nd", *types)
-    assert (ran.status, ran.err) == (0, "")
-    assert ran.out.decode().splitlines()[-2:] == [
+    result = ndtool("infer", "gather-nd", *types)
+    assert (result.status, result.err) == (0, "")
+    assert result.out.decode().splitlines()[-2:] == [
         "assumed: data's axis 0 (N) and indices' axis 0 (B) are equal",
         "output float32[B,M,D]",
     ]
@@ -185,18 +185,28 @@ def test_known_numbers_that_contradict_are_an_error() -> None:
 
 
 def test_an_output_beyond_64_bits_is_assumed_to_be_empty_where_a_size_may_be_0() -> None:
-    most = 2**63 - 1
+    max_int64 = 2**63 - 1
     for operator, types, shape, assumed in (
-        ("gather_nd", (f"float32[{most},N]", f"int64[{most},1]"), f"[{most},N]", "N is 0"),
-        ("gather", (f"float32[{most},N]", f"int64[{most},1]"), f"[{most},1,N]", "N is 0"),
+        (
+            "gather_nd",
+            (f"float32[{max_int64},N]", f"int64[{max_int64},1]"),
+            f"[{max_int64},N]",
+            "N is 0",
+        ),
+        (
+            "gather",
+            (f"float32[{max_int64},N]", f"int64[{max_int64},1]"),
+            f"[{max_int64},1,N]",
+            "N is 0",
+        ),
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[M,1]"), f"[M,{2**62},N]", "M or N is 0"),
         ("gather_nd", (f"float32[3,{2**62},N]", "int64[N,1]"), f"[N,{2**62},N]", "N is 0"),
     ):
-        found = inferred(operator, *types)
-        assert shapes.format_shape(found.plan.output) == shape
-        assert found.trace.assumptions == (f"the output has no elements: {assumed}",)
-        assert found.trace.steps[-1].rule == "bytes of output < 2^63"
-        numbers = [one.replace("N", "0").replace("M", "0") for one in types]
+        inference = inferred(operator, *types)
+        assert shapes.format_shape(inference.plan.output) == shape
+        assert inference.trace.assumptions == (f"the output has no elements: {assumed}",)
+        assert inference.trace.steps[-1].rule == "bytes of output < 2^63"
+        numbers = [item.replace("N", "0").replace("M", "0") for item in types]
         assert inferred(operator, *numbers).nbytes == 0
 
 
@@ -208,6 +218,6 @@ def test_an_output_beyond_64_bits_is_refused_where_no_size_can_be_0() -> None:
 
 
 def test_only_inference_uses_names(workdir: object) -> None:
-    ran = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
-    assert (ran.status, ran.out) == (2, b"")
-    assert ran.err == "error: float32[N]: size N is a symbol: expected a number\n"
+    result = ndtool("explain", "gather", "float32[N]", "[3]", "--at", "0")
+    assert (result.status, result.out) == (2, b"")
+    assert result.err == "error: float32[N]: size N is a symbol: expected a number\n"

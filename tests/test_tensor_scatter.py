@@ -43,8 +43,8 @@ def calls(draw: st.DrawFn) -> tuple[Any, ...]:
     new = [*shape[:axis], length, *shape[axis + 1 :]]
     dtype = draw(st.sampled_from(TYPES))
     past, update = (
-        np.random.default_rng(seed).integers(0, 99, wanted).astype(dtype)
-        for seed, wanted in enumerate((shape, new))
+        np.random.default_rng(seed).integers(0, 99, expected).astype(dtype)
+        for seed, expected in enumerate((shape, new))
     )
     if draw(st.booleans()):
         past, update = np.asfortranarray(past), update[::-1][::-1]
@@ -68,9 +68,9 @@ def outcome(function: Any, *arguments: Any, **options: Any) -> Any:
 @given(call=calls(), threads=st.sampled_from([1, 2, 3]))
 def test_random_calls(call: Any, threads: int) -> None:
     expected = outcome(reference.tensor_scatter, *call)
-    before = [None if one is None else one.tobytes() for one in call[:3]]
+    before = [None if item is None else item.tobytes() for item in call[:3]]
     actual = outcome(ndtool.tensor_scatter, *call, threads=threads)
-    assert [None if one is None else one.tobytes() for one in call[:3]] == before
+    assert [None if item is None else item.tobytes() for item in call[:3]] == before
     if isinstance(expected, dict):
         assert actual == expected
         return
@@ -92,9 +92,9 @@ def test_large_caches_at_any_number_of_threads(threads: int, mode: str) -> None:
 
 def test_the_first_index_out_of_bounds_is_named_and_nothing_is_written() -> None:
     past, update = np.zeros((4, 2, 5, 3)), np.ones((4, 2, 2, 3))
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.tensor_scatter(past, update, [0, 4, -1, 3], out=past)
-    assert str(caught.value).splitlines() == [
+    assert str(excinfo.value).splitlines() == [
         "indices out of bounds: 2 of 4 elements",
         "  --> write_indices[1] = 4",
         "      data axis 2 of past has size 5, of which 2 are written: valid 0..3",
@@ -160,18 +160,18 @@ def test_packed_types_are_accepted_under_onnx_24() -> None:
 
 def test_shapes_with_symbols() -> None:
     n, s, b = Symbol("N"), Symbol("S"), Symbol("B")
-    trace, found = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
-    assert found.output == (b, s, 64)
-    assert [str(one) for one in trace.assumptions] == [
+    trace, result = rules.infer({"past": (b, s, 64), "update": (b, n, 64), "write_indices": (2,)})
+    assert result.output == (b, s, 64)
+    assert [str(item) for item in trace.assumptions] == [
         "update's axis 1 (N) is at most past's (S)",
         "write_indices's axis 0 (2) is B",
     ]
 
 
 def test_the_rows_of_the_standards() -> None:
-    ran = command_line("spec", "tensor-scatter")
-    assert ran.status == 0, ran.err
-    assert b"onnx:24" in ran.out
+    result = command_line("spec", "tensor-scatter")
+    assert result.status == 0, result.err
+    assert b"onnx:24" in result.out
 
 
 onnx = pytest.importorskip("onnx")
@@ -220,25 +220,27 @@ def test_the_evaluator_moves_strings_and_refuses_older_operator_sets() -> None:
 
 def test_the_model_command(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    made = model(24, ["past", "update", "write"], mode="circular")
-    for value, shape in zip(made.graph.input, (["B", 8, 4], ["B", "N", 4], ["B"]), strict=True):
+    model_proto = model(24, ["past", "update", "write"], mode="circular")
+    for value, shape in zip(
+        model_proto.graph.input, (["B", 8, 4], ["B", "N", 4], ["B"]), strict=True
+    ):
         value.type.tensor_type.shape.CopyFrom(
             onnx.helper.make_tensor_value_info("x", 1, shape).type.tensor_type.shape
         )
-    onnx.save(made, path)
-    ran = command_line("model", path, "--json")
-    (node,) = ran.json["nodes"]
+    onnx.save(model_proto, path)
+    result = command_line("model", path, "--json")
+    (node,) = result.json["nodes"]
     assert (node["operator"], node["version"]) == ("tensor_scatter", 24)
     assert list(node["inputs"]) == list(ARRAYS)
     assert node["output"]["shape"] == ["B", 8, 4]
     assert node["attributes"] == {"mode": "circular"}
     feeds = {"past": np.zeros((2, 8, 4), "f4"), "update": np.ones((2, 3, 4), "f4")}
     np.savez(tmp_path / "in.npz", **feeds, write=np.array([7, 1]))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["nodes"][0]["output"]["shape"] == [2, 8, 4]
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--against", "onnx")
-    assert b"not compared" in ran.out
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
+    assert result.status == 0, result.err
+    assert result.json["nodes"][0]["output"]["shape"] == [2, 8, 4]
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--against", "onnx")
+    assert b"not compared" in result.out
 
 
 def test_a_node_of_a_model_that_fails_is_named(tmp_path: Path) -> None:
@@ -246,20 +248,20 @@ def test_a_node_of_a_model_that_fails_is_named(tmp_path: Path) -> None:
     onnx.save(model(24, ["past", "update", "write"]), path)
     feeds = {"past": np.zeros((2, 8, 4), "f4"), "update": np.ones((2, 3, 4), "f4")}
     np.savez(tmp_path / "in.npz", **feeds, write=np.array([0, 6]))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz")
-    assert ran.status == 5
-    assert "write: indices out of bounds: 1 of 2 elements" in ran.err
-    assert "write[1] = 6" in ran.err
-    assert "valid 0..5" in ran.err
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz")
+    assert result.status == 5
+    assert "write: indices out of bounds: 1 of 2 elements" in result.err
+    assert "write[1] = 6" in result.err
+    assert "valid 0..5" in result.err
 
 
 def test_a_node_without_its_optional_input(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(model(24, ["past", "update", ""]), path)
     np.savez(tmp_path / "in.npz", past=np.zeros((2, 8, 4), "f4"), update=np.ones((2, 3, 4), "f4"))
-    ran = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
-    assert ran.status == 0, ran.err
-    assert list(ran.json["nodes"][0]["inputs"]) == ["past", "update"]
+    result = command_line("model", path, "--inputs", tmp_path / "in.npz", "--json")
+    assert result.status == 0, result.err
+    assert list(result.json["nodes"][0]["inputs"]) == ["past", "update"]
 
 
 def test_out_may_only_overlap_past() -> None:
@@ -291,5 +293,5 @@ def test_positions_within_the_update_take_no_memory() -> None:
 @pytest.mark.parametrize("function", [ndtool.tensor_scatter, reference.tensor_scatter])
 def test_bytes_of_bools_are_kept(function: Any) -> None:
     past, update = np.arange(2, 8, dtype="u1").view("?"), np.array([9, 8], "u1").view("?")
-    found = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
-    assert found.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]
+    result = function(past.reshape(2, 3), update.reshape(2, 1), [1, 2], -1)
+    assert result.view("u1").tolist() == [[2, 9, 4], [5, 6, 8]]

@@ -34,23 +34,23 @@ def test_the_command(cache: Any, tmp_path: Path, mode: str) -> None:
     (past, update, write), arrays = cache
     expected = reference.tensor_scatter(*arrays, mode=mode)
     out = tmp_path / "o.npy"
-    ran = ndtool(COMMAND, past, update, write, "--mode", mode, "-o", out, "--json")
-    assert ran.status == 0, ran.err
+    result = ndtool(COMMAND, past, update, write, "--mode", mode, "-o", out, "--json")
+    assert result.status == 0, result.err
     assert same(np.load(out), expected)
-    assert ran.json["operator"] == "tensor_scatter"
-    assert ran.json["attributes"] == {"axis": -2, "mode": mode}
-    assert list(ran.json["inputs"]) == ["past", "update", "write_indices"]
-    assert ran.json["resolved"]["title"] == "TensorScatter"
-    ran = ndtool("verify", COMMAND, past, update, write, out, "--mode", mode)
-    assert ran.status == 0, ran.err
+    assert result.json["operator"] == "tensor_scatter"
+    assert result.json["attributes"] == {"axis": -2, "mode": mode}
+    assert list(result.json["inputs"]) == ["past", "update", "write_indices"]
+    assert result.json["resolved"]["title"] == "TensorScatter"
+    result = ndtool("verify", COMMAND, past, update, write, out, "--mode", mode)
+    assert result.status == 0, result.err
 
 
 def test_in_place_and_a_dry_run(cache: Any) -> None:
     (past, update, write), arrays = cache
     before = past.read_bytes()
-    ran = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run", "--trace")
-    assert ran.status == 0, ran.err
-    assert "past.shape[2]" in ran.err
+    result = ndtool(COMMAND, past, update, write, "-o", past, "--dry-run", "--trace")
+    assert result.status == 0, result.err
+    assert "past.shape[2]" in result.err
     assert past.read_bytes() == before
     assert ndtool(COMMAND, past, update, write, "-o", past, "-q")[:3] == (0, b"", "")
     assert same(np.load(past), reference.tensor_scatter(*arrays))
@@ -73,9 +73,9 @@ def test_files_and_arrays(cache: Any, tmp_path: Path, axis: int, mode: Any) -> N
     update = -past.take(range(1, past.shape[axis]), axis)
     write = write % 2 if mode == "linear" else write - 99
     expected = reference.tensor_scatter(past, update, write, axis, mode)
-    found = files.tensor_scatter(path, update, write, axis, mode)
-    assert found.array is not None
-    assert same(found.array, expected)
+    result = files.tensor_scatter(path, update, write, axis, mode)
+    assert result.array is not None
+    assert same(result.array, expected)
     out = tmp_path / "o.npy"
     assert files.tensor_scatter(past, update, write, axis, mode, out=out).array is None
     assert same(np.load(out), expected)
@@ -91,50 +91,50 @@ def test_a_cache_beyond_memory(tmp_path: Path) -> None:
         assert ndtool("convert", archive, store, "--chunks", "2,2,400,50").status == 0
     arguments = (tmp_path / "past.zarr", tmp_path / "update.zarr", "[-1, 0, 999]")
     options = ("--mode", "circular", "--memory", "4MiB", "-o", tmp_path / "o.npy", "--json")
-    ran = ndtool(COMMAND, *arguments, *options)
-    assert ran.status == 0, ran.err
-    assert ran.json["plan"]["way"] == "sweep"
+    result = ndtool(COMMAND, *arguments, *options)
+    assert result.status == 0, result.err
+    assert result.json["plan"]["way"] == "sweep"
     expected = reference.tensor_scatter(past, update, [-1, 0, 999], mode="circular")
     assert same(np.load(tmp_path / "o.npy"), expected)
 
 
 def test_computed_indices_must_fit_in_memory(tmp_path: Path) -> None:
-    given = ("zeros:int8[1,300000]", "zeros:int8[1,300000]", "--axis", "1", "-q")
-    ran = ndtool(COMMAND, *given, "--memory", "1MiB", "-o", tmp_path / "o.npy")
-    assert ran.status == 6
-    assert "300000 computed indices are 2400000 bytes" in ran.err
+    arguments = ("zeros:int8[1,300000]", "zeros:int8[1,300000]", "--axis", "1", "-q")
+    result = ndtool(COMMAND, *arguments, "--memory", "1MiB", "-o", tmp_path / "o.npy")
+    assert result.status == 6
+    assert "300000 computed indices are 2400000 bytes" in result.err
     assert not list(tmp_path.iterdir())
     huge = "int8[1,1000000000000000]"
-    ran = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
-    assert ran.status == 6, ran.err
-    assert "computed indices" in ran.err
+    result = ndtool("stats", COMMAND, huge, huge, "--axis", "1")
+    assert result.status == 6, result.err
+    assert "computed indices" in result.err
 
 
 def test_on_a_cluster(cache: Any, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     (past, update, write), arrays = cache
     out = tmp_path / "o.npy"
-    ran = ndtool(COMMAND, past, update, write, "--workers", 2, "-o", out, "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["plan"]["way"] == "cluster"
+    result = ndtool(COMMAND, past, update, write, "--workers", 2, "-o", out, "--json")
+    assert result.status == 0, result.err
+    assert result.json["plan"]["way"] == "cluster"
     assert same(np.load(out), reference.tensor_scatter(*arrays))
 
 
 def test_too_many_indices_for_a_cluster(tmp_path: Path) -> None:
     np.save(tmp_path / "past.npy", np.zeros((1, 70_000)))
-    given = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
-    ran = ndtool(COMMAND, *given, "--workers", 2, "-o", tmp_path / "o.npy")
-    assert ran.status == 2
-    assert "70000 computed indices are too many for a cluster" in ran.err
+    arguments = (tmp_path / "past.npy", tmp_path / "past.npy", "--axis", "1")
+    result = ndtool(COMMAND, *arguments, "--workers", 2, "-o", tmp_path / "o.npy")
+    assert result.status == 2
+    assert "70000 computed indices are too many for a cluster" in result.err
 
 
 def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
     (past, update, _), _ = cache
     out = tmp_path / "o.npy"
     out.write_bytes(b"old")
-    ran = ndtool(COMMAND, past, update, "[0, 16, -1]", "-o", out)
-    assert ran.status == 5
-    assert ran.err.splitlines()[-3:] == [
+    result = ndtool(COMMAND, past, update, "[0, 16, -1]", "-o", out)
+    assert result.status == 5
+    assert result.err.splitlines()[-3:] == [
         "error: indices out of bounds: 2 of 3 elements",
         "  --> [0, 16, -1][1] = 16",
         f"      data axis 2 of {past} has size 40, of which 25 are written: valid 0..15",
@@ -153,15 +153,20 @@ def test_a_bad_index_leaves_the_output(cache: Any, tmp_path: Path) -> None:
 
 def test_infer(cache: Any) -> None:
     (past, update, write), _ = cache
-    for given in ((past, update, write), (past, update)):
-        assert files.infer("tensor_scatter", *given, mode="circular").plan.output == (3, 2, 40, 8)
-    ran = ndtool("infer", COMMAND, "float32[B,8,4]", "float32[B,N,4]", "int64[B]", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["output"]["shape"] == ["B", 8, 4]
-    assert ran.json["assumed"] == ["update's axis 1 (N) is at most past's (8)"]
-    ran = ndtool("infer", COMMAND, past, update, write, "--axis", "0")
-    assert ran.status == 4
-    assert "axis 0 is the batch" in ran.err
+    for arguments in ((past, update, write), (past, update)):
+        assert files.infer("tensor_scatter", *arguments, mode="circular").plan.output == (
+            3,
+            2,
+            40,
+            8,
+        )
+    result = ndtool("infer", COMMAND, "float32[B,8,4]", "float32[B,N,4]", "int64[B]", "--json")
+    assert result.status == 0, result.err
+    assert result.json["output"]["shape"] == ["B", 8, 4]
+    assert result.json["assumed"] == ["update's axis 1 (N) is at most past's (8)"]
+    result = ndtool("infer", COMMAND, past, update, write, "--axis", "0")
+    assert result.status == 4
+    assert "axis 0 is the batch" in result.err
     with pytest.raises(UsageError, match="tensor_scatter takes past, update"):
         files.infer("tensor_scatter", past)
     with pytest.raises(UsageError, match="has no attribute 'pad': expected axis, mode"):
@@ -170,18 +175,21 @@ def test_infer(cache: Any) -> None:
 
 def test_questions_about_a_call(cache: Any, tmp_path: Path) -> None:
     (past, update, write), arrays = cache
-    ran = ndtool("explain", COMMAND, past, update, write, "--at", "1,0,16,3", "--json")
-    assert ran.status == 0, ran.err
-    assert ran.json["operator"] == "tensor_scatter"
-    old, new = ran.json["steps"]
-    assert old["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
-    assert (new["position"], new["tuple"]) == ([1, 0, 1, 3], [16])
-    ran = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
-    assert ran.status == 0, ran.err
-    assert (ran.json["operator"], ran.json["duplicated"]) == ("tensor_scatter", 0)
-    assert (ran.json["components"][0]["lowest"], ran.json["components"][0]["highest"]) == (0, 39)
-    ran = ndtool("verify", COMMAND, past, update, write, past, "--json")
-    assert ran.status == 8
+    result = ndtool("explain", COMMAND, past, update, write, "--at", "1,0,16,3", "--json")
+    assert result.status == 0, result.err
+    assert result.json["operator"] == "tensor_scatter"
+    data_step, scatter_step = result.json["steps"]
+    assert data_step["value"] == pytest.approx(arrays[0][1, 0, 16, 3])
+    assert (scatter_step["position"], scatter_step["tuple"]) == ([1, 0, 1, 3], [16])
+    result = ndtool("stats", COMMAND, "float32[3,2,40,8]", "float32[3,2,25,8]", write, "--json")
+    assert result.status == 0, result.err
+    assert (result.json["operator"], result.json["duplicated"]) == ("tensor_scatter", 0)
+    assert (result.json["components"][0]["lowest"], result.json["components"][0]["highest"]) == (
+        0,
+        39,
+    )
+    result = ndtool("verify", COMMAND, past, update, write, past, "--json")
+    assert result.status == 8
     out = tmp_path / "o.npy"
     np.save(out, reference.tensor_scatter(*arrays))
     assert not files.verify("tensor_scatter", past, update, write, out).different

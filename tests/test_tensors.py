@@ -76,8 +76,8 @@ def test_torch_tensors_that_are_refused(torch: Any) -> None:
         (torch.zeros(3, 4, device="meta"), "on the device meta, which stores no elements"),
         (torch.zeros(3, 4).to_sparse(), "sparse or quantized"),
     ]
-    for data, words in cases:
-        with pytest.raises(DtypeError, match=words):
+    for data, message in cases:
+        with pytest.raises(DtypeError, match=message):
             ndtool.gather_nd(data, ROWS)
     with pytest.raises(DtypeError, match=r"requires grad: pass out.detach\(\)"):
         ndtool.gather_nd(PLAIN, ROWS, out=torch.zeros(2, 4, requires_grad=True))
@@ -129,35 +129,35 @@ def test_polars_columns_without_gaps() -> None:
 def test_polars_values_that_numpy_would_change() -> None:
     polars = pytest.importorskip("polars")
     pairs = polars.Array(polars.Int64, 2)
-    whole = polars.Series([[1, 2], [2**60 + 1, 3]], dtype=pairs)
-    assert ndtool.gather(whole, [1]).tolist() == [[2**60 + 1, 3]]
-    for data, words in (
+    series = polars.Series([[1, 2], [2**60 + 1, 3]], dtype=pairs)
+    assert ndtool.gather(series, [1]).tolist() == [[2**60 + 1, 3]]
+    for data, message in (
         (polars.DataFrame({"a": [2**60 + 1], "b": [0.5]}), "DataFrame of Int64, Float64: cast"),
         (polars.Series([{"a": 2**60 + 1, "b": 0.5}]), "Series of Int64, Float64: cast"),
         (polars.Series([{"a": 1, "b": None}]), "with nulls"),
         (polars.Series([[1, None], [3, 4]], dtype=pairs), "with nulls"),
         (polars.Series([1], dtype=polars.Int128), "no 128-bit integer"),
     ):
-        with pytest.raises(DtypeError, match=words):
+        with pytest.raises(DtypeError, match=message):
             ndtool.gather(data, [0])
 
 
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "message"),
     [
         ("cupy._core.core", "on a GPU: pass its .get()"),
         ("zarr.core.array", "would load completely: pass a part of it"),
         ("dask.array.core", "would load completely: use ndtool.dask"),
     ],
 )
-def test_arrays_outside_memory_are_refused(module: str, words: str) -> None:
+def test_arrays_outside_memory_are_refused(module: str, message: str) -> None:
     elsewhere = type("Array", (), {"__module__": module, "__array__": lambda *_: PLAIN})()
     for call in (
         lambda: ndtool.gather_nd(elsewhere, ROWS),
         lambda: ndtool.gather_nd(PLAIN, elsewhere),
         lambda: ndtool.scatter_nd(PLAIN, ROWS, elsewhere),
     ):
-        with pytest.raises(DtypeError, match=words):
+        with pytest.raises(DtypeError, match=message):
             call()
 
 
@@ -170,9 +170,9 @@ def test_a_zarr_array_is_refused(tmp_path: Any) -> None:
 
 def test_a_name_is_no_array(tmp_path: Any) -> None:
     for name in ("data.npy", tmp_path / "data.npy"):
-        with pytest.raises(UsageError, match="data is a file name") as caught:
+        with pytest.raises(UsageError, match="data is a file name") as excinfo:
             ndtool.gather_nd(name, ROWS)
-        assert "ndtool.files" in caught.value.hint
+        assert "ndtool.files" in excinfo.value.hint
     letters = np.array(["a", "b"])
     assert ndtool.scatter_nd(letters, [1], "z").tolist() == ["a", "z"]
 

@@ -39,14 +39,14 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 def read(argument: str, dtype: str | None = None, free: bool = False) -> Any:
     """Return the array of indices, of updates, or of data, in a text file."""
-    wanted = None if dtype is None else dtypes.from_name(dtype)
+    expected = None if dtype is None else dtypes.from_name(dtype)
     literals = dtype is None and not free
     with closing(
-        locators.open_source(argument, Streams(-1), literals=literals, dtype=wanted)
-    ) as one:
-        raw = source.load_array(one).buffer
-        found = np.frombuffer(raw.tobytes(), one.metadata.dtype.descr)
-        return found.reshape(one.metadata.shape)
+        locators.open_source(argument, Streams(-1), literals=literals, dtype=expected)
+    ) as opened_source:
+        raw = source.load_array(opened_source).buffer
+        values = np.frombuffer(raw.tobytes(), opened_source.metadata.dtype.descr)
+        return values.reshape(opened_source.metadata.shape)
 
 
 def put(name: str, content: str | bytes) -> None:
@@ -54,7 +54,7 @@ def put(name: str, content: str | bytes) -> None:
     Path(name.partition(":")[0]).write_bytes(raw)
 
 
-BIG = 2**63
+UINT64_START = 2**63
 GOOD = [
     ("i.txt", "5\n7\n-1\n", [5, 7, -1]),
     ("i.txt", "5\n7", [5, 7]),
@@ -71,8 +71,8 @@ GOOD = [
     ("i.txt", "1;2\n3;4\n", [[1, 2], [3, 4]]),
     ("i.txt", "", []),
     ("i.txt", "\n# nothing\n", []),
-    ("i.txt", f"{BIG - 1}\n-{BIG}\n", [BIG - 1, -BIG]),
-    ("i.txt", f"1\n{BIG}\n{2 * BIG - 1}\n", np.array([1, BIG, 2 * BIG - 1], "u8")),
+    ("i.txt", f"{UINT64_START - 1}\n-{UINT64_START}\n", [UINT64_START - 1, -UINT64_START]),
+    ("i.txt", f"1\n{UINT64_START}\n{2 * UINT64_START - 1}\n", np.array([1, UINT64_START, 2 * UINT64_START - 1], "u8")),
     ("i.csv", "user_id\n5\n7\n", [5, 7]),
     ("i.csv:0", "5,abc\n6,def\n", [5, 6]),
     ("i.csv:1st", "1st,b\n5,6\n", [5]),
@@ -99,7 +99,7 @@ GOOD = [
     ("i.json", "[[[0, 1]], [[2, 3]]]", [[[0, 1]], [[2, 3]]]),
     ("i.json", "[]", []),
     ("i.json", "[[], []]", np.empty((2, 0), int)),
-    ("i.json", f"[{BIG}]", np.array([BIG], "u8")),
+    ("i.json", f"[{UINT64_START}]", np.array([UINT64_START], "u8")),
     ("i.json:a", '[{"a": 5, "b": "],"}, {"b": null, "a": 6}]', [5, 6]),
     ("i.json:b,a", '[{"a": 5, "b": 1}]', [[1, 5]]),
     ("i.jsonl", "5\n\n7\n", [5, 7]),
@@ -116,10 +116,10 @@ GOOD = [
 @pytest.mark.parametrize(("argument", "content", "expected"), GOOD)
 def test_indices(argument: str, content: str, expected: Any) -> None:
     put(argument.removeprefix("text:"), content)
-    wanted = np.asarray(expected, getattr(expected, "dtype", np.int64))
-    found = read(argument)
-    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-    assert np.array_equal(found, wanted)
+    expected_result = np.asarray(expected, getattr(expected, "dtype", np.int64))
+    values = read(argument)
+    assert (values.dtype, values.shape) == (expected_result.dtype, expected_result.shape)
+    assert np.array_equal(values, expected_result)
 
 
 INTEGER = "is not an integer: expected one such as 5 or -1"
@@ -140,9 +140,9 @@ BAD = [
     ("i.txt", b"\xff\xfe5\x00\n\x00", "i.txt: the text is UTF-16: expected UTF-8"),
     ("i.txt", b"5\r6\r", "line 1 has a carriage return: lines end in a newline"),
     ("i.txt", "5\n6 7\n", "i.txt: line 2 has 2 fields: expected 1, as line 1 has"),
-    ("i.txt", f"5\n{2 * BIG}\n", f"line 2, column 0: {2 * BIG} is beyond 64 bits"),
-    ("i.txt", f"{BIG}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * BIG - 1}"),
-    ("i.txt", f"-1\n{BIG}\n", f"line 2, column 0: {BIG} is beyond 64 bits: valid -{BIG}"),
+    ("i.txt", f"5\n{2 * UINT64_START}\n", f"line 2, column 0: {2 * UINT64_START} is beyond 64 bits"),
+    ("i.txt", f"{UINT64_START}\n-1\n", f"line 2, column 0: -1 is beyond 64 bits: valid 0..{2 * UINT64_START - 1}"),
+    ("i.txt", f"-1\n{UINT64_START}\n", f"line 2, column 0: {UINT64_START} is beyond 64 bits: valid -{UINT64_START}"),
     ("i.txt", "5\n" + 2000 * "1", "line 2, column 0: a field of 2000 characters"),
     ("i.csv", "1,000\n2\n", "line 2 has 1 field: expected 2, as line 1 has"),
     ("i.csv", "a,b\n1,\n", "line 2, column b: the field is empty: expected an integer"),
@@ -160,7 +160,7 @@ BAD = [
     ("i.csv:a", "a,b\nNULL,y\n", f"line 2, column a: 'NULL' {INTEGER}"),
     ("i.csv:a", "a,b\n1,x\r2,y\n", "line 2 has 3 fields: expected 2"),
     ("i.csv:a", 'a,b\n"5"6,y\n', "line 2 has a quote"),
-    ("i.csv:a", f"a,b\n{2 * BIG},y\n", "is beyond 64 bits"),
+    ("i.csv:a", f"a,b\n{2 * UINT64_START},y\n", "is beyond 64 bits"),
     ("i.csv:c", "a,b\n1,2\n", "i.csv: 'c' is not a column of the file"),
     ("i.csv:a", "a,a\n1,2\n", "i.csv: 'a' names 2 columns of the file"),
     ("i.csv:2", "1,2\n", "'2' is not a column of the file: without a header, columns have num"),
@@ -201,11 +201,11 @@ BAD = [
 @pytest.mark.parametrize(("argument", "content", "text"), BAD)
 def test_bad_indices(argument: str, content: Any, text: str, parser: str) -> None:
     put(argument, content)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         read(argument)
     if parser == "small blocks" and "or later" in text:
         text = "not UTF-8"
-    assert text in caught.value.message
+    assert text in excinfo.value.message
 
 
 UPDATES = [
@@ -226,22 +226,22 @@ UPDATES = [
 @pytest.mark.parametrize(("dtype", "content", "expected"), UPDATES)
 def test_updates_are_of_the_type_of_data(dtype: str, content: str, expected: Any) -> None:
     put("u.txt", content)
-    found = read("u.txt", dtype)
-    assert found.dtype == np.dtype(dtype)
+    array = read("u.txt", dtype)
+    assert array.dtype == np.dtype(dtype)
     with np.errstate(all="ignore"):
-        wanted = np.array(expected, dtype)
-    assert np.array_equal(found, wanted, equal_nan=True)
+        expected_result = np.array(expected, dtype)
+    assert np.array_equal(array, expected_result, equal_nan=True)
     values = [text.lower() if text[:1] in "tF" else text for text in content.split()]
     if dtype not in ("complex64",) and "." not in (values[0][:1], values[2 % len(values)][:1]):
         put("u.json", f"[{', '.join(values)}]".replace("nan", "NaN").replace("inf", "Infinity"))
-        assert np.array_equal(read("u.json", dtype), found, equal_nan=True)
+        assert np.array_equal(read("u.json", dtype), array, equal_nan=True)
 
 
 def test_bfloat16_updates() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     put("u.txt", "1\n-2.5\n")
-    found = read("u.txt", "bfloat16").view(ml_dtypes.bfloat16)
-    assert found.tolist() == [1, -2.5]
+    values = read("u.txt", "bfloat16").view(ml_dtypes.bfloat16)
+    assert values.tolist() == [1, -2.5]
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_bfloat16_updates() -> None:
 )
 def test_bad_updates(dtype: str, content: str, text: str) -> None:
     put("u.txt", content)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         read("u.txt", dtype)
-    assert text in caught.value.message
+    assert text in excinfo.value.message
 
 
 @pytest.mark.parametrize("dtype", ["S3", "datetime64[s]", "V4"])
@@ -338,13 +338,13 @@ def test_random_tables_are_what_was_written() -> None:
         names = [f"c{n}" for n in range(width)]
         text = [",".join(names)]
         for row in table:
-            fields = [rng.choice(["{}", '"{}"', " {}", "{} "]).format(one) for one in row]
+            fields = [rng.choice(["{}", '"{}"', " {}", "{} "]).format(item) for item in row]
             text += [*rng.choices(["", "# c", " "], k=rng.randint(0, 1)), ",".join(fields)]
         put("t.csv", rng.choice(["\n", "\r\n"]).join(text))
         chosen = rng.sample(names, rng.randint(1, width))
-        found = read(f"t.csv:{','.join(chosen)}")
-        wanted = np.array(table)[:, [names.index(one) for one in chosen]]
-        assert np.array_equal(found.reshape(wanted.shape), wanted)
+        values = read(f"t.csv:{','.join(chosen)}")
+        expected = np.array(table)[:, [names.index(item) for item in chosen]]
+        assert np.array_equal(values.reshape(expected.shape), expected)
         put("t.json", json.dumps(table, indent=rng.choice([None, 1])))
         assert np.array_equal(read("t.json"), np.array(table))
 
@@ -352,20 +352,20 @@ def test_random_tables_are_what_was_written() -> None:
 # The command line; these tests run once
 
 
-def commands(parser: str) -> None:
+def require_quick_parser(parser: str) -> None:
     if parser != "quick":
         pytest.skip("another process: the parsers were compared above")
 
 
 def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(20, dtype="f4").reshape(10, 2))
     put("ids.csv", "name,user_id\nx,3\ny,5\n")
     put("new.csv", "a,b\n1,2.5\n3,4\n")
     assert ndtool("gather", "data.npy", "ids.csv:user_id", "-o", "a.npy").status == 0
     assert np.load("a.npy").tolist() == [[6, 7], [10, 11]]
-    ran = ndtool("scatter", "data.npy", "ids.csv:user_id", "new.csv", "-o", "b.npy")
-    assert (ran.status, np.load("b.npy")[[3, 5]].tolist()) == (0, [[1, 2.5], [3, 4]])
+    result = ndtool("scatter", "data.npy", "ids.csv:user_id", "new.csv", "-o", "b.npy")
+    assert (result.status, np.load("b.npy")[[3, 5]].tolist()) == (0, [[1, 2.5], [3, 4]])
     for question in (
         ("verify", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "b.npy"),
         ("infer", "scatter", "data.npy", "ids.csv:user_id", "new.csv"),
@@ -373,43 +373,43 @@ def test_commands_take_text_where_they_take_arrays(parser: str) -> None:
         ("explain", "scatter", "data.npy", "ids.csv:user_id", "new.csv", "--at", "3,1"),
         ("convert", "new.csv", "c.npy"),
     ):
-        ran = ndtool(*question)
-        assert ran.status == 0, ran.err
+        result = ndtool(*question)
+        assert result.status == 0, result.err
     assert np.load("c.npy").dtype == np.float64
     entries = ndtool("inspect", "ids.csv", "--json").json
     assert "ids.csv:user_id" in json.dumps(entries)
-    ran = ndtool("gather", "data.npy", "ids.csv:user", "-o", "x.npy")
-    assert ran.status == 3
-    assert "'user' is not a column of the file" in ran.err
+    result = ndtool("gather", "data.npy", "ids.csv:user", "-o", "x.npy")
+    assert result.status == 3
+    assert "'user' is not a column of the file" in result.err
 
 
 def test_standard_input_as_text(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(10.0))
     for arguments in (("-", "--text"), ("text:-",)):
-        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
-        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
-    ran = ndtool("gather", "data.npy", "text:-:id", "-o", "a.npy", stdin=b'{"id": 3}\n')
+        result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy", stdin=b"3\n5\n")
+        assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
+    result = ndtool("gather", "data.npy", "text:-:id", "-o", "a.npy", stdin=b'{"id": 3}\n')
     assert np.load("a.npy").tolist() == [3]
-    ran = ndtool("gather", "data.npy", "-", "--text", stdin=b"3\nx\n")
-    assert (ran.status, "standard input: line 2, column 0: 'x'" in ran.err) == (3, True)
-    ran = ndtool("convert", "text:-", "b.npy", stdin=b"3\n1.5\n")
+    result = ndtool("gather", "data.npy", "-", "--text", stdin=b"3\nx\n")
+    assert (result.status, "standard input: line 2, column 0: 'x'" in result.err) == (3, True)
+    result = ndtool("convert", "text:-", "b.npy", stdin=b"3\n1.5\n")
     assert np.load("b.npy").tolist() == [3, 1.5]
     raw = Path("data.npy").read_bytes() + b"3\n5\n"
-    ran = ndtool("gather", "-", "-", "--text", "-o", "a.npy", stdin=raw)
-    assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+    result = ndtool("gather", "-", "-", "--text", "-o", "a.npy", stdin=raw)
+    assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
 
 
 def test_files_of_other_names_as_text(parser: str) -> None:
-    commands(parser)
+    require_quick_parser(parser)
     save(data=np.arange(10.0))
     put("ids", "3\n5\n")
-    ran = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
-    assert ran.status == 3
-    assert "text:FILE" in ran.err
+    result = ndtool("gather", "data.npy", "ids", "-o", "a.npy")
+    assert result.status == 3
+    assert "text:FILE" in result.err
     for arguments in (("ids", "--text"), ("text:ids",)):
-        ran = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
-        assert (ran.status, np.load("a.npy").tolist()) == (0, [3, 5]), ran.err
+        result = ndtool("gather", "data.npy", *arguments, "-o", "a.npy")
+        assert (result.status, np.load("a.npy").tolist()) == (0, [3, 5]), result.err
     os.rename("ids", "ids.npy")  # content decides, not the name
     np.save("real.txt.npy", np.array([3, 5]))
     os.rename("real.txt.npy", "real.txt")
@@ -418,7 +418,7 @@ def test_files_of_other_names_as_text(parser: str) -> None:
 
 def test_a_change_during_the_run_is_an_error() -> None:
     put("i.txt", "5\n")
-    with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as one:
+    with closing(locators.open_source("i.txt", Streams(-1), literals=True)) as opened_source:
         put("i.txt", "50\n")
         with pytest.raises(OSError, match="changed during the run"):
-            one.recheck()
+            opened_source.recheck()

@@ -40,13 +40,13 @@ def test_round_trip(dtype: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
         ((500,), (40, 30), (2, 700), (0,), (7, 2)),
         strict=True,
     ):
-        wanted = array(dtype, shape)
-        if wanted.dtype.kind == "f":
-            wanted[np.isnan(wanted)] = np.nan  # text has one of them
-        write(name, wanted, form)
-        found = read(name, dtype)
-        assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
-        assert found.tobytes() == wanted.tobytes()
+        expected = array(dtype, shape)
+        if expected.dtype.kind == "f":
+            expected[np.isnan(expected)] = np.nan  # text has one of them
+        write(name, expected, form)
+        values = read(name, dtype)
+        assert (values.shape, values.dtype) == (expected.shape, expected.dtype)
+        assert values.tobytes() == expected.tobytes()
 
 
 def test_the_text_is_as_short_as_possible() -> None:
@@ -69,9 +69,9 @@ def test_the_text_is_as_short_as_possible() -> None:
     ],
 )
 def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as excinfo:
         opened(name, wanted)
-    assert text in str(caught.value)
+    assert text in str(excinfo.value)
     assert os.listdir() == []
 
 
@@ -108,23 +108,23 @@ def test_commands_write_text() -> None:
     assert ndtool("scatter", "data.npy", "[1, 3]", "x.csv", "-o", "y.tsv").status == 0
     assert ndtool("convert", "y.tsv", "y.npy").status == 0
     assert np.load("y.npy").tolist() == np.load("data.npy")[[0, 2, 2, 0]].tolist()
-    ran = ndtool("gather", "data.npy", "[[2, 0]]", "-o", "z.csv")
-    assert (ran.status, os.path.exists("z.csv")) == (4, False)
-    ran = ndtool("gather", "data.npy", "[2]", "-o", "z.csv", "--dry-run")
-    assert (ran.status, os.path.exists("z.csv")) == (0, False)
+    result = ndtool("gather", "data.npy", "[[2, 0]]", "-o", "z.csv")
+    assert (result.status, os.path.exists("z.csv")) == (4, False)
+    result = ndtool("gather", "data.npy", "[2]", "-o", "z.csv", "--dry-run")
+    assert (result.status, os.path.exists("z.csv")) == (0, False)
     big = np.arange(1 << 18, dtype="i4").reshape(-1, 4)
     save(big=big)
-    ran = ndtool("scatter", "big.npy", "[0]", "[[7, 7, 7, 7]]", "-o", "b.csv")
-    ran = ndtool("gather", "big.npy", "[3]", "-o", "b.csv", "--memory", "1MiB")
-    assert (ran.status, Path("b.csv").read_text()) == (0, "12,13,14,15\n")
+    result = ndtool("scatter", "big.npy", "[0]", "[[7, 7, 7, 7]]", "-o", "b.csv")
+    result = ndtool("gather", "big.npy", "[3]", "-o", "b.csv", "--memory", "1MiB")
+    assert (result.status, Path("b.csv").read_text()) == (0, "12,13,14,15\n")
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3)])
 def test_a_shape_that_text_would_lose_is_refused(shape: tuple[int, ...]) -> None:
     save(empty=np.zeros(shape))
-    ran = ndtool("convert", "empty.npy", "out.csv")
-    assert ran.status == 4
-    assert f"shape {list(shape)}: text would lose it" in ran.err
+    result = ndtool("convert", "empty.npy", "out.csv")
+    assert result.status == 4
+    assert f"shape {list(shape)}: text would lose it" in result.err
     assert not Path("out.csv").exists()
 
 
@@ -133,4 +133,4 @@ def test_the_first_columns_of_many_are_described() -> None:
     Path("wide.csv").write_text(",".join(names) + "\n" + ",".join("5" for _ in names) + "\n")
     entries = ndtool("inspect", "wide.csv", "--json").json["arrays"]
     assert len(entries) == 100
-    assert sum(one["dtype"] is not None for one in entries) == 32
+    assert sum(entry["dtype"] is not None for entry in entries) == 32

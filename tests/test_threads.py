@@ -48,8 +48,8 @@ def test_processors(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert threads._available() == 4
     monkeypatch.delattr(os, "sched_getaffinity")
-    for found, count in ((6, 6), (None, 1), (5000, 1024)):
-        monkeypatch.setattr(os, "cpu_count", lambda found=found: found)
+    for cpu_count, count in ((6, 6), (None, 1), (5000, 1024)):
+        monkeypatch.setattr(os, "cpu_count", lambda cpu_count=cpu_count: cpu_count)
         assert threads._available() == count
 
 
@@ -90,71 +90,71 @@ def test_limits_of_a_container(monkeypatch, groups, limits, count):
 
 @pytest.mark.parametrize("startable", [0, 1, 2])
 def test_work_is_divided_among_started_threads(monkeypatch, startable):
-    start, started, done = Thread.start, [], []
+    start, started_threads, results = Thread.start, [], []
 
     def start_some(thread):
-        if len(started) == startable:
+        if len(started_threads) == startable:
             raise RuntimeError("can't start new thread")
-        started.append(thread)
+        started_threads.append(thread)
         start(thread)
 
     monkeypatch.setattr(Thread, "start", start_some)
-    pool.run_all(done.append, iter(range(100)), 4)
-    assert sorted(done) == list(range(100))
-    assert len(started) == startable
+    pool.run_all(results.append, iter(range(100)), 4)
+    assert sorted(results) == list(range(100))
+    assert len(started_threads) == startable
 
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_first_failure_ends_all_work(count):
-    done = []
+    results = []
 
     def work(item):
-        done.append(item)
+        results.append(item)
         if item == 3:
             raise KeyError(item)
 
     with pytest.raises(KeyError):
         pool.run_all(work, iter(range(10**6)), count)
-    assert len(done) < 10**6
+    assert len(results) < 10**6
 
 
 def test_a_signal_stops_all_tasks():
     """It is raised in the calling thread, which works or waits; no other thread remains."""
     for late in (0, 50):
-        done, at_work = [], active_count()
+        results, at_work = [], active_count()
 
-        def work(item, late=late, done=done):
-            done.append(item)
+        def work(item, late=late, results=results):
+            results.append(item)
             if item == late:
                 signal.raise_signal(signal.SIGINT)
             time.sleep(0.001)
 
         with pytest.raises(KeyboardInterrupt):
             pool.run_all(work, iter(range(10**6)), 3)
-        assert len(done) < 10**5
+        assert len(results) < 10**5
         while active_count() > at_work:  # a thread that was about to begin ends at once
             time.sleep(0.001)
 
 
 def test_a_buffer_is_lent_to_one_thread_at_a_time():
-    scratch_bytes, taken, seen = pool.BufferPool(10), set(), set()
+    scratch_bytes, acquired, buffers = pool.BufferPool(10), set(), set()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def work(_):
         buffer = scratch_bytes.acquire()
         assert len(buffer) == 10
-        assert id(buffer) not in taken
-        taken.add(id(buffer))
-        seen.add(id(buffer))
-        taken.remove(id(buffer))
+        assert id(buffer) not in acquired
+        acquired.add(id(buffer))
+        buffers.add(id(buffer))
+        acquired.remove(id(buffer))
         scratch_bytes.release(buffer)
 
     try:
         pool.run_all(work, iter(range(20_000)), 8)
     finally:
         sys.setswitchinterval(interval)
-    assert 1 <= len(seen) <= 8
+    assert 1 <= len(buffers) <= 8
 
 
 @pytest.mark.parametrize("count", [0, 1025, -1, 10**5000], ids=int.bit_length)
@@ -187,8 +187,8 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 def run(script, **variables):
     env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
-    ran = python(CALLS + script, env=env)
-    assert (ran.status, ran.err) == (0, "")
+    result = python(CALLS + script, env=env)
+    assert (result.status, result.err) == (0, "")
 
 
 @linux
@@ -235,7 +235,7 @@ def test_openmp_starts_the_requested_team():
 
 
 @pytest.fixture
-def few_tasks():
+def limited_tasks():
     """A container with a limit of 14 tasks; returns its file of members."""
     mount = Path("/sys/fs/cgroup")
     folder = (mount / "pids" if (mount / "pids").is_dir() else mount) / f"ndtool-{os.getpid()}"
@@ -259,7 +259,7 @@ def few_tasks():
 
 @pytest.mark.slow("a limit on threads, met by runs at once, changes no bits")
 @linux
-def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
+def test_runs_at_once_where_tasks_are_few(limited_tasks, tmp_path):
     """No run starts threads that another one has just found startable."""
     rng = np.random.default_rng(2)
     data, idx = rng.integers(0, 99, 1 << 21), rng.integers(0, 1 << 21, (1 << 21, 1))
@@ -275,17 +275,17 @@ def test_runs_at_once_where_tasks_are_few(few_tasks, tmp_path):
                 env=environment(),
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                preexec_fn=lambda: few_tasks.write_text("0"),
+                preexec_fn=lambda: limited_tasks.write_text("0"),
             )
             for n in range(4)
         ]
-        for one in runs:
-            one.stdin.write(b"\n")
-            one.stdin.flush()
-        for n, one in enumerate(runs):
-            err = one.communicate()[1].decode()
-            assert one.returncode in (0, 6), err
-            if not one.returncode:
+        for item in runs:
+            item.stdin.write(b"\n")
+            item.stdin.flush()
+        for n, item in enumerate(runs):
+            err = item.communicate()[1].decode()
+            assert item.returncode in (0, 6), err
+            if not item.returncode:
                 assert err == ""
                 assert (np.load(tmp_path / f"{n}.npy") == data[idx[:, 0]]).all()
 

@@ -31,13 +31,13 @@ CALLS: tuple[tuple[str, tuple[int, ...], Any, dict[str, Any]], ...] = (
 IDS = [f"{name or 'axis'}{number}" for number, (name, *_) in enumerate(CALLS)]
 
 
-def of(verb: str, suffix: str) -> Any:
+def require_grad(verb: str, suffix: str) -> Any:
     return getattr(differentiable, f"{verb}_{suffix}" if suffix else verb)
 
 
-def random(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
-    made = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=made, dtype=kind).requires_grad_()
+def random_tensor(shape: tuple[int, ...], seed: int = 0, kind: Any = torch.float64) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=kind).requires_grad_()
 
 
 def require_gradients(function: Any, *inputs: Any) -> None:
@@ -49,31 +49,37 @@ def require_gradients(function: Any, *inputs: Any) -> None:
 @pytest.mark.parametrize("call", CALLS[:-1], ids=IDS[:-1])
 def test_a_gather(call: Any) -> None:
     suffix, shape, indices, options = call
-    require_gradients(lambda x: of("gather", suffix)(x, indices, **options), random(shape))
+    require_gradients(
+        lambda x: require_grad("gather", suffix)(x, indices, **options), random_tensor(shape)
+    )
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("call", CALLS, ids=IDS)
 def test_a_scatter(call: Any, reduction: str) -> None:
     suffix, shape, indices, options = call
-    data = random(shape)
+    data = random_tensor(shape)
     if np.shape(indices)[-1:] == (0,):
-        updates = random((*np.shape(indices)[:-1], *shape), 1)
+        updates = random_tensor((*np.shape(indices)[:-1], *shape), 1)
     else:
-        updates = random(tuple(of("gather", suffix)(data, indices, **options).shape), 1)
+        updates = random_tensor(
+            tuple(require_grad("gather", suffix)(data, indices, **options).shape), 1
+        )
     for more in ({}, {"include_self": False}):
         if reduction == "sub" and more:
             continue
 
         def scatter(x: Any, u: Any, more: Any = more) -> Any:
-            return of("scatter", suffix)(x, indices, u, reduction=reduction, **options, **more)
+            return require_grad("scatter", suffix)(
+                x, indices, u, reduction=reduction, **options, **more
+            )
 
         require_gradients(scatter, data, updates)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
-    data, updates = random((3, 2)), random((5, 2), 1)
+    data, updates = random_tensor((3, 2)), random_tensor((5, 2), 1)
     ids = torch.tensor([0, 7, -1, 2, 0])
     for mode, pad in (("drop", None), ("drop", -1), ("clip", -1), ("wrap", None)):
         require_gradients(
@@ -91,10 +97,10 @@ def test_what_selects_nothing_has_no_gradient(reduction: str) -> None:
 
 
 def test_the_update_that_is_assigned_gets_the_gradient() -> None:
-    data, updates = random((3,)), random((4,), 1)
+    data, updates = random_tensor((3,)), random_tensor((4,), 1)
     for duplicates, assigned in (("last", [0.0, 1.0, 0.0, 1.0]), ("first", [1.0, 0.0, 1.0, 0.0])):
-        found = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
-        of_data, of_updates = torch.autograd.grad(found.sum(), (data, updates))
+        result = differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates=duplicates)
+        of_data, of_updates = torch.autograd.grad(result.sum(), (data, updates))
         assert of_data.tolist() == [0.0, 1.0, 0.0]
         assert of_updates.tolist() == assigned
         require_gradients(
@@ -105,8 +111,8 @@ def test_the_update_that_is_assigned_gets_the_gradient() -> None:
     with pytest.raises(DuplicatesError):
         differentiable.scatter(data, [2, 2, 0, 0], updates, duplicates="error")
     infinite = torch.full((4,), torch.inf)
-    found = differentiable.scatter(data, [2, 2, 0, 0], updates)
-    (of_updates,) = torch.autograd.grad(found, updates, torch.full((3,), torch.inf).double())
+    result = differentiable.scatter(data, [2, 2, 0, 0], updates)
+    (of_updates,) = torch.autograd.grad(result, updates, torch.full((3,), torch.inf).double())
     assert of_updates.tolist() == [0.0, torch.inf, 0.0, torch.inf]
     assert infinite.isinf().all()
 
@@ -114,11 +120,11 @@ def test_the_update_that_is_assigned_gets_the_gradient() -> None:
 def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
     ids = torch.tensor([0, 0, 1, 0, 2, 2])
     updates = torch.tensor([5.0, 5.0, 1.0, 4.0, torch.nan, 3.0], dtype=torch.float64)
-    for reduction, theirs in (("max", "amax"), ("min", "amin")):
+    for reduction, torch_name in (("max", "amax"), ("min", "amin")):
         grads = []
         for function in (
             lambda x, u, r=reduction: differentiable.scatter(x, ids, u, reduction=r),
-            lambda x, u, r=theirs: x.scatter_reduce(0, ids, u, r),
+            lambda x, u, r=torch_name: x.scatter_reduce(0, ids, u, r),
         ):
             data = torch.tensor([5.0, 1.0, 0.0, 3.0], dtype=torch.float64, requires_grad=True)
             new = updates.clone()
@@ -128,8 +134,8 @@ def test_equal_elements_share_the_gradient_of_max_as_in_torch() -> None:
         assert all(map(torch.equal, *grads))
     data = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     new = updates.requires_grad_()
-    found = differentiable.scatter(data, ids, new, reduction="max")
-    assert torch.autograd.grad(found[2], new)[0].tolist() == [0, 0, 0, 0, 1, 0]  # NaN is the max
+    result = differentiable.scatter(data, ids, new, reduction="max")
+    assert torch.autograd.grad(result[2], new)[0].tolist() == [0, 0, 0, 0, 1, 0]  # NaN is the max
 
 
 def test_products_with_zeros() -> None:
@@ -140,24 +146,30 @@ def test_products_with_zeros() -> None:
         return differentiable.scatter(x, [0, 0, 1, 2, 2], u, reduction="mul")
 
     require_gradients(scatter, data, updates)
-    found = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
-    assert [one.tolist() for one in found] == [[0.0, 7.0, 0.0], [10.0, 0.0, 0.0, 0.0, 0.0]]
+    gradients = torch.autograd.grad(scatter(data, updates).sum(), (data, updates))
+    assert [gradient.tolist() for gradient in gradients] == [
+        [0.0, 7.0, 0.0],
+        [10.0, 0.0, 0.0, 0.0, 0.0],
+    ]
 
 
 def test_many_duplicates_of_a_product() -> None:
     ids = np.random.default_rng(3).integers(0, 3, 200)
-    data, updates = random((3, 2)), random((200, 2), 1)
-    found = differentiable.scatter(data, ids, updates, reduction="mul")
+    data, updates = random_tensor((3, 2)), random_tensor((200, 2), 1)
+    result = differentiable.scatter(data, ids, updates, reduction="mul")
     expected = data.scatter_reduce(0, torch.from_numpy(ids)[:, None].expand(-1, 2), updates, "prod")
-    ours = torch.autograd.grad(found.sum(), (data, updates))
-    theirs = torch.autograd.grad(expected.sum(), (data, updates))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other)
+    gradients = torch.autograd.grad(result.sum(), (data, updates))
+    expected_gradients = torch.autograd.grad(expected.sum(), (data, updates))
+    for first, second in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "mean"])
 def test_complex_elements(reduction: str) -> None:
-    data, updates = random((3,), 0, torch.complex128), random((4,), 1, torch.complex128)
+    data, updates = (
+        random_tensor((3,), 0, torch.complex128),
+        random_tensor((4,), 1, torch.complex128),
+    )
     require_gradients(lambda x: differentiable.gather(x, [1, 1, 0]), data)
     require_gradients(
         lambda x, u: differentiable.scatter(x, [1, 0, 1, 1], u, reduction=reduction), data, updates
@@ -205,7 +217,7 @@ def test_other_types_have_gradients_of_their_type(kind: str) -> None:
 
 def test_transforms_of_torch_func() -> None:
     ids = torch.tensor([1, 0, 1])
-    data, updates = random((3,)).detach(), random((3,), 1).detach()
+    data, updates = random_tensor((3,)).detach(), random_tensor((3,), 1).detach()
 
     def loss(x: Any, u: Any) -> Any:
         return (differentiable.scatter(x, ids, u, reduction="mul") ** 2).sum()
@@ -215,33 +227,33 @@ def test_transforms_of_torch_func() -> None:
 
     gradient = torch.func.grad(same)  # torch's own has no forward mode
     expected = gradient(data, updates)
-    for way in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
-        torch.testing.assert_close(way(loss)(data, updates), expected)
+    for transform in (torch.func.grad, torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(loss)(data, updates), expected)
     hessian = torch.func.jacrev(gradient)(data, updates)
     torch.testing.assert_close(torch.func.hessian(loss)(data, updates), hessian)
-    rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random((5, 3)).detach())
+    rows = torch.func.vmap(lambda x: differentiable.gather(x, ids))(random_tensor((5, 3)).detach())
     assert rows.shape == (5, 3)
 
 
 def test_later_changes_of_the_indices_do_not_reach_the_backward() -> None:
     ids = np.array([1, 1])
     table = torch.zeros(3, requires_grad=True)
-    found = differentiable.gather(table, ids)
+    result = differentiable.gather(table, ids)
     ids[:] = 0
-    found.sum().backward()
+    result.sum().backward()
     assert table.grad.tolist() == [0.0, 2.0, 0.0]
-    given = torch.tensor([1, 1])
-    found = differentiable.gather(table, given)
-    given[:] = 0
+    indices = torch.tensor([1, 1])
+    result = differentiable.gather(table, indices)
+    indices[:] = 0
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        found.sum().backward()
+        result.sum().backward()
 
 
 def test_refusals_say_how_to_go_on() -> None:
     data = torch.zeros(3, requires_grad=True)
-    with pytest.raises(DtypeError, match=r"requires grad: pass data.detach\(\)") as caught:
+    with pytest.raises(DtypeError, match=r"requires grad: pass data.detach\(\)") as excinfo:
         ndtool.gather(data, [0])
-    assert caught.value.hint == "the functions of ndtool.torch are differentiable"
+    assert excinfo.value.hint == "the functions of ndtool.torch are differentiable"
     with pytest.raises(DtypeError, match="updates is a torch tensor that requires grad"):
         ndtool.scatter(torch.zeros(3), [0], torch.zeros(1, requires_grad=True))
     with pytest.raises(DtypeError, match="requires grad"):
@@ -273,31 +285,31 @@ def test_the_examples() -> None:
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_gradient_of_one_input_only(reduction: str) -> None:
     ids, forward = [0, 2, 0], torch.autograd.forward_ad
-    data, updates = random((3, 2)).detach(), random((3, 2), 1).detach()
-    of_data, of_updates, grad = (random((3, 2), seed).detach() for seed in (2, 3, 4))
+    data, updates = random_tensor((3, 2)).detach(), random_tensor((3, 2), 1).detach()
+    of_data, of_updates, grad = (random_tensor((3, 2), seed).detach() for seed in (2, 3, 4))
 
     def scatter(x: Any, u: Any) -> Any:
         return differentiable.scatter(x, ids, u, reduction=reduction)
 
     with forward.dual_level():
         dual = forward.make_dual(data, of_data), forward.make_dual(updates, of_updates)
-        one, other, both = (
+        first, second, combined = (
             forward.unpack_dual(scatter(*pair)).tangent
             for pair in ((dual[0], updates), (data, dual[1]), dual)
         )
-    torch.testing.assert_close(one + other, both)
+    torch.testing.assert_close(first + second, combined)
     data.requires_grad_()
-    (found,) = torch.autograd.grad(scatter(data, updates), data, grad)
-    torch.testing.assert_close((found * of_data).sum(), (grad * one).sum())
+    (result,) = torch.autograd.grad(scatter(data, updates), data, grad)
+    torch.testing.assert_close((result * of_data).sum(), (grad * first).sum())
     updates.requires_grad_()
-    (found,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
-    torch.testing.assert_close((found * of_updates).sum(), (grad * other).sum())
+    (result,) = torch.autograd.grad(scatter(data.detach(), updates), updates, grad)
+    torch.testing.assert_close((result * of_updates).sum(), (grad * second).sum())
 
 
 def test_a_tensor_as_data_and_updates_and_parameters() -> None:
-    both = torch.full((2,), 3.0, requires_grad=True)
-    differentiable.scatter(both, [0, 1], both, reduction="mul").sum().backward()
-    assert both.grad.tolist() == [6.0, 6.0]
+    tensor = torch.full((2,), 3.0, requires_grad=True)
+    differentiable.scatter(tensor, [0, 1], tensor, reduction="mul").sum().backward()
+    assert tensor.grad.tolist() == [6.0, 6.0]
     weights = torch.nn.Parameter(torch.ones(4, 2))
     differentiable.gather_nd(weights, [[0]]).sum().backward()
     assert weights.grad[0].tolist() == [1.0, 1.0]

@@ -42,12 +42,18 @@ def elements(plan: Any, indices: Any) -> Any:
     """Return which elements of data are gathered, for each output position in turn."""
     hit = np.zeros(plan.data, bool)
     if isinstance(plan, plans.ElementsPlan):
-        for at in np.ndindex(plan.indices):
-            hit[(*at[: plan.axis], int(indices[at]), *at[plan.axis + 1 :])] = True
+        for coordinates in np.ndindex(plan.indices):
+            hit[
+                (
+                    *coordinates[: plan.axis],
+                    int(indices[coordinates]),
+                    *coordinates[plan.axis + 1 :],
+                )
+            ] = True
     else:
         b = len(plan.batch)
-        for at in np.ndindex(plan.indices[:-1]):
-            hit[(*at[:b], *map(int, indices[at]))] = True
+        for coordinates in np.ndindex(plan.indices[:-1]):
+            hit[(*coordinates[:b], *map(int, indices[coordinates]))] = True
     return hit
 
 
@@ -85,15 +91,15 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     step = tuple(steps.draw(st.integers(1, max(1, size))) for size in plan.data)
     hit = elements(plan, indices)
     count = grid.count_blocks(plan.data, step)
-    wanted = [
+    expected = [
         n for n in range(count) if hit[assembly.box_slices(grid.box(plan.data, step, n))].any()
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
         patch.setattr(touched, "FLAGS", flags)
         one = gathered(plan, indices)
-        assert list(one.blocks(step)) == wanted
-        assert list(one.blocks(step)) == wanted
+        assert list(one.blocks(step)) == expected
+        assert list(one.blocks(step)) == expected
 
 
 @pytest.mark.parametrize("granule", [1, 16, touched.GRANULE])
@@ -106,28 +112,28 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "GRANULE", granule)
         ranges = list(gathered(plan, indices).ranges(itemsize, order))
-    wanted = np.repeat(hit, itemsize)
-    got = np.zeros(hit.size * itemsize, bool)
+    expected = np.repeat(hit, itemsize)
+    actual = np.zeros(hit.size * itemsize, bool)
     for start, stop in ranges:
-        assert 0 <= start < stop <= got.size
-        got[start:stop] = True
-    assert not (wanted & ~got).any()
-    ends = [end for one in ranges for end in one]
+        assert 0 <= start < stop <= actual.size
+        actual[start:stop] = True
+    assert not (expected & ~actual).any()
+    ends = [end for byte_range in ranges for end in byte_range]
     assert ends == sorted(set(ends)), "ascending, disjoint, none touching the next"
     if granule == 1:
-        assert (got == wanted).all()
+        assert (actual == expected).all()
 
 
 @pytest.mark.slow("counts of touched elements beyond one table of flags")
 def test_many_numbers_are_yielded_once() -> None:
     marks = Marks(1 << 60)
     rng = np.random.default_rng(3)
-    seen = []
+    batches = []
     for _ in range(5):
-        seen.append(rng.integers(0, 1 << 60, touched.SLAB))
-        marks.add(np.repeat(seen[-1], 2))
-    report = [number for some in marks.ascending() for number in some]
-    assert report == np.unique(np.concatenate(seen)).tolist()
+        batches.append(rng.integers(0, 1 << 60, touched.SLAB))
+        marks.add(np.repeat(batches[-1], 2))
+    report = [number for block in marks.ascending() for number in block]
+    assert report == np.unique(np.concatenate(batches)).tolist()
 
 
 def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
@@ -166,18 +172,18 @@ def put(**arrays: Any) -> None:
         Path(f"{name}.toy").write_bytes(blocks(array, step))
 
 
-def numbers(read: list[tuple[str, int]], name: str) -> list[int]:
+def block_numbers(read: list[tuple[str, int]], name: str) -> list[int]:
     return sorted(number for one, number in read if one == name)
 
 
 def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
-        assert numbers(read, "data.toy") == [], "validated, not read yet"
-        steps.execute(ready)
+    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+        assert block_numbers(read, "data.toy") == [], "validated, not read yet"
+        steps.execute(prepared_run)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()
-    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+    assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
@@ -188,7 +194,7 @@ def test_elements_read_each_touched_block_once_and_no_other(read: Any) -> None:
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == np.take_along_axis(DATA[:, :3], ALONG, 0)).all()
-    assert numbers(read, "data.toy") == [3, 12]
+    assert block_numbers(read, "data.toy") == [3, 12]
 
 
 def test_a_scatter_reads_every_block_once(read: Any) -> None:
@@ -197,7 +203,7 @@ def test_a_scatter_reads_every_block_once(read: Any) -> None:
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == reference.scatter_nd(DATA, ROWS, DATA[:5])).all()
-    assert numbers(read, "data.toy") == list(range(15))
+    assert block_numbers(read, "data.toy") == list(range(15))
 
 
 def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
@@ -205,15 +211,15 @@ def test_bounds_are_checked_before_data_are_read(read: Any) -> None:
     request = Request("gather_nd", "data.toy", "indices.toy")
     with OpenCall(request) as call, pytest.raises(BoundsError):
         operands.validate(call)
-    assert numbers(read, "data.toy") == []
+    assert block_numbers(read, "data.toy") == []
 
 
 def test_a_preview_reads_what_is_touched(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     with OpenCall(Request("gather_nd", "data.toy", "indices.toy")) as call:
-        shown = preview.text(operands.validate(call))
-    assert "[ 30  31  32" in shown
-    assert numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
+        text = preview.text(operands.validate(call))
+    assert "[ 30  31  32" in text
+    assert block_numbers(read, "data.toy") == [0, 1, 2, 12, 13, 14]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -234,11 +240,11 @@ def test_an_explanation_reads_only_the_blocks_of_its_elements(read: Any) -> None
     with typed.open_typed_call(Request("gather_nd", "data.toy", "indices.toy")) as call:
         (one,), _ = explain.explain(call, [(2, 9)], [(4, 0)])
     assert one.value == DATA[4, 9]
-    assert numbers(read, "data.toy") == [0, 2]
+    assert block_numbers(read, "data.toy") == [0, 2]
     read.clear()
     with typed.open_typed_call(Request("scatter_nd", "data.toy", "[[3]]", "int32[1,10]")) as call:
         explain.explain(call, [(23, 9)])
-    assert numbers(read, "data.toy") == [14]
+    assert block_numbers(read, "data.toy") == [14]
 
 
 def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
@@ -247,7 +253,7 @@ def test_inference_reads_nothing_and_verify_everything(read: Any) -> None:
     infer.infer("gather_nd", {"data": "data.toy", "indices": "indices.toy"})
     assert read == []
     verify.verify(Request("gather_nd", "data.toy", "indices.toy", output="out.npy"))
-    assert numbers(read, "data.toy") == list(range(15))
+    assert block_numbers(read, "data.toy") == list(range(15))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -268,20 +274,20 @@ def test_holes_are_zeros_and_take_no_space(
     plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
     Path("data.toy").write_bytes(blocks(DATA, step))
     indices = np.array([[3]])
-    with closing(locators.open_source("data.toy", Streams(-1))) as one:
-        byte_range = source.load(one, gathered(plan, indices), threads)
-        got = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
-    some = list(gathered(plan, indices).blocks(step))
-    wanted, held = np.zeros_like(DATA), 0
-    for number in some:
+    with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
+        byte_range = source.load(opened_source, gathered(plan, indices), threads)
+        actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
+    selected_blocks = list(gathered(plan, indices).blocks(step))
+    expected, selected_bytes = np.zeros_like(DATA), 0
+    for number in selected_blocks:
         window = assembly.box_slices(grid.box(DATA.shape, step, number))
-        wanted[window] = DATA[window]
-        held += DATA[window].nbytes
-    assert (got == wanted).all()
-    assert numbers(read, "data.toy") == some
+        expected[window] = DATA[window]
+        selected_bytes += DATA[window].nbytes
+    assert (actual == expected).all()
+    assert block_numbers(read, "data.toy") == selected_blocks
     nbytes = sum(stop - start for start, stop in reserved)
-    many = 2 * len(some) >= grid.count_blocks(DATA.shape, step)
-    assert nbytes == (DATA.nbytes if many else held)
+    many = 2 * len(selected_blocks) >= grid.count_blocks(DATA.shape, step)
+    assert nbytes == (DATA.nbytes if many else selected_bytes)
 
 
 def test_no_space_for_the_touched_blocks_is_reported_first(

@@ -26,8 +26,8 @@ LIBRARIES = {
 def lines() -> Iterator[Any]:
     for section in PAGE.read_text().split("\n## ")[1:]:
         library = section.partition("\n")[0]
-        for theirs, ours in LINE.findall(section):
-            yield pytest.param(library, theirs, ours, id=f"{library}: {theirs}")
+        for library_call, ndtool_call in LINE.findall(section):
+            yield pytest.param(library, library_call, ndtool_call, id=f"{library}: {library_call}")
 
 
 def arrays(seed: int, distinct: bool) -> dict[str, np.ndarray]:
@@ -62,13 +62,13 @@ def converter(library: str, module: Any) -> Any:
 
 def names(library: str, module: Any) -> dict[str, Any]:
     """Return what the calls of a library name."""
-    known = {"np": np, LIBRARIES[library][1]: module}
+    namespace = {"np": np, LIBRARIES[library][1]: module}
     if library == "JAX":
-        known["jnp"] = importlib.import_module("jax.numpy")
+        namespace["jnp"] = importlib.import_module("jax.numpy")
     if library == "OpenVINO":
-        known["ov"] = importlib.import_module("openvino.opset15")
-        known["run"] = lambda node: module.compile_model(module.Model([node], []), "CPU")([])[0]
-    return known
+        namespace["ov"] = importlib.import_module("openvino.opset15")
+        namespace["run"] = lambda node: module.compile_model(module.Model([node], []), "CPU")([])[0]
+    return namespace
 
 
 def evaluate(source: str, known: dict[str, Any]) -> Any:
@@ -82,26 +82,28 @@ def evaluate(source: str, known: dict[str, Any]) -> Any:
     return known["x"] if value is None else value
 
 
-@pytest.mark.parametrize(("library", "theirs", "ours"), list(lines()))
-def test_a_call_and_its_translation_have_one_result(library: str, theirs: str, ours: str) -> None:
+@pytest.mark.parametrize(("library", "other_call", "ndtool_call"), list(lines()))
+def test_a_call_and_its_translation_have_one_result(
+    library: str, other_call: str, ndtool_call: str
+) -> None:
     module = pytest.importorskip(LIBRARIES[library][0])
-    known, convert = names(library, module), converter(library, module)
+    namespace, convert = names(library, module), converter(library, module)
     # Only where the last update wins in both may an element have several.
-    reduces = '"' in ours.partition("(")[2] or "gather" in ours
+    reduces = '"' in ndtool_call.partition("(")[2] or "gather" in ndtool_call
     distinct = not reduces and library not in ("NumPy", "pandas")
     for seed in range(CASES):
-        given = arrays(seed, distinct)
+        inputs = arrays(seed, distinct)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             their = np.asarray(
-                evaluate(theirs, {**known, **{n: convert(a) for n, a in given.items()}})
+                evaluate(other_call, {**namespace, **{n: convert(a) for n, a in inputs.items()}})
             )
-        our = np.asarray(evaluate(ours, {"np": np, "ndtool": ndtool, **given}))
+        our = np.asarray(evaluate(ndtool_call, {"np": np, "ndtool": ndtool, **inputs}))
         assert our.shape == their.shape
         np.testing.assert_array_equal(our, their)
 
 
 def test_every_library_of_the_page_is_tried() -> None:
-    found = {case.values[0] for case in lines()}
-    assert found == set(LIBRARIES)
+    examples = {case.values[0] for case in lines()}
+    assert examples == set(LIBRARIES)
     assert sum(1 for _ in lines()) >= 80

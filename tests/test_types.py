@@ -67,12 +67,12 @@ def test_mypy_accepts_them(tmp_path: Path) -> None:
     lines = [*GOOD.strip().splitlines(), *BAD]
     (tmp_path / "case.py").write_text("\n".join(lines) + "\n")
     run = (sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path / "c"))
-    ran = subprocess.run([*run, "case.py"], cwd=tmp_path, capture_output=True, text=True)
-    message = ran.stdout.splitlines()
+    result = subprocess.run([*run, "case.py"], cwd=tmp_path, capture_output=True, text=True)
+    message = result.stdout.splitlines()
     notes = [line.partition("Revealed type is ")[2] for line in message if "Revealed" in line]
     assert [("Tensor" in note, "ndarray" in note) for note in notes] == [
         (True, False), (True, False), (False, True), (False, True),
     ]  # fmt: skip
     first = len(lines) - len(BAD) + 1
     wrong = {int(line.split(":")[1]) for line in message if ": error:" in line}
-    assert wrong == set(range(first, len(lines) + 1)), ran.stdout
+    assert wrong == set(range(first, len(lines) + 1)), result.stdout

@@ -45,26 +45,33 @@ def files(workdir: Path) -> None:
     Path("prices.json").write_text('{"get": 1}')
 
 
-def leaves(group: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+def all_commands(
+    group: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[Any, tuple[str, ...]]]:
     for name, command in (group or program.program()).commands.items():
         if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
+            yield from all_commands(command, (*path, name))
         else:
             yield command, (*path, name)
 
 
-def by_variable() -> Iterator[tuple[list[str], click.Option]]:
+def options_with_variables() -> Iterator[tuple[list[str], click.Option]]:
     """Yield each option with a variable, and a call of its command without it."""
-    for command, path in leaves():
+    for command, path in all_commands():
         for option in command.params:
             if not isinstance(option, click.Option) or not option.envvar:
                 continue
-            words = [*path, *(USUAL[one.name] for one in command.params if is_needed(one))]
-            words = ["copy.npy" if path == ("convert",) and w == "out.npy" else w for w in words]
-            flags = {flag for one in command.params for flag in one.opts} - {*option.opts}
-            words += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
-            words += ["-o", "new.npy"] if "-o" in flags else []
-            yield words, option
+            arguments = [
+                *path,
+                *(USUAL[param.name] for param in command.params if is_needed(param)),
+            ]
+            arguments = [
+                "copy.npy" if path == ("convert",) and w == "out.npy" else w for w in arguments
+            ]
+            flags = {flag for param in command.params for flag in param.opts} - {*option.opts}
+            arguments += ["--at", "0,0"] if {"--at", "--from"} <= flags else []
+            arguments += ["-o", "new.npy"] if "-o" in flags else []
+            yield arguments, option
 
 
 def takes_files(option: click.Option) -> bool:
@@ -98,42 +105,42 @@ print(json.dumps(reports))
 
 
 def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
-    ran = python(CHILD, stdin=json.dumps(calls).encode())
-    assert ran.status == 0, ran.err
-    report: list[tuple[int, str]] = ran.json
+    result = python(CHILD, stdin=json.dumps(calls).encode())
+    assert result.status == 0, result.err
+    report: list[tuple[int, str]] = result.json
     return report
 
 
 def test_a_malformed_value_is_refused_by_the_name_of_its_variable() -> None:
     calls, names = [], []
-    for words, option in by_variable():
+    for arguments, option in options_with_variables():
         if not takes_files(option):
             calls += [
-                (words, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
+                (arguments, {str(option.envvar): value}) for value in ("?", "-", "a b", "1e", "ä")
             ]
             names += [option.envvar] * 5
     assert len(set(names)) == len(WELL_FORMED) - 4
-    for (words, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
-        assert status == 2, (words, env, text)
-        assert f"invalid value for '{name}': " in text, (words, env, text)
+    for (arguments, env), name, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (arguments, env, text)
+        assert f"invalid value for '{name}': " in text, (arguments, env, text)
     assert not os.path.exists("new.npy")
 
 
 def test_a_malformed_value_of_an_option_is_refused_by_its_name() -> None:
     calls, names = [], []
-    for words, option in by_variable():
+    for arguments, option in options_with_variables():
         if not takes_files(option) and not isinstance(option.type, parametertypes.Flag):
-            calls.append(([*words, option.opts[-1], "?"], {}))
+            calls.append(([*arguments, option.opts[-1], "?"], {}))
             names.append(option.opts)
-    for (words, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
-        assert status == 2, (words, text)
-        assert any(f"'{flag}'" in text for flag in flags), (words, text)
+    for (arguments, _), flags, (status, text) in zip(calls, names, run(calls), strict=True):
+        assert status == 2, (arguments, text)
+        assert any(f"'{flag}'" in text for flag in flags), (arguments, text)
 
 
 def test_a_value_without_use_is_ignored() -> None:
     """All variables at once, in every command that writes no store and uses no cluster."""
     variables = {f"NDTOOL_{name}": value for name, value in WELL_FORMED.items()}
-    assert set(variables) == {str(option.envvar) for _, option in by_variable()}
+    assert set(variables) == {str(option.envvar) for _, option in options_with_variables()}
     for name in ("SCHEDULER", "WORKERS", "RESUME"):
         del variables[f"NDTOOL_{name}"]
     others = {
@@ -144,10 +151,17 @@ def test_a_value_without_use_is_ignored() -> None:
         "scatter-elements",
         "tensor-scatter",
     }  # require other files
-    calls = {tuple(words): variables for words, _ in by_variable() if not others & {*words}}
-    requested = [(list(words), given) for words, given in calls.items()]
-    for (words, _), (status, text) in zip(requested, run(requested), strict=True):
-        assert status == (8 if words[:2] == ["verify", "scatter-nd"] else 0), (words, text)
+    calls = {
+        tuple(command_line): variables
+        for command_line, _ in options_with_variables()
+        if not others & {*command_line}
+    }
+    requested = [(list(command_line), arguments) for command_line, arguments in calls.items()]
+    for (command_line, _), (status, text) in zip(requested, run(requested), strict=True):
+        assert status == (8 if command_line[:2] == ["verify", "scatter-nd"] else 0), (
+            command_line,
+            text,
+        )
 
 
 @pytest.mark.slow("a variable for another kind of output changes no run")
@@ -168,24 +182,24 @@ def test_variables_for_other_outputs_are_ignored() -> None:
         if name == "SCHEDULER" and find_spec("distributed") is None:
             continue  # the explicit option needs the extra cluster
         flag = f"--{name.lower().replace('_', '-')}"
-        words = [*plain, "-o", "/dev/null"]
-        ran = ndtool(*words, env={f"NDTOOL_{name}": value})
-        assert (ran.status, ran.err) == (0, ""), name
-        given = [flag] if name == "RESUME" else [flag, value]
-        assert ndtool(*words, *given).status == explicit, name
+        command_line = [*plain, "-o", "/dev/null"]
+        result = ndtool(*command_line, env={f"NDTOOL_{name}": value})
+        assert (result.status, result.err) == (0, ""), name
+        arguments = [flag] if name == "RESUME" else [flag, value]
+        assert ndtool(*command_line, *arguments).status == explicit, name
     for name, value in (("CHUNKS", "1,4"), ("SHARDS", "2,4"), ("CODEC", "gzip:1")):
-        ran = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
-        assert (ran.status, ran.err, os.path.isfile("plain.zarr")) == (0, "", True), name
-    ran = ndtool("model", "data.npy", env={"NDTOOL_AGAINST": "numpy"})
-    assert "--against" not in ran.err
+        result = ndtool(*plain, "-o", "npy:plain.zarr", env={f"NDTOOL_{name}": value})
+        assert (result.status, result.err, os.path.isfile("plain.zarr")) == (0, "", True), name
+    result = ndtool("model", "data.npy", env={"NDTOOL_AGAINST": "numpy"})
+    assert "--against" not in result.err
 
 
 def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     for name, what in (("nowhere", "does not exist"), ("idx.npy", "is not a directory")):
-        ran = ndtool(*run, env={"NDTOOL_SPILL": name})
+        result = ndtool(*run, env={"NDTOOL_SPILL": name})
         message = f"error: NDTOOL_SPILL is {name}, which {what}: expected a directory\n"
-        assert (ran.status, ran.err) == (2, message)
+        assert (result.status, result.err) == (2, message)
         assert f"--spill {name} {what}" in ndtool(*run, "--spill", name).err
     assert ndtool(*run, "--spill", ".", env={"NDTOOL_SPILL": "nowhere"}).status == 0
 
@@ -193,15 +207,15 @@ def test_a_directory_that_is_missing_is_named_by_its_variable() -> None:
 def test_an_option_overrides_a_conflicting_variable() -> None:
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "new.npy")
     both = {"NDTOOL_WORKERS": "2", "NDTOOL_SCHEDULER": "tcp://127.0.0.1:1"}
-    ran = ndtool(*run, env=both)
-    assert (ran.status, "expected one of them" in ran.err) == (2, True)
+    result = ndtool(*run, env=both)
+    assert (result.status, "expected one of them" in result.err) == (2, True)
     pytest.importorskip("distributed", reason="an option that is taken needs the extra cluster")
     env = {"NDTOOL_WORKERS": "2"}
     assert "no-file.json" in ndtool(*run, "--scheduler", "no-file.json", env=env).err
 
 
 @pytest.mark.parametrize(
-    ("address", "why"),
+    ("address", "message"),
     [
         ("abc", "'abc' is not the address of a scheduler: expected tcp://host:port"),
         ("me:word@host", "'host' is not the address of a scheduler"),
@@ -210,20 +224,20 @@ def test_an_option_overrides_a_conflicting_variable() -> None:
         ("foo://host:1", "--scheduler foo://host:1 is not an address: unknown address scheme"),
     ],
 )
-def test_an_address_that_is_none_says_why(address: str, why: str) -> None:
+def test_an_address_that_is_none_says_why(address: str, message: str) -> None:
     pytest.importorskip("distributed")
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
-    assert ran.status == 2
-    assert why in ran.err
+    result = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "new.npy", "--scheduler", address)
+    assert result.status == 2
+    assert message in result.err
 
 
 @pytest.mark.parametrize("output", ["memory://x.npy", "MEMORY://x.npz:a", "memory://x.zarr"])
 def test_an_output_that_would_end_with_the_process_is_refused(output: str) -> None:
     pytest.importorskip("fsspec")
-    for words in (
+    for arguments in (
         ("gather-nd", "data.npy", "idx.npy", "-o", output),
         ("convert", "data.npy", output),
     ):
-        ran = ndtool(*words)
-        assert (ran.status, ran.out) == (2, b"")
-        assert f"{output} would be in the memory of this process only: expected" in ran.err
+        result = ndtool(*arguments)
+        assert (result.status, result.out) == (2, b"")
+        assert f"{output} would be in the memory of this process only: expected" in result.err

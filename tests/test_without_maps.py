@@ -76,17 +76,17 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def refuse_maps(patch: pytest.MonkeyPatch, disk: Path, number: int, *, reading: bool) -> list[int]:
     """Make maps of files on the disk fail, optionally also read-only ones; return the failures."""
-    real, refused = mmap.mmap, []
+    original_function, refused_calls = mmap.mmap, []
 
     def instead(fd: int, length: int, **named: Any) -> mmap.mmap:
         on_disk = fd >= 0 and os.readlink(f"/proc/self/fd/{fd}").startswith(f"{disk}/")
         if on_disk and (reading or named.get("access") == mmap.ACCESS_WRITE):
-            refused.append(length)
+            refused_calls.append(length)
             raise OSError(number, os.strerror(number))
-        return real(fd, length, **named)
+        return original_function(fd, length, **named)
 
     patch.setattr(mmap, "mmap", instead)
-    return refused
+    return refused_calls
 
 
 def run(case: Case, output: str, threads: int) -> bytes:
@@ -127,18 +127,18 @@ def test_a_run_gives_the_same_file(
     if expected == "scatter_by_destination" and threads == 1 and case.reduction != "mean":
         expected = "_in_order"
     for name in ("out.npy", "out.npz"):
-        wanted = run(case, name, threads)
+        expected_result = run(case, name, threads)
         for number, memory in zip(
             REFUSALS, (1 << 12, tempfiles.MAX_IN_MEMORY, 1 << 12), strict=True
         ):
             with monkeypatch.context() as patch:
                 patch.setattr(tempfiles, "MAX_IN_MEMORY", memory)
-                refused = refuse_maps(patch, disk, number, reading=reading)
+                refused_calls = refuse_maps(patch, disk, number, reading=reading)
                 algorithm = Mock(wraps=getattr(WHERE[expected], expected))
                 patch.setattr(WHERE[expected], expected, algorithm)
-                assert run(case, name, threads) == wanted
+                assert run(case, name, threads) == expected_result
                 assert algorithm.called
-                assert refused or (case.algorithm == "gather_item" and not reading)
+                assert refused_calls or (case.algorithm == "gather_item" and not reading)
 
 
 def test_a_large_input_is_read_within_the_memory_bound(
@@ -161,10 +161,10 @@ def test_an_input_that_becomes_shorter_while_it_is_read(
 ) -> None:
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    real = tempfiles.Spool.write
+    original_function = tempfiles.Spool.write
 
     def write(spool: tempfiles.Spool, written: bytes) -> None:
-        real(spool, written)
+        original_function(spool, written)
         os.truncate("data.npy", 3 << 20)
 
     monkeypatch.setattr(tempfiles.Spool, "write", write)
@@ -178,9 +178,9 @@ def test_temporary_files_that_cannot_be_mapped_either(
     save(data=np.arange(1 << 20))
     monkeypatch.setenv("TMPDIR", str(disk))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as caught:
+    with pytest.raises(ResourceError, match=r"temporary copy.*No such device") as excinfo:
         locators.open_source("data.npy", Streams())
-    assert "TMPDIR" in caught.value.hint
+    assert "TMPDIR" in excinfo.value.hint
 
 
 def test_outputs_without_maps_are_written(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,5 +43,5 @@ def test_actionlint() -> None:
     linter = shutil.which("actionlint")
     if linter is None:
         pytest.skip("actionlint is not installed: `make lint-workflows` installs it")
-    done = subprocess.run([linter, *WORKFLOWS], capture_output=True, text=True, cwd=ROOT)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    result = subprocess.run([linter, *WORKFLOWS], capture_output=True, text=True, cwd=ROOT)
+    assert (result.returncode, result.stdout + result.stderr) == (0, "")

@@ -62,57 +62,59 @@ CASES: dict[str, dict[str, Any]] = {
 def plain(indexers: dict[str, Any]) -> dict[str, Any]:
     """Return indexers as xarray takes them."""
     return {
-        name: xr.Variable(*one) if isinstance(one, tuple)
-        else one if hasattr(one, "dims") else array(one, "points")
-        for name, one in indexers.items()
+        name: xr.Variable(*variable) if isinstance(variable, tuple)
+        else variable if hasattr(variable, "dims") else array(variable, "points")
+        for name, variable in indexers.items()
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("chunks", [None, {"x": 4, "y": 2, "time": 3}, {"x": 1}])
 @pytest.mark.parametrize("name", CASES)
 def test_equals_isel(dataset: Any, name: str, chunks: Any) -> None:
-    given = dataset if chunks is None else dataset.chunk(chunks)
+    chunked = dataset if chunks is None else dataset.chunk(chunks)
     expected = dataset.isel(plain(CASES[name]))
-    points = isel_points(given, CASES[name])
+    points = isel_points(chunked, CASES[name])
     assert list(points.data_vars) == list(expected.data_vars)
-    for one in given.variables:
-        assert points[one].encoding == expected[one].encoding
-        assert (points[one].chunks is None) == (given[one].chunks is None)
+    for variable in chunked.variables:
+        assert points[variable].encoding == expected[variable].encoding
+        assert (points[variable].chunks is None) == (chunked[variable].chunks is None)
     xr.testing.assert_identical(points.compute(), expected)
-    for one in ("t", "steps", "lon"):
-        taken = {key: some for key, some in CASES[name].items() if key in given[one].dims}
-        new = isel_points(given[one], **taken)
-        xr.testing.assert_identical(new.compute(), dataset[one].isel(plain(taken)))
+    for variable in ("t", "steps", "lon"):
+        selection = {
+            key: indices for key, indices in CASES[name].items() if key in chunked[variable].dims
+        }
+        new = isel_points(chunked[variable], **selection)
+        xr.testing.assert_identical(new.compute(), dataset[variable].isel(plain(selection)))
 
 
 def test_lazy_indexers(dataset: Any) -> None:
-    given = dataset.drop_vars("names").chunk({"x": 4})
-    expected = given.isel(x=array([1, 5, -1], "points"), y=array([0, 3, -4], "points"))
+    chunked = dataset.drop_vars("names").chunk({"x": 4})
+    expected = chunked.isel(x=array([1, 5, -1], "points"), y=array([0, 3, -4], "points"))
     x, y = (
         da.from_array(np.array([1, 5, -1]), 2),
         array(da.from_array(np.array([0, 3, -4])), "points"),
     )
-    points = isel_points(given, x=x, y=y)
+    points = isel_points(chunked, x=x, y=y)
     assert points["t"].chunks is not None
     assert points["lon"].chunks is not None
     xr.testing.assert_identical(points.compute(), expected.compute())
-    bad = isel_points(given["t"], x=x + 3, y=y)
+    bad = isel_points(chunked["t"], x=x + 3, y=y)
     with pytest.raises(ndtool.BoundsError):
         bad.compute()
 
 
 def test_only_selected_chunks_are_read() -> None:
-    seen: Counter[Any] = Counter()
+    read_chunks: Counter[Any] = Counter()
 
     def count(block: np.ndarray, block_info: Any = None) -> np.ndarray:
-        seen[block_info[0]["chunk-location"]] += 1
+        read_chunks[block_info[0]["chunk-location"]] += 1
         return block
 
     lazy = da.zeros((50, 60), chunks=10).map_blocks(count, dtype=float, meta=np.empty((0, 0)))
     points = isel_points(array(lazy, ("y", "x")), y=[0, 49, 0], x=[5, 55, 5])
-    assert not seen
+    assert not read_chunks
     points.compute()
-    assert seen == {(0, 0): 1, (4, 5): 1}
+    assert read_chunks == {(0, 0): 1, (4, 5): 1}
 
 
 def test_dims(dataset: Any) -> None:
@@ -135,8 +137,8 @@ def test_refusals(dataset: Any) -> None:
         (lambda: isel_points(dataset, x=[1, 2], y=[1, 2, 3]), ndtool.RuleError, "points"),
         (lambda: isel_points(np.zeros(3), x=[1]), ndtool.DtypeError, "not a ndarray"),
     ]  # fmt: skip
-    for call, kind, words in refused:
-        with pytest.raises(kind, match=words or None):
+    for call, kind, message in refused:
+        with pytest.raises(kind, match=message or None):
             call()
 
 

@@ -41,14 +41,14 @@ def put(path: str, array: Any, **settings: Any) -> Any:
     """Write an array with the zarr package and return its array object."""
     store, _, node = path.partition(":")
     settings = {"chunks": tuple(max(1, -(-n // 2)) for n in array.shape), **settings}
-    made = zarr.create_array(
+    zarr_array = zarr.create_array(
         store, name=node or None, shape=array.shape, dtype=array.dtype, overwrite=True, **settings
     )
-    made[...] = array
-    return made
+    zarr_array[...] = array
+    return zarr_array
 
 
-def some(code: Any, shape: tuple[int, ...]) -> Any:
+def random_array(code: Any, shape: tuple[int, ...]) -> Any:
     dtype = np.dtype(code)
     if dtype.kind == "U":  # not all bytes are valid characters
         letters = RNG.integers(1, 0x10FFFF, prod(shape) * dtype.itemsize // 4, dtype="u4")
@@ -91,22 +91,22 @@ WAYS = {
 @pytest.mark.parametrize("code", CODES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_values_of_every_type(code: Any, shape: tuple[int, ...], version: int) -> None:
-    array = some(code, shape)
+    array = random_array(code, shape)
     put("x.zarr", array, zarr_format=version)
-    got = load("x.zarr")
-    wanted = zarr.open_array("x.zarr", mode="r")[...]
-    assert got.shape == array.shape
-    assert raw(got.astype(array.dtype) if array.dtype.kind != "V" else got) == raw(array)
-    assert got.dtype == (array.dtype if version == 2 else wanted.dtype)
+    actual = load("x.zarr")
+    expected = zarr.open_array("x.zarr", mode="r")[...]
+    assert actual.shape == array.shape
+    assert raw(actual.astype(array.dtype) if array.dtype.kind != "V" else actual) == raw(array)
+    assert actual.dtype == (array.dtype if version == 2 else expected.dtype)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_encodings_of_values(way: str) -> None:
-    array = some("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[way])
-    got = load("x.zarr")
-    assert got.dtype.str == (">i4" if "big" in way else "<i4")
-    assert (got == array).all()
+@pytest.mark.parametrize("method", WAYS)
+def test_encodings_of_values(method: str) -> None:
+    array = random_array("<i4", (7, 5, 3))
+    put("x.zarr", array, **WAYS[method])
+    actual = load("x.zarr")
+    assert actual.dtype.str == (">i4" if "big" in method else "<i4")
+    assert (actual == array).all()
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -121,15 +121,15 @@ def test_a_shape_without_elements_whose_strides_no_integer_holds(version: int) -
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", ["<f4", "|b1", "<M8[s]", "|S3"])
 def test_chunks_that_are_missing_have_the_fill_value(code: str, version: int) -> None:
-    array = some(code, (4, 4))
-    made = zarr.create_array(
+    array = random_array(code, (4, 4))
+    zarr_array = zarr.create_array(
         "x.zarr", shape=(4, 4), chunks=(2, 2), dtype=code, fill_value=array[1, 1],
         zarr_format=version,
     )  # fmt: skip
-    made[:2, 2:] = array[:2, 2:]
-    wanted = np.full((4, 4), array[1, 1], code)
-    wanted[:2, 2:] = array[:2, 2:]
-    assert same(load("x.zarr"), wanted)
+    zarr_array[:2, 2:] = array[:2, 2:]
+    expected = np.full((4, 4), array[1, 1], code)
+    expected[:2, 2:] = array[:2, 2:]
+    assert same(load("x.zarr"), expected)
 
 
 def test_no_fill_value_is_zeros() -> None:
@@ -181,9 +181,9 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
     report = []
     read = ZarrSource._read
 
-    def counted(self: Any, key: str, at: Any) -> Any:
-        report.append(at)
-        return read(self, key, at)
+    def counted(self: Any, key: str, position: Any) -> Any:
+        report.append(position)
+        return read(self, key, position)
 
     monkeypatch.setattr(ZarrSource, "_read", counted)
     np.save("i.npy", np.array([[0, 0], [1, 1], [7, -1], [0, 5]]))
@@ -197,10 +197,10 @@ def test_each_touched_chunk_is_read_once(shards: Any, monkeypatch: pytest.Monkey
 
 
 def refused(argument: str, kind: Any, match: str) -> None:
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as excinfo:
         locators.open_source(argument, Streams(-1))
-    assert re.search(match, caught.value.message), caught.value.message
-    assert "\n" not in caught.value.message
+    assert re.search(match, excinfo.value.message), excinfo.value.message
+    assert "\n" not in excinfo.value.message
 
 
 def test_arrays_of_a_group_are_listed() -> None:
@@ -211,7 +211,7 @@ def test_arrays_of_a_group_are_listed() -> None:
     refused("x.zarr:c", InputError, "^x.zarr: c is not an array of the store$")
     refused("x.zarr:../x.zarr/a", InputError, "is not an array of the store|segment")
     entries = locators.describe("x.zarr")
-    assert [(one.name, one.label) for one in entries] == [
+    assert [(entry.name, entry.label) for entry in entries] == [
         ("x.zarr:a", "float64[3]"), ("x.zarr:deep/b", "int8[2,2]"),
     ]  # fmt: skip
     assert entries[0].metadata is not None
@@ -233,8 +233,8 @@ def test_elements_without_a_fixed_size_are_refused() -> None:
 @pytest.mark.parametrize("position", ["filters", "compressor"])
 @pytest.mark.parametrize("code", ["<i8", "|S8", "|O"])
 def test_pickled_elements_are_never_read(position: str, code: str) -> None:
-    made = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
-    del made
+    array = put("x.zarr", np.arange(3), zarr_format=2, compressors=None)
+    del array
     meta = json.loads(Path("x.zarr/.zarray").read_text())
     pickled = {"id": "pickle", "protocol": 5}
     meta |= {
@@ -259,20 +259,20 @@ def test_chunks_larger_than_memory_are_refused() -> None:
 
 
 def test_an_array_larger_than_any_disk_is_read_where_it_is_touched() -> None:
-    made = zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1000,), dtype="i1")
-    made[(1 << 39) : (1 << 39) + 3] = [1, 2, 3]
+    array = zarr.create_array("x.zarr", shape=(1 << 40,), chunks=(1000,), dtype="i1")
+    array[(1 << 39) : (1 << 39) + 3] = [1, 2, 3]
     np.save("i.npy", np.array([[1 << 39], [(1 << 39) + 2], [-1]]))
-    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
-    assert done.status == 0, done
+    result = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert result.status == 0, result
     assert np.load("o.npy").tolist() == [1, 3, 0]
 
 
 def test_a_missing_package_gives_an_install_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.zarr", np.zeros(3))
     monkeypatch.setitem(__import__("sys").modules, "zarr", None)
-    with pytest.raises(UsageError, match="needs the zarr package") as caught:
+    with pytest.raises(UsageError, match="needs the zarr package") as excinfo:
         locators.open_source("x.zarr", Streams(-1))
-    assert caught.value.hint == "pip install 'ndtool[zarr]'"
+    assert excinfo.value.hint == "pip install 'ndtool[zarr]'"
 
 
 # Damage
@@ -288,9 +288,9 @@ def attempt(act: Any) -> Any:
 
 def damaged(argument: str, array: Any) -> None:
     """Read a damaged store: it is refused with an error, or is still an array."""
-    for act in (lambda: locators.describe(argument), lambda: load(argument)):
-        got = attempt(act)
-        assert not isinstance(got, str) or re.fullmatch("x.zarr.*", got), got
+    for action in (lambda: locators.describe(argument), lambda: load(argument)):
+        actual = attempt(action)
+        assert not isinstance(actual, str) or re.fullmatch("x.zarr.*", actual), actual
 
 
 FLIPS = "each byte of metadata may be damaged in several ways"
@@ -310,9 +310,11 @@ def test_metadata_damaged_at_every_byte(options: Any, change: int | None) -> Non
     meta = Path("x.zarr") / ("zarr.json" if options.get("zarr_format", 3) == 3 else ".zarray")
     text = meta.read_bytes()
     text = json.dumps(json.loads(text)).encode()  # shorter
-    for at in range(len(text)):
+    for position in range(len(text)):
         cut = (
-            text[:at] if change is None else text[:at] + bytes([text[at] ^ change]) + text[at + 1 :]
+            text[:position]
+            if change is None
+            else text[:position] + bytes([text[position] ^ change]) + text[position + 1 :]
         )
         meta.write_bytes(cut)
         damaged("x.zarr", array)
@@ -335,20 +337,20 @@ def test_chunks_cut_short_at_every_length(options: Any) -> None:
     raw = chunk.read_bytes()
     for length in range(len(raw)):
         chunk.write_bytes(raw[:length])
-        got = attempt(lambda: load("x.zarr"))
-        if isinstance(got, str):
-            assert re.fullmatch("x.zarr: .*", got), got
+        actual = attempt(lambda: load("x.zarr"))
+        if isinstance(actual, str):
+            assert re.fullmatch("x.zarr: .*", actual), actual
         else:
-            assert (got == array).all(), length
+            assert (actual == array).all(), length
 
 
 def test_a_damaged_chunk_gives_one_sentence() -> None:
     put("x.zarr", np.arange(1000))
     np.save("i.npy", np.array([[0]]))
     Path("x.zarr/c/0").write_bytes(b"nonsense")
-    done = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
-    assert done.status == 3
-    assert re.fullmatch("error: x.zarr: .*\n", done.err), done.err
+    result = ndtool("gather-nd", "x.zarr", "i.npy", "-o", "o.npy")
+    assert result.status == 3
+    assert re.fullmatch("error: x.zarr: .*\n", result.err), result.err
     assert sorted(os.listdir()) == ["i.npy", "x.zarr"]
 
 
@@ -359,7 +361,7 @@ def touch(path: str) -> None:
     os.utime(path, ns=(1, 1))
 
 
-def replaced() -> None:
+def replace_store() -> None:
     os.rename("x.zarr", "gone")
     put("x.zarr", np.arange(1000))
 
@@ -375,7 +377,7 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
         (lambda: touch(chunk(1)), False),  # which was not read
         (lambda: os.unlink(chunk(0)), True),
         (lambda: touch("x.zarr/zarr.json" if version == 3 else "x.zarr/.zarray"), True),
-        (replaced, True),
+        (replace_store, True),
     ):
         put(
             "x.zarr",
@@ -384,16 +386,16 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
             shards=shards,
             zarr_format=version,
         )
-        with closing(locators.open_source("x.zarr", Streams(-1))) as one:
-            one.block(0)
-            one.recheck()
+        with closing(locators.open_source("x.zarr", Streams(-1))) as opened_source:
+            opened_source.block(0)
+            opened_source.recheck()
             change()
             if report:
                 with pytest.raises(OutputError, match=" during the run"):
-                    one.recheck()
+                    opened_source.recheck()
             else:
-                one.recheck()
-        assert not one.is_open_as(0)
+                opened_source.recheck()
+        assert not opened_source.is_open_as(0)
 
 
 # Memory
@@ -423,10 +425,10 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
         "x.zarr", shape=(rows, 1 << 17), chunks=(8, 1 << 17), dtype="<i4", fill_value=7
     )[::2] = 1  # 256 MiB, with all chunks present
     np.save("i.npy", np.arange(rows)[::-1, None])
-    done = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
-    status, most = map(int, done.out.split())
-    assert status == 0, done.err
-    got = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
-    assert got[0, 5] == 7
-    assert got[1, 6] == 1
-    assert most <= (96 << 20) + threads * chunk, most
+    result = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
+    status, peak_memory = map(int, result.out.split())
+    assert status == 0, result.err
+    actual = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)
+    assert actual[0, 5] == 7
+    assert actual[1, 6] == 1
+    assert peak_memory <= (96 << 20) + threads * chunk, peak_memory

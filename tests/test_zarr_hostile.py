@@ -63,30 +63,32 @@ def store(**options: Any) -> tuple[Path, Path]:
     )
 
 
-def measured(*arguments: object) -> tuple[Ran, int]:
+def run_measured(*arguments: object) -> tuple[Ran, int]:
     """Run ndtool; return the result, and the peak of private memory."""
-    ran = python(MEASURED, *arguments)
-    status, most = map(int, ran.out.split()[-2:])
-    return ran._replace(status=status), most
+    result = python(MEASURED, *arguments)
+    status, peak_memory = map(int, result.out.split()[-2:])
+    return result._replace(status=status), peak_memory
 
 
 def gathered(argument: str = "x.zarr") -> Ran:
     """Gather from a store that must be refused within the memory limit."""
-    ran, most = measured("gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2")
-    assert most <= OWN + 3 * CHUNK, most
-    assert ran.status == 3, ran
-    assert ran.err.startswith("error: "), ran.err
-    assert ran.err.count("\n") == 1, ran.err
+    result, peak_memory = run_measured(
+        "gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2"
+    )
+    assert peak_memory <= OWN + 3 * CHUNK, peak_memory
+    assert result.status == 3, result
+    assert result.err.startswith("error: "), result.err
+    assert result.err.count("\n") == 1, result.err
     assert not os.path.exists("o.npy")
-    return ran
+    return result
 
 
-def said_of() -> str:
+def error_of() -> str:
     """Return the error of a store in this process, raised before memory is allocated."""
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as excinfo:
         load("x.zarr")
-    assert "\n" not in caught.value.message
-    return caught.value.message
+    assert "\n" not in excinfo.value.message
+    return excinfo.value.message
 
 
 # Chunks
@@ -162,8 +164,8 @@ def test_a_chunk_behind_a_url_that_is_larger_than_it_may_be(options: Any, web: S
         file.truncate(BOMB)
     url = serve(web, "x.zarr")
     web.sent = 0
-    ran = gathered(url)
-    assert "at most 1196032 are valid" in ran.err
+    result = gathered(url)
+    assert "at most 1196032 are valid" in result.err
     assert web.sent < 4 * CHUNK
     chunk.write_bytes(bomb("gzip"))
     gathered(serve(web, "x.zarr"))
@@ -189,20 +191,20 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
         {"id": "jenkins_lookup3"},
     ]  # fmt: skip
     data = np.arange(600, dtype="<f4").reshape(20, 30) / 4
-    for one in (*filters, *compressors):
+    for item in (*filters, *compressors):
         options: dict[str, Any]
         if version == 2:
-            options = {"filters": [numcodecs.get_codec(dict(one))]}
-            if one in compressors:
-                options = {"filters": None, "compressors": numcodecs.get_codec(dict(one))}
+            options = {"filters": [numcodecs.get_codec(dict(item))]}
+            if item in compressors:
+                options = {"filters": None, "compressors": numcodecs.get_codec(dict(item))}
         else:
-            rest = {key: value for key, value in one.items() if key != "id"}
-            named = {"name": f"numcodecs.{one['id']}", "configuration": rest}
-            options = {"filters" if one in filters else "compressors": [named]}
+            configuration = {key: value for key, value in item.items() if key != "id"}
+            named = {"name": f"numcodecs.{item['id']}", "configuration": configuration}
+            options = {"filters" if item in filters else "compressors": [named]}
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
-        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), one
+        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
 
 
 def test_packed_bits() -> None:
@@ -240,21 +242,27 @@ def test_frames_of_zstd_without_a_size_or_bytes() -> None:
     """One without a size may be anywhere; one of size 0 must be empty."""
     decode = decompressor({"id": "zstd"})
     assert decode is not None
-    known, unsaid, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
+    with_size, without_size, size = frame(1 << 17, 1 << 17), frame(1 << 18, None), 1 << 18
     empty = bytes(numcodecs.Zstd().encode(b""))
     nothing = b"\x28\xb5\x2f\xfd\0\x50\x01\0\0"  # without a size, too
     skippable = b"\x50\x2a\x4d\x18" + struct.pack("<I", 3) + b"abc"
     for after in (b"", skippable, empty, nothing):
-        assert decode(memoryview(unsaid + after), size, True) == bytes(size)
-        assert decode(memoryview(after + unsaid), size, True) == bytes(size)
-    assert decode(memoryview(unsaid + known), size + (1 << 17), True) == bytes(size + (1 << 17))
+        assert decode(memoryview(without_size + after), size, True) == bytes(size)
+        assert decode(memoryview(after + without_size), size, True) == bytes(size)
+    assert decode(memoryview(without_size + with_size), size + (1 << 17), True) == bytes(
+        size + (1 << 17)
+    )
     assert decode(memoryview(empty + nothing), 0, False) == b""
     for exact in (True, False):
-        for raw in (frame(1 << 17, 0), known + frame(1 << 17, 0), frame(1 << 17, 0) + known):
+        for raw in (
+            frame(1 << 17, 0),
+            with_size + frame(1 << 17, 0),
+            frame(1 << 17, 0) + with_size,
+        ):
             with pytest.raises(ValueError, match="has a content size of 0, but is not empty"):
                 decode(memoryview(raw), 1 << 17, exact)
     with pytest.raises(ValueError, match="has no content size"):
-        decode(memoryview(known + unsaid), 1 << 17, True)  # without remaining bytes
+        decode(memoryview(with_size + without_size), 1 << 17, True)  # without remaining bytes
 
 
 @pytest.mark.parametrize("name", ["gzip", "bz2", "lzma"])
@@ -284,7 +292,7 @@ def test_several_streams_in_a_chunk(name: str) -> None:
 def test_a_false_shard_index(offset: int, size: int, expected_text: str) -> None:
     _, shard = store(**VERSIONS[2])
     shard.write_bytes(in_shard(bytes(CHUNK), offset, size))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_a_shard_of_more_chunks_than_an_index_may_have() -> None:
@@ -303,34 +311,34 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-def listening(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
+def socket_file(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
         before = os.getcwd()
         os.chdir(path.parent)
         try:
-            made.bind(path.name)
+            sock.bind(path.name)
         finally:
             os.chdir(before)
 
 
-def secret(path: Path) -> None:
+def secret_link(path: Path) -> None:
     Path("secret.txt").write_bytes(bytes(CHUNK))
     path.symlink_to(os.path.relpath("secret.txt", path.parent))
 
 
-def long(path: Path) -> None:
+def oversized_file(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(3 << 30)
 
 
 KINDS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a FIFO": (fifo, "is a FIFO: expected a file of a store"),
-    "a socket": (listening, "is a socket: expected a file of a store"),
+    "a socket": (socket_file, "is a socket: expected a file of a store"),
     "a directory": (Path.mkdir, "is a directory: expected a file of a store"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads outside of the store"),
-    "a link to a file": (secret, "leads outside of the store: expected a file in it"),
+    "a link to a file": (secret_link, "leads outside of the store: expected a file in it"),
     "a link to itself": (lambda path: path.symlink_to(path.name), "levels of symbolic links"),
-    "a long file": (long, "has 3221225472 bytes: at most "),
+    "a long file": (oversized_file, "has 3221225472 bytes: at most "),
 }
 
 
@@ -343,14 +351,14 @@ def test_a_chunk_that_is_no_file_of_the_store(options: Any, kind: str) -> None:
     make(chunk)
     if kind == "a long file" and "shards" in options:
         expected_text = "crc32c checksum do not match"
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_a_folder_of_chunks_outside_the_store() -> None:
     store()
     os.rename("x.zarr/c", "elsewhere")
     os.symlink("../elsewhere", "x.zarr/c")
-    assert "x.zarr/c/0 leads outside of the store" in said_of()
+    assert "x.zarr/c/0 leads outside of the store" in error_of()
 
 
 def test_links_within_a_store_are_followed() -> None:
@@ -368,7 +376,7 @@ def test_metadata_that_are_no_file_of_the_store(options: Any, kind: str) -> None
     meta, _ = store(**options)
     meta.unlink()
     KINDS[kind][0](meta)
-    assert said_of()
+    assert error_of()
 
 
 # Metadata
@@ -388,8 +396,8 @@ def test_metadata_that_would_fill_the_memory(options: Any, remote: bool, web: Se
         (b"[]", "its metadata are no JSON object"),
     ):
         meta.write_bytes(body)
-        ran = gathered(serve(web, "x.zarr") if remote else "x.zarr")
-        assert expected_text in ran.err or (remote and body[:1] == b"["), "which is no metadata"
+        result = gathered(serve(web, "x.zarr") if remote else "x.zarr")
+        assert expected_text in result.err or (remote and body[:1] == b"["), "which is no metadata"
 
 
 TYPES = [
@@ -405,7 +413,7 @@ def test_elements_that_would_fill_the_memory(version: int, key: str, value: Any)
     meta, _ = store(zarr_format=version)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, key: value, "fill_value": "AAAA"}))
-    assert "bytes: at most 1048576 are valid" in said_of()
+    assert "bytes: at most 1048576 are valid" in error_of()
 
 
 FILTERS: list[tuple[dict[str, Any], str]] = [
@@ -433,9 +441,9 @@ def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=2)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "filters": [value]}))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
     meta.write_text(json.dumps({**document, "filters": [{"id": "zlib"}, value]}))
-    assert said_of()
+    assert error_of()
 
 
 SHARDING = {
@@ -468,7 +476,7 @@ def test_codecs_that_are_not_allowed(chain: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=3)
     document = json.loads(meta.read_text())
     meta.write_text(json.dumps({**document, "codecs": chain}))
-    assert expected_text in said_of()
+    assert expected_text in error_of()
 
 
 def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,8 +490,8 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr.core.sync._get_loop", fail)
     monkeypatch.setattr("zarr.storage.LocalStore.__init__", fail)
     assert same(load("x.zarr"), DATA)
-    ran = ndtool("convert", "x.zarr", "y.zarr")
-    assert (ran.status, ran.err) == (0, "")
+    result = ndtool("convert", "x.zarr", "y.zarr")
+    assert (result.status, result.err) == (0, "")
 
 
 # Limits of the process
@@ -494,16 +502,16 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("unmeasured")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
-    ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
-    if ran.status:
-        assert ran.status == 6
-        assert ran.err.startswith("error: ")
-        assert "Traceback" not in ran.err
+    result = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
+    if result.status:
+        assert result.status == 6
+        assert result.err.startswith("error: ")
+        assert "Traceback" not in result.err
         assert os.listdir() == ["x.zarr"]
         assert megabytes < 512
     else:
-        got = np.load(to) if to == "o.npy" else load(to)
-        assert same(got, DATA)
+        actual = np.load(to) if to == "o.npy" else load(to)
+        assert same(actual, DATA)
 
 
 @pytest.mark.parametrize("count", [6, 7, 8, 10])
@@ -511,11 +519,11 @@ def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))
     for to in ("o.npy", "o.zarr", "old.zarr"):
-        ran = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
-        assert "Traceback" not in ran.err
-        assert ran.status in (0, 6)
-        if ran.status:
-            assert "Too many open files" in ran.err
+        result = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
+        assert "Traceback" not in result.err
+        assert result.status in (0, 6)
+        if result.status:
+            assert "Too many open files" in result.err
         else:
             assert same(np.load(to) if to == "o.npy" else load(to), DATA)
         assert not [name for name in os.listdir() if name.startswith(".")]
@@ -524,12 +532,12 @@ def test_few_descriptors(count: int) -> None:
 def test_a_package_that_cannot_be_loaded_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
 
-    def fail(name: str, *rest: Any) -> Any:
+    def fail(name: str, *arguments: Any) -> Any:
         if name == "zarr":
             raise ImportError("libx.so: failed to map segment from shared object")
-        return real(name, *rest)
+        return original_import(name, *arguments)
 
-    real = __import__
+    original_import = __import__
     monkeypatch.setattr("builtins.__import__", fail)
     with pytest.raises(ImportError, match="failed to map segment"):
         load("x.zarr")

@@ -14,7 +14,7 @@ from command import NDTOOL, environment, execute, ndtool, save
 from limits import without_overrides
 from outputs import checked, written
 from strategies import raw, same
-from test_zarr import CODES, SHAPES, load, put, some
+from test_zarr import CODES, SHAPES, load, put, random_array
 
 from ndtool.arrays import sink
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
@@ -43,7 +43,7 @@ def workdir(workdir: Path) -> Path:
     return workdir
 
 
-def like(version: int) -> ChunkLayout:
+def layout_of(version: int) -> ChunkLayout:
     """Return the layout of data of another rank, of which only the version matters."""
     return ChunkLayout((1,) * 9, None, ("other",), version)
 
@@ -65,7 +65,7 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     return out.preserved
 
 
-def everything(path: str = ".") -> dict[str, bytes]:
+def all_files(path: str = ".") -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(Path(path).rglob("*")) if p.is_file()}
 
 
@@ -73,8 +73,8 @@ def everything(path: str = ".") -> dict[str, bytes]:
 @pytest.mark.parametrize("code", CODES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
-    array = some(code, shape)
-    write("x.zarr", array, data_layout=like(version))
+    array = random_array(code, shape)
+    write("x.zarr", array, data_layout=layout_of(version))
     assert same(load("x.zarr"), array)
     reference = zarr.open_array("x.zarr", mode="r")
     assert reference.metadata.zarr_format == version
@@ -98,16 +98,16 @@ def test_types_that_zarr_would_change_are_refused(unusual: Any) -> None:
 
 def test_options_say_how_it_is_stored() -> None:
     write("x.zarr", DATA, chunks=(4, 5), shards=(8, 10), codec="blosc:3")
-    made = zarr.open_array("x.zarr", mode="r")
-    assert (made.chunks, made.shards) == ((4, 5), (8, 10))
-    assert made.compressors[0].to_dict()["configuration"]["clevel"] == 3
+    array = zarr.open_array("x.zarr", mode="r")
+    assert (array.chunks, array.shards) == ((4, 5), (8, 10))
+    assert array.compressors[0].to_dict()["configuration"]["clevel"] == 3
     assert same(load("x.zarr"), DATA)
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
-    made = zarr.open_array("x.zarr", mode="r")
-    assert (made.chunks, made.compressors) == ((24, 3), ())
-    write("x.zarr", DATA, codec="gzip:2", data_layout=like(2))
-    made = zarr.open_array("x.zarr", mode="r")
-    assert made.compressors[0].get_config() == {"id": "gzip", "level": 2}
+    array = zarr.open_array("x.zarr", mode="r")
+    assert (array.chunks, array.compressors) == ((24, 3), ())
+    write("x.zarr", DATA, codec="gzip:2", data_layout=layout_of(2))
+    array = zarr.open_array("x.zarr", mode="r")
+    assert array.compressors[0].get_config() == {"id": "gzip", "level": 2}
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -116,11 +116,11 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
     put("in.zarr", DATA, chunks=(7, 3), zarr_format=version, compressors=compressors)
     save(indices=INDICES)
     assert ndtool("gather-nd", "in.zarr", "indices.npy", "-o", "out.zarr").status == 0
-    ours, reference = (zarr.open_array(f"{one}.zarr", mode="r") for one in ("out", "in"))
-    assert ours.chunks == (3, 3), "not larger than the output"
-    assert ours.compressors == reference.compressors
-    assert ours.metadata.zarr_format == version
-    assert (ours[...] == DATA[INDICES[:, 0]]).all()
+    output_array, reference = (zarr.open_array(f"{item}.zarr", mode="r") for item in ("out", "in"))
+    assert output_array.chunks == (3, 3), "not larger than the output"
+    assert output_array.compressors == reference.compressors
+    assert output_array.metadata.zarr_format == version
+    assert (output_array[...] == DATA[INDICES[:, 0]]).all()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_default_is_how_data_are_stored(version: int, compressors: Any) -> N
         ({"chunks": (3,)}, "--chunks 3 has 1 sizes: the output has rank 2"),
         ({"shards": (3, 3, 3)}, "--shards 3,3,3 has 3 sizes"),
         ({"chunks": (4, 5), "shards": (6, 5)}, "--shards 6,5 is not a multiple of the chunks 4,5"),
-        ({"shards": (6, 5), "data_layout": like(2)}, "Zarr version 2 has no shards"),
+        ({"shards": (6, 5), "data_layout": layout_of(2)}, "Zarr version 2 has no shards"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
@@ -141,13 +141,13 @@ def test_wrong_options_are_refused(options: Any, message: str) -> None:
 @pytest.mark.parametrize("output", ["x.npy", "x.npz:a", "-"])
 def test_options_of_chunks_are_for_stores(output: str) -> None:
     save(data=DATA, indices=INDICES)
-    before = everything()
+    before = all_files()
     for option in (("--chunks", "3,3"), ("--shards", "3,3"), ("--codec", "none")):
         for dry in ((), ("--dry-run",)):
-            done = ndtool("gather-nd", "data.npy", "indices.npy", "-o", output, *option, *dry)
-            assert done.status == 2
-            assert f"{option[0]}: " in done.err
-    assert everything() == before
+            result = ndtool("gather-nd", "data.npy", "indices.npy", "-o", output, *option, *dry)
+            assert result.status == 2
+            assert f"{option[0]}: " in result.err
+    assert all_files() == before
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_a_new_array_leaves_the_others_as_they_are(version: int, consolidated: b
     put("x.zarr:g/b", DATA + 1, zarr_format=version)
     if consolidated:
         zarr.consolidate_metadata("x.zarr", zarr_format=version)
-    before = everything()
+    before = all_files()
     assert write("x.zarr:g/new/c", DATA + 2) == ("a", "g/b")
-    after = everything()
+    after = all_files()
     changed = {name for name in before if after[name] != before[name]}
     root = "zarr.json" if version == 3 else ".zmetadata"
     assert changed == ({f"x.zarr/{root}"} if consolidated else set())
@@ -203,13 +203,13 @@ def test_attributes_of_other_arrays_keep_their_numbers(version: int) -> None:
     attributes = f'{{"numbers": [{", ".join(numbers)}], "text": "1e999"}}'
     file = Path("x.zarr") / ("zarr.json" if version == 3 else ".zattrs")
     if version == 3:
-        old = file.read_text()
-        attributes = old.replace('"attributes": {}', f'"attributes": {attributes}', 1)
+        content = file.read_text()
+        attributes = content.replace('"attributes": {}', f'"attributes": {attributes}', 1)
     file.write_text(attributes)
     write("x.zarr:b", DATA)
     text = (Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")).read_text()
-    words = text.replace(",", " ").split()
-    assert [words.count(number) for number in numbers] == [1] * len(numbers)
+    tokens = text.replace(",", " ").split()
+    assert [tokens.count(number) for number in numbers] == [1] * len(numbers)
     assert '"text": "1e999"' in text
     assert '"b' in text
 
@@ -233,17 +233,17 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
     size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
-    before = everything()
-    for name, most in (("MAX_METADATA_SIZE", size + 100), ("_VALUES", values + 4)):
+    before = all_files()
+    for name, limit in (("MAX_METADATA_SIZE", size + 100), ("_VALUES", values + 4)):
         with monkeypatch.context() as patch:
-            patch.setattr(hierarchy, name, most)
+            patch.setattr(hierarchy, name, limit)
             for attempt in (write, checked):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
             patch.setattr(hierarchy, "require_growth", lambda *_: None)  # a concurrent run
             with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                 write("x.zarr:g/b", DATA)
-        assert everything() == before
+        assert all_files() == before
     write("x.zarr:g/b", DATA)
     assert same(load("x.zarr:g/b"), DATA)
 
@@ -287,7 +287,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
                 break
             out.write(0, memoryview(raw(DATA)))
             sinks.commit(out)
-        assert sorted(everything("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
+        assert sorted(all_files("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
         assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
     assert len(os.listdir()) == 3
     assert ndtool("clean", ".").status == 0
@@ -297,11 +297,11 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
 @pytest.mark.parametrize("blocks", [(), (0,), (0, 1, 2), (0, 1, 2, 2)])
 def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> None:
     with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
-        each = memoryview(raw(DATA)[: 6 * 10 * 4])
+        block_bytes = memoryview(raw(DATA)[: 6 * 10 * 4])
         for block in blocks:
-            out.write(0, each, block)
+            out.write(0, block_bytes, block)
         if len(blocks) == 3:
-            out.write(0, each[:7], 3)
+            out.write(0, block_bytes[:7], 3)
         with pytest.raises(ValueError, match=r"only \d of 4 chunks were written"):
             sinks.commit(out)
     assert os.listdir() == []
@@ -313,8 +313,8 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
     put("data.zarr", DATA, chunks=(4, 5), shards=(8, 10))
     save(indices=np.arange(24)[:, None])
     for only in (False, True):
-        given = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
-        with OpenCall(given) as call:
+        request = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
+        with OpenCall(request) as call:
             planned = steps.resolved(call)
             assert planned is not None
             out = outputs.create(planned)
@@ -327,8 +327,8 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     save(data=DATA, indices=np.arange(24)[::-1, None])
     monkeypatch.setattr(tuning, "WORK_ITEM", 4 * DATA[0].nbytes)
     shares: list[float] = []
-    given = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
-    with OpenCall(given) as call:
+    request = Request("gather_nd", "data.npy", "indices.npy", output="x.zarr", chunks=(5, 10))
+    with OpenCall(request) as call:
         steps.run(call, shares.append)
     assert shares[:6] == [i / 6 for i in range(1, 7)]
     assert same(load("x.zarr"), DATA[::-1])
@@ -343,13 +343,13 @@ def test_an_array_in_a_store_that_is_not_there_yet() -> None:
 def test_only_and_no_clobber() -> None:
     put("x.zarr:a", DATA)
     put("x.zarr:b", DATA)
-    before = everything()
+    before = all_files()
     with pytest.raises(OutputError, match=r"^x\.zarr is a group of 2 arrays"):
         write("x.zarr", DATA)
     for taken in ("x.zarr:a", "x.zarr"):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
             write(taken, DATA, clobber=False)
-    assert everything() == before
+    assert all_files() == before
     assert write("x.zarr:c", DATA, clobber=False) == ("a", "b")
     assert write("x.zarr:d", DATA + 1, only=True) is None
     assert sorted(zarr.open_group("x.zarr", mode="r")) == ["d"]
@@ -379,21 +379,21 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     os.mkdir("plain.zarr")
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
-    before = everything()
-    for act in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
+    before = all_files()
+    for action in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
-            act()
-    assert everything() == before
+            action()
+    assert all_files() == before
 
 
 def test_a_run_that_replaces_the_store_it_reads() -> None:
     put("x.zarr", DATA)
     save(indices=INDICES, updates=DATA[:3])
-    done = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
-    assert done.status == 0, done
-    wanted = DATA.copy()
-    wanted[INDICES[:, 0]] = DATA[:3]
-    assert same(load("x.zarr"), wanted)
+    result = ndtool("scatter-nd", "x.zarr", "indices.npy", "updates.npy", "-o", "x.zarr")
+    assert result.status == 0, result
+    expected = DATA.copy()
+    expected[INDICES[:, 0]] = DATA[:3]
+    assert same(load("x.zarr"), expected)
     assert sorted(os.listdir()) == ["indices.npy", "updates.npy", "x.zarr"]
 
 
@@ -405,30 +405,30 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
 )
 def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     put("old.zarr:a" if ":" in argument else "old.zarr", DATA)
-    before = everything()
+    before = all_files()
     dtype = dtypes.from_code("<i4")
     out = outputs.create(
         outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
     )
     out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
-    visible = {name for name in everything() if "ndtool" not in name}
+    visible = {name for name in all_files() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
         assert sorted(zarr.open_group("old.zarr", mode="r")) == ["a"]
     out.abort()
-    assert everything() == before
+    assert all_files() == before
     assert os.listdir() == ["old.zarr"]
 
 
-@pytest.mark.parametrize("way", ["exchange", "two renames"])
-def test_an_old_store_is_replaced_whole(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["exchange", "two renames"])
+def test_an_old_store_is_replaced_whole(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     put("x.zarr", DATA, chunks=(1, 1))
     os.chmod("x.zarr", 0o750)
-    if way == "two renames":
+    if method == "two renames":
         monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
     assert same(load("x.zarr"), DATA[:3])
-    assert sorted(everything()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
+    assert sorted(all_files()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
     assert os.stat("x.zarr").st_mode & 0o777 == 0o750
     assert os.listdir() == ["x.zarr"]
 
@@ -466,7 +466,7 @@ sys.exit(main())
 def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -> None:
     put("old.zarr:a" if ":" in output else "old.zarr", DATA)
     save(data=DATA, indices=INDICES, updates=DATA[:3])
-    before = everything()
+    before = all_files()
     command = [
         sys.executable, "-c", SLOW, "scatter-nd", "data.npy", "indices.npy", "updates.npy",
         "-o", output, "--chunks", "1,1", "--threads", "2",
@@ -475,10 +475,10 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"written")  # of two threads, perhaps both
         child.send_signal(number)
-        rest = child.stderr.read()
+        errors = child.stderr.read()
     assert child.returncode == 128 + number
-    assert not rest.replace(b"written", b"").strip(), rest
-    assert everything() == before
+    assert not errors.replace(b"written", b"").strip(), errors
+    assert all_files() == before
     assert sorted(os.listdir()) == ["data.npy", "indices.npy", "old.zarr", "updates.npy"]
 
 
@@ -520,8 +520,8 @@ def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"writing")
         child.send_signal(signal.SIGINT)
-        rest = child.stderr.read()
-    assert (child.returncode, rest.replace(b"writing\n", b"")) == (130, b"")
+        errors = child.stderr.read()
+    assert (child.returncode, errors.replace(b"writing\n", b"")) == (130, b"")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
@@ -544,8 +544,8 @@ def test_functions_change_no_signals() -> None:
     """In a separate process: commands in this one install signal handlers."""
     save(data=DATA, indices=INDICES)
     command = [sys.executable, "-c", SIGNALS]
-    ran = subprocess.run(command, capture_output=True, text=True, env=environment())
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "x.zarr\nx.npy\n", "")
+    result = subprocess.run(command, capture_output=True, text=True, env=environment())
+    assert (result.returncode, result.stdout, result.stderr) == (0, "x.zarr\nx.npy\n", "")
 
 
 STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunks", "1,1"]
@@ -558,9 +558,9 @@ def test_fatal_signals(number: signal.Signals) -> None:
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"written")
         child.send_signal(number)
-        rest = child.stderr.read()
+        errors = child.stderr.read()
     assert child.returncode == -number
-    assert not rest.replace(b"written", b"").strip(), rest
+    assert not errors.replace(b"written", b"").strip(), errors
     assert os.listdir() == ["data.npy"]
 
 
@@ -569,20 +569,20 @@ def test_a_current_directory_that_was_removed_takes_no_output(output: str) -> No
     save(data=DATA)
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
     data = os.path.abspath("data.npy")
-    ran = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
+    result = execute("bash", "-c", script, "bash", *NDTOOL, "convert", data, output)
     path = output.partition(":")[0]
-    assert (ran.status, ran.err) == (7, f"error: {path}: No such file or directory\n")
+    assert (result.status, result.err) == (7, f"error: {path}: No such file or directory\n")
 
 
 def test_the_next_run_removes_what_a_killed_one_left() -> None:
     save(data=DATA)
     with (
         subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as child,
-        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as other,
+        subprocess.Popen(STARTED, stderr=subprocess.PIPE, env=environment()) as second_child,
     ):
-        for one in (child, other):
-            assert one.stderr is not None
-            assert one.stderr.readline().startswith(b"written")
+        for running in (child, second_child):
+            assert running.stderr is not None
+            assert running.stderr.readline().startswith(b"written")
         child.kill()
         child.wait()
         assert len(os.listdir()) == 3
@@ -590,8 +590,8 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
         os.mkdir(".x.zarr.ndtool-mine")
         write("y.zarr", DATA)
         assert len(os.listdir()) == 5, "the one that runs still has its own"
-        other.kill()
-        other.wait()
+        second_child.kill()
+        second_child.wait()
     write("z.zarr", DATA)
     unchanged = {".x.zarr.ndtool-0123456789ab-01234567", ".x.zarr.ndtool-mine"}
     assert set(os.listdir()) == {"data.npy", "y.zarr", "z.zarr"} | unchanged
@@ -609,16 +609,16 @@ def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, times = newfolder.open_locked, iter(("gone", "locked", "late"))
+    original_locked, times = newfolder.open_locked, iter(("gone", "locked", "late"))
 
     def swept(folder: str) -> int:
         when = next(times, None)
-        lock = real(folder) if when == "late" else -1
+        lock = original_locked(folder) if when == "late" else -1
         if when is not None:
             os.rmdir(folder)
         if when == "locked":
             raise BlockingIOError
-        return lock if when == "late" else real(folder)
+        return lock if when == "late" else original_locked(folder)
 
     monkeypatch.setattr(newfolder, "open_locked", swept)
     write("x.zarr", DATA)
@@ -630,17 +630,17 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
 def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
     put(output, DATA)
     save(data=DATA)
-    before = everything()
+    before = all_files()
     locked = Path(output.replace(":", "/")) / "c"
     for mode in (0o555, 0o333, 0o666):
         locked.chmod(mode)
         dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
         for command in (("convert", "data.npy", output), *dry_run):
-            done = ndtool(*command, preexec_fn=without_overrides)
-            assert done.status == 7, done
-            assert f"{locked}: nothing can be removed from it, so" in done.err
+            result = ndtool(*command, preexec_fn=without_overrides)
+            assert result.status == 7, result
+            assert f"{locked}: nothing can be removed from it, so" in result.err
     locked.chmod(0o755)
-    assert everything() == before
+    assert all_files() == before
     assert ndtool("convert", "data.npy", output).status == 0
 
 
@@ -670,14 +670,14 @@ def test_clean_reports_failures() -> None:
     (hidden / "new" / "c" / "0").touch()
     (hidden / "new" / "c").chmod(0o555)
     Path(".two.zarr.ndtool-0123456789ab/new").mkdir(parents=True)
-    done = ndtool("clean", ".", preexec_fn=without_overrides)
-    assert done.status == 7, done
-    assert done.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
-    assert done.err == (
+    result = ndtool("clean", ".", preexec_fn=without_overrides)
+    assert result.status == 7, result
+    assert result.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
+    assert result.err == (
         "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
-    done = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
-    assert (done.status, done.json) == (7, {"removed": [], "kept": []})
+    result = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
+    assert (result.status, result.json) == (7, {"removed": [], "kept": []})
     (hidden / "new" / "c").chmod(0o755)
     assert ndtool("clean", ".").status == 0
     assert os.listdir() == []
@@ -685,21 +685,21 @@ def test_clean_reports_failures() -> None:
 
 def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     put("old.zarr", DATA)
-    before = everything()
+    before = all_files()
     limited = f'ulimit -f 64; exec {sys.executable} -m ndtool "$@"'
     rng = np.random.default_rng(1)
     save(
         data=rng.bytes(1 << 20) and np.frombuffer(rng.bytes(1 << 20), "<i4").reshape(1024, 256),
         indices=np.arange(1024)[:, None],
     )
-    before |= everything()
-    done = subprocess.run(
+    before |= all_files()
+    result = subprocess.run(
         ["bash", "-c", limited, "ndtool", "gather-nd", "data.npy", "indices.npy", "-o", "old.zarr", "--chunks", "1024,256"],
         capture_output=True, env=environment(), check=False,
     )  # fmt: skip
-    assert done.returncode == 6, done
-    assert b"Traceback" not in done.stderr
-    assert everything() == before
+    assert result.returncode == 6, result
+    assert b"Traceback" not in result.stderr
+    assert all_files() == before
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
@@ -711,18 +711,18 @@ def test_types_that_zarr_lacks(name: str) -> None:
     code = f"V{data.itemsize}"
     saved.save_file({"a": data}, "a.safetensors")
     save(indices=np.array([[2]]))
-    for more in ((), ("--dry-run",)):
-        ran = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *more)
-        assert ran.status == 4
-        assert f"error: x.zarr: its format does not know {name}: expected one" in ran.err
-        assert "warning" not in ran.err
+    for options in ((), ("--dry-run",)):
+        result = ndtool("gather-nd", "a.safetensors", "indices.npy", "-o", "x.zarr", *options)
+        assert result.status == 4
+        assert f"error: x.zarr: its format does not know {name}: expected one" in result.err
+        assert "warning" not in result.err
     assert ndtool("convert", "a.safetensors", "x.zarr").status == 4
     assert sorted(os.listdir()) == ["a.safetensors", "indices.npy"]
     assert ndtool("convert", "a.safetensors", "x.zarr", "--as-void").status == 0
-    for more in ((), ("--dtype", name)):
-        ran = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *more)
-        assert (ran.status, ran.err) == (0, "")
+    for options in ((), ("--dtype", name)):
+        result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *options)
+        assert (result.status, result.err) == (0, "")
         assert same(load("y.zarr"), data[2:].view(code))
-    ran = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
-    assert ran.status == 0, ran.err
+    result = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
+    assert result.status == 0, result.err
     assert Path("b.safetensors").read_bytes().endswith(raw(data))

@@ -15,8 +15,8 @@ from command import NDTOOL, environment, ndtool, save
 from inputs import opened
 from outputs import checked, written
 from strategies import raw, same
-from test_zarr import CODES, WAYS, load, put, some
-from test_zarr_outputs import like, write
+from test_zarr import CODES, WAYS, load, put, random_array
+from test_zarr_outputs import layout_of, write
 from webserver import Server
 
 from ndtool.arrays import source
@@ -82,14 +82,14 @@ def upload(s3: Bucket, folder: str, at: str = "x.zarr") -> str:
     return f"s3://bucket/{at}"
 
 
-def requested(web: Server, ending: str) -> list[Any]:
+def requested_ranges(web: Server, ending: str) -> list[Any]:
     return [span for path, span in web.requests if path.endswith(ending)]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_encodings_of_values(way: str, web: Server, memory: Any) -> None:
-    array = some("<i4", (7, 5, 3))
-    put("x.zarr", array, **WAYS[way])
+@pytest.mark.parametrize("method", WAYS)
+def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
+    array = random_array("<i4", (7, 5, 3))
+    put("x.zarr", array, **WAYS[method])
     assert same(load(serve(web, "x.zarr")), load("x.zarr"))
     for name, body in files("x.zarr").items():
         memory.pipe_file(f"/deep/x.zarr/{name}", body)
@@ -105,9 +105,9 @@ def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> No
     with OpenCall(request) as call:
         steps.run(call)
     assert (np.load("out.npy") == DATA[[5, 4, -1, 5]]).all()
-    assert requested(web, "c/0/0") == requested(web, "c/2/0") == []
+    assert requested_ranges(web, "c/0/0") == requested_ranges(web, "c/2/0") == []
     for chunk in ("c/1/0", "c/5/0"):
-        first, last = requested(web, chunk)
+        first, last = requested_ranges(web, chunk)
         assert first[1] > 1
         assert last == (0, 1), "which version is there at the end"
 
@@ -117,13 +117,13 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     put("x.zarr", data, chunks=(8, 1024), shards=(32, 1024), compressors=None)
     url = serve(web, "x.zarr")
     web.sent = 0
-    with opened(url) as one:
-        got = [bytes(one.block(number)) for number in (1, 2)]
-        one.recheck()
-    assert got == [data[8:16].tobytes(), data[16:24].tobytes()]
-    spans = requested(web, "c/0/0")
+    with opened(url) as opened_source:
+        actual = [bytes(opened_source.block(number)) for number in (1, 2)]
+        opened_source.recheck()
+    assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
+    spans = requested_ranges(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
-    assert requested(web, "c/1/0") == []
+    assert requested_ranges(web, "c/1/0") == []
     assert same(load(url), data)
 
 
@@ -153,8 +153,8 @@ def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPa
 
 
 def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server) -> None:
-    made = zarr.create_array("x.zarr", shape=(4,), dtype="i4", chunks=(2,), fill_value=7)
-    made[:2] = [1, 2]
+    array = zarr.create_array("x.zarr", shape=(4,), dtype="i4", chunks=(2,), fill_value=7)
+    array[:2] = [1, 2]
     url = serve(web, "x.zarr")
     assert load(url).tolist() == [1, 2, 7, 7]
     web.add("/x.zarr/c/1", b"", refusals=[403] * 9)
@@ -169,22 +169,22 @@ def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server)
 def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
-    with opened(url) as one:
-        source.load_array(one)
-        one.recheck()
+    with opened(url) as opened_source:
+        source.load_array(opened_source)
+        opened_source.recheck()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
-            one.recheck()
+            opened_source.recheck()
 
 
 def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
     put("x.zarr", DATA, chunks=(4, 10), shards=(24, 10))
     url = serve(web, "x.zarr")
-    with opened(url) as one:
-        one.block(0)
+    with opened(url) as opened_source:
+        opened_source.block(0)
         web.objects["/x.zarr/c/0/0"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
-            one.block(1)
+            opened_source.block(1)
 
 
 def test_members_of_a_store(web: Server, memory: Any) -> None:
@@ -200,9 +200,9 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
         load(f"{url}:none")
     zarr.consolidate_metadata("x.zarr")
     url = serve(web, "x.zarr", "/y.zarr")
-    with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as caught:
+    with pytest.raises(UsageError, match="the store has 2 arrays: name one of them") as excinfo:
         load(url)
-    assert [line.partition(":")[0] for line in caught.value.places] == ["b", "g/a"]
+    assert [line.partition(":")[0] for line in excinfo.value.places] == ["b", "g/a"]
     assert [entry.member for entry in locators.describe(url)] == ["b", "g/a"]
     for name, body in files("x.zarr").items():
         if name != "zarr.json":
@@ -240,8 +240,8 @@ def test_an_array_whose_attributes_say_group() -> None:
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("code", CODES, ids=str)
 def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -> None:
-    array = some(code, (7, 5, 3))
-    options = {"data_layout": like(version), "chunks": (3, 5, 2)}
+    array = random_array(code, (7, 5, 3))
+    options = {"data_layout": layout_of(version), "chunks": (3, 5, 2)}
     write("x.zarr", array, **options)
     write("memory://x.zarr", array, **options)
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
@@ -292,16 +292,16 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
     for name, body in files("x.zarr").items():
         s3.put(name, body)
     assert write("s3://bucket/b.zarr", DATA + 1) == ("a",)
-    out = begun("s3://bucket/c.zarr")
-    found = s3.keys()
-    assert ".c.zarr.ndtool" in found
+    out = create_output("s3://bucket/c.zarr")
+    keys = s3.keys()
+    assert ".c.zarr.ndtool" in keys
     with pytest.raises(OutputError, match="writes there, or was killed"):
         write("s3://bucket/c.zarr", DATA)
     out.abort()
     assert [entry.member for entry in locators.describe("s3://bucket")] == ["a", "b.zarr"]
     assert same(load("s3://bucket:b.zarr"), DATA + 1)
-    found = s3.keys()
-    assert not [name for name in found if "ndtool" in name]
+    keys = s3.keys()
+    assert not [name for name in keys if "ndtool" in name]
 
 
 @pytest.mark.parametrize(
@@ -315,9 +315,9 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
 )
 def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
     assert claims._lock_url(url, path) == mark
-    ours = claims._new_lock(mark, claims._relative_folder(url, path))
-    assert b"SEC" not in ours.body
-    folder = json.loads(ours.body)["folder"]
+    lock = claims._new_lock(mark, claims._relative_folder(url, path))
+    assert b"SEC" not in lock.body
+    folder = json.loads(lock.body)["folder"]
     assert join(mark, folder, sibling=True) == join(url, path)
 
 
@@ -329,20 +329,20 @@ def test_a_bucket_is_no_store(s3: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "words"),
+    ("name", "target", "message"),
     [
         ("x.zarr/zarr.json", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/c/0/0", "memory://x.zarr", "cannot be replaced atomically"),
         ("x.zarr/a/c/0/0", "memory://x.zarr:a", "cannot be replaced atomically"),
     ],
 )
-def test_nothing_is_replaced(name: str, target: str, words: str, memory: Any) -> None:
+def test_nothing_is_replaced(name: str, target: str, message: str, memory: Any) -> None:
     memory.pipe_file(f"/{name}", b'{"zarr_format": 3, "node_type": "group"}')
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             checked(target, DATA, only=only)
-        with pytest.raises(OutputError, match=words):
+        with pytest.raises(OutputError, match=message):
             write(target, DATA, only=only)
     assert {path: memory.cat(path) for path in memory.find("/")} == before
 
@@ -360,7 +360,7 @@ def test_locations_that_are_not_writable(web: Server) -> None:
         write("memory://x.npy", DATA, chunks=(1, 1))
 
 
-def begun(target: str) -> Any:
+def create_output(target: str) -> Any:
     from ndtool.arrays.source import ArrayMetadata
     from ndtool.rules import dtypes
 
@@ -370,7 +370,7 @@ def begun(target: str) -> Any:
 
 
 def test_it_is_visible_only_when_complete(memory: Any) -> None:
-    out = begun("memory://x.zarr:g/a")
+    out = create_output("memory://x.zarr:g/a")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
     assert len(memory.find("/x.zarr")) == 6
@@ -382,7 +382,7 @@ def test_it_is_visible_only_when_complete(memory: Any) -> None:
 
 
 def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
-    out = begun("memory://x.zarr")
+    out = create_output("memory://x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     memory.pipe_file("/x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
@@ -392,7 +392,7 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
 
 
 def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
-    out = begun("memory://x.zarr")
+    out = create_output("memory://x.zarr")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[:4])), block)
     memory.pipe_file("/x.zarr/zarr.json", b"{}")
@@ -406,7 +406,7 @@ def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
 
 def test_a_group_that_others_made_meanwhile(memory: Any) -> None:
     group = b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'
-    out = begun("memory://x.zarr:g/a")
+    out = create_output("memory://x.zarr:g/a")
     for block in range(6):
         out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
     memory.pipe_file("/x.zarr/g/zarr.json", group)
@@ -420,16 +420,20 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr", "deep/x.zarr")
     assert same(load(url), DATA)
-    ran = ndtool("convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5")
-    assert ran.status == 0, ran.err
+    result = ndtool(
+        "convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5"
+    )
+    assert result.status == 0, result.err
     save(indices=ROWS)
-    ran = ndtool("gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr")
-    assert ran.status == 0, ran.err
+    result = ndtool(
+        "gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr"
+    )
+    assert result.status == 0, result.err
     assert same(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
-    ran = ndtool("inspect", "s3://bucket/y.zarr")
-    assert b"y.zarr:g/a" in ran.out
-    ran = ndtool("convert", url, "s3://bucket/z.zarr")
-    assert (ran.status, "cannot be replaced atomically" in ran.err) == (7, True)
+    result = ndtool("inspect", "s3://bucket/y.zarr")
+    assert b"y.zarr:g/a" in result.out
+    result = ndtool("convert", url, "s3://bucket/z.zarr")
+    assert (result.status, "cannot be replaced atomically" in result.err) == (7, True)
     store = zarr.storage.FsspecStore.from_url(
         "s3://bucket/z.zarr", storage_options={"endpoint_url": s3.endpoint}
     )
@@ -439,15 +443,15 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
 def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
-    with opened(url) as one:
-        source.load_array(one)
+    with opened(url) as opened_source:
+        source.load_array(opened_source)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
-            one.recheck()
+            opened_source.recheck()
 
 
 def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
-    out = begun("s3://bucket/x.zarr")
+    out = create_output("s3://bucket/x.zarr")
     out.write(0, memoryview(raw(DATA[:4])), 0)
     s3.put("x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
@@ -473,11 +477,11 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:
             conversion.run(lambda share: None)
         assert same(load(f"s3://bucket/{target}"), DATA)
-    left = s3.keys()
-    assert not [key for key in left if key.endswith(".ndtool")]
+    remaining_keys = s3.keys()
+    assert not [key for key in remaining_keys if key.endswith(".ndtool")]
     with written("s3://bucket/z.zarr", DATA) as out:
         out.write(0, memoryview(raw(DATA)))
-    assert s3.keys() == left
+    assert s3.keys() == remaining_keys
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

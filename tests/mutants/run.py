@@ -129,12 +129,12 @@ FUNCTION = re.compile(
 TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed; texts; and checks of arguments that only a bug violates.
 SPEED = re.compile(
-    r"prefetch|ahead|AHEAD|SOON|touch|LOCAL_FRACTION|stream|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|team\("
+    r"prefetch|ahead|PREFETCH|SOON|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
     r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
-    r"|by_columns|division|often|last_index|lowest \+=|highest \+="
-    r"|\bwork =|\bmoved =|\bmost =|\bsoon\b|strict=|\bpacks =|\bdense =|\bmany =|lru_cache|team == 1"
+    r"|by_columns|division|is_reused|last_index|lowest \+=|highest \+="
+    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|is_packing_faster =|is_contiguous =|\bmany =|lru_cache|team == 1"
     r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
-    r"|in_cache|locality|n_local|closest"
+    r"|fits_in_cache|local_fraction|is_local|n_local|smallest_stride_axis"
 )
 # A condition of the kernels before one of these detects only bugs of callers.
 DOOR = "raise ValueError"
@@ -145,71 +145,90 @@ TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\"
 # (file, a part of the line, the token): why the mutant is equivalent.
 EQUIVALENT = {
     ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
-    ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
+    ("loops/blocks.pxd", "return BLOCK if space.k", "<="): "for two components both are BLOCK",
     ("loops/gathers.pxd", "return 1", "1"): "whatever is not 0 says so",
     ("loops/radix.pxd", "return 1", "1"): "the same",
     ("loops/panels.pxd", "return 1", "1"): "the same",
-    ("loops/scatters.pxd", "        mixed = ", "*"): "threads share the runs otherwise",
+    ("loops/scatters.pxd", "        hashed = ", "*"): "threads own other slices",
     ("loops/scatters.pxd", "        is_owned = ", "*"): "the same",
     ("_kernels.pyx", "return 16 * threads", "*"): "work is divided otherwise: one result",
     ("_kernels.pyx", "return 16 * threads", ">"): "the same",
     ("_kernels.pyx", "return 16 * threads", "1"): "the same",
     ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
-    ("_operands.pxi", "self.nd.span = ", "-"): "fewer bytes are prefetched",
+    ("_operands.pxi", "self.space.span = ", "-"): "fewer bytes are prefetched",
     (
         "loops/checks.pxd",
-        "found = Found(-1, 0, -1)",
+        "result = OutOfBounds(-1, 0, -1)",
         "1",
     ): "below 0 is none; nobody reads the other",
-    ("loops/checks.pxd", "found = Found(-1, 0, -1)", "-"): "the same",
+    ("loops/checks.pxd", "result = OutOfBounds(-1, 0, -1)", "-"): "the same",
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
-    ("engine/bind.py", "tile = tile // LINE * LINE", "*"): "another width of tile: one result",
-    ("engine/bind.py", "tile = tile // LINE * LINE", "//"): "a tile as wide as the panel: the same",
-    ("engine/bind.py", "if tile < p.columns and tile > LINE", ">"): "the same",
-    ("engine/bind.py", "if tile < p.columns and tile > LINE", "<"): "the same",
+    (
+        "engine/bind.py",
+        "columns = columns // LINE * LINE",
+        "*",
+    ): "another width of tile: one result",
+    (
+        "engine/bind.py",
+        "columns = columns // LINE * LINE",
+        "//",
+    ): "a tile as wide as the panel: the same",
+    ("engine/bind.py", "if columns < panels.columns and columns > LINE", ">"): "the same",
+    ("engine/bind.py", "if columns < panels.columns and columns > LINE", "<"): "the same",
     ("engine/bind.py", "zero_strides = (0,)", "0"): "a check reads and writes nothing there",
     (
         "engine/bind.py",
-        "runs = bind_slices(plan, strides, 1, negatives)",
+        "slices = bind_slices(plan, strides, 1, negatives)",
         "1",
-    ): "only the addressing of these runs is used",
-    ("engine/distinct.py", "            if at >= 0:", ">="): "the second of two is never at 0",
-    ("engine/distinct.py", "            if at >= 0:", "0"): "the same",
-    ("engine/narrow.py", "pays = entry >= 4", ">="): "narrowed or not: one result",
-    ("engine/bind.py", "fits = scratch <= 2 * tile_limit", "*"): "packed or not: one result",
+    ): "only the addressing of these slices is used",
+    (
+        "engine/distinct.py",
+        "            if position >= 0:",
+        ">=",
+    ): "the second of two is never at 0",
+    ("engine/distinct.py", "            if position >= 0:", "0"): "the same",
+    ("engine/narrow.py", "is_faster = tuple_bytes >= 4", ">="): "narrowed or not: one result",
+    (
+        "engine/bind.py",
+        "fits_in_cache = scratch <= 2 * tile_limit",
+        "*",
+    ): "packed or not: one result",
     ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",
     ("loops/reductions.pxd", "    return n > 1", "1"): "two of one element are combined otherwise",
     ("loops/reductions.pxd", "    return n > 1", ">"): "the same",
     (
         "loops/scatters.pxd",
-        "for j in range(n + i, min(n + i + take, n + more)):",
+        "for j in range(n + i, min(n + i + n_block, n + n_next)):",
         "+",
     ): "prefetches",
     ("loops/gathers.pxd", "return width % LINE and width < 3 * LINE or", "<"): "staged or not",
     ("_operands.pxi", "if width & (width - 1) == 0:", "1"): "a width of 1 divides, not shifts",
     ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
-    ("engine/destinations.py", "groups = min(most", "min"): "bounds memory",
-    ("engine/destinations.py", "groups = min(most", "//"): "bounds memory",
+    ("engine/destinations.py", "groups = min(max_groups", "min"): "bounds memory",
+    ("engine/destinations.py", "groups = min(max_groups", "//"): "bounds memory",
     (
         "engine/scatters.py",
-        "spec, s.out, True, options",
+        "spec, call.out, True, options",
         "True",
     ): "threads share otherwise: one result",
     ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
     (
         "engine/destinations.py",
-        "entry = 4 +",
+        "entry_bytes = 4 +",
         "<",
-    ): "runs of a whole line get more room than they need",
+    ): "slices of a cache line get more scratch than they need",
 }
 
 
 # Mutants whose fate is known, as (file, a part of the line, the token).
-FATAL = (("loops/gathers.pxd", "to += n * width", "*"), ("rules/shapes.py", "+ data[b + k :]", "+"))
+FATAL = (
+    ("loops/gathers.pxd", "target += n * width", "*"),
+    ("rules/shapes.py", "+ data[b + k :]", "+"),
+)
 HARMLESS = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
-    ("engine/bind.py", "tile = tile // LINE * LINE", "*"),
+    ("engine/bind.py", "columns = columns // LINE * LINE", "*"),
 )
 # Quick tests kill nearly all mutants; then slow ones are run on the survivors.
 ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
