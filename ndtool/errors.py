@@ -176,13 +176,13 @@ class RuleError(NdtoolError, ValueError):
 class DuplicatesError(RuleError):
     """Index tuples that select the same slice or element, where duplicates are an error.
 
-    second: the position in `indices` of the first tuple, in row-major order, that selects the same
-        as an earlier tuple. first: the position of the first tuple that selects the same. Positions
-        are without the last axis for nd operators.
+    second: the position in `indices` of the first tuple, in row-major order, that selects the slice
+        of an earlier tuple. first: the position of the first tuple that selects this slice.
+        Positions are without the last axis for nd operators.
     """
 
     def __init__(self, first: tuple[int, ...], second: tuple[int, ...]) -> None:
-        super().__init__("duplicate indices: two of them select the same part of data")
+        super().__init__("duplicate indices: two of them select the same slice of data")
         self.first, self.second = first, second
         self.name("indices")
 
@@ -191,7 +191,7 @@ class DuplicatesError(RuleError):
         first, second = (
             f"{indices}[{', '.join(map(str, position))}]" for position in (self.first, self.second)
         )
-        self.places = (first, f"{second} selects the same")
+        self.places = (first, f"{second} selects the same slice")
 
     def fields(self) -> dict[str, object]:
         """Return the error as the object that `--json` prints."""
@@ -207,7 +207,7 @@ class DtypeError(NdtoolError, TypeError):
 class BoundsError(NdtoolError, IndexError):
     """Index out of bounds: the first one, and their number.
 
-    position: the coordinates of the first one in `indices`, without the last axis for nd operators.
+    position: the position of the first one in `indices`, without the last axis for nd operators.
         component: its coordinate on that last axis; None for other operators. axis: the axis of
         data. value: the index. size: the size of the axis. count: the number of index tuples (or of
         single indices) out of bounds. total: the number of all index tuples. lowest: the smallest
@@ -250,13 +250,14 @@ class BoundsError(NdtoolError, IndexError):
         brackets = f"[{', '.join(map(str, entry))}]" if entry else ""
         axis = f"data axis {self.axis}" + ("" if data == "data" else f" of {data}")
         highest = self.size - self.length
-        valid = f"valid {self.lowest}..{highest}" if highest >= self.lowest else "no index is valid"
+        has_valid_index = highest >= self.lowest
+        valid_range = f"valid {self.lowest}..{highest}" if has_valid_index else "no index is valid"
         written_length = "" if self.length == 1 else f", of which {self.length} are written"
         self.message = f"indices out of bounds: {self.counted}"
         self.args = (self.message,)
         self.places = (
             f"{indices}{brackets} = {format_value(self.value)}",
-            f"{axis} has size {self.size}{written_length}: {valid}",
+            f"{axis} has size {self.size}{written_length}: {valid_range}",
         )
 
     def _cause_hint(self) -> str:

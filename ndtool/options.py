@@ -197,11 +197,13 @@ def request_of(
 
 def validate_attributes(operator: str, attributes: dict[str, Any]) -> Attributes:
     """Return the attributes of an operator; raise UsageError for one that it does not have."""
-    valid = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
+    valid_names = operator_of(operator).attributes + (() if operator in LOWERED else COMMON)
     for name in attributes:
-        if name not in valid:
-            listed = ", ".join(valid)
-            raise UsageError(f"{operator} has no attribute {format_value(name)}: expected {listed}")
+        if name not in valid_names:
+            expected = ", ".join(valid_names)
+            raise UsageError(
+                f"{operator} has no attribute {format_value(name)}: expected {expected}"
+            )
     return attributes_of(operator, attributes.items())
 
 

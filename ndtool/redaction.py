@@ -37,25 +37,28 @@ def register(text: str) -> None:
     """Register the secrets of a URL, or of an address such as `user:password@host:port`."""
     global _literal_replacements
     if "://" in text:
-        spans = tuple(_secret_spans(text))
+        encoded_secrets = tuple(_encoded_secrets(text))
     else:
-        spans = tuple(span.removeprefix("://") for span in _secret_spans(f"://{text}"))
+        encoded_secrets = tuple(
+            encoded_secret.removeprefix("://") for encoded_secret in _encoded_secrets(f"://{text}")
+        )
     with _lock:
-        if not spans or next(reversed(_registered), None) == spans:
+        if not encoded_secrets or next(reversed(_registered), None) == encoded_secrets:
             return
-        _registered.pop(spans, None)
-        _registered[spans] = None
+        _registered.pop(encoded_secrets, None)
+        _registered[encoded_secrets] = None
         while len(_registered) > _MAX_URLS:
             del _registered[next(iter(_registered))]
         _patterns.clear()
         unmatched = (
-            span
-            for spans_of_url in _registered
-            for span in spans_of_url
-            if re.search(r"\s|^(?!://|\?)", span)
+            encoded_secret
+            for secrets_of_url in _registered
+            for encoded_secret in secrets_of_url
+            if re.search(r"\s|^(?!://|\?)", encoded_secret)
         )
         _literal_replacements = tuple(
-            (span, {"?": "?...", ":": "://"}.get(span[0], "")) for span in unmatched
+            (encoded_secret, {"?": "?...", ":": "://"}.get(encoded_secret[0], ""))
+            for encoded_secret in unmatched
         )
 
 
@@ -65,8 +68,8 @@ def redact_urls(text: str) -> str:
     >>> redact_urls("https://me:word@host/a.npz?signature=1:x does not exist")
     'https://host/a.npz?...:x does not exist'
     """
-    for span, replacement in _literal_replacements:
-        text = text.replace(span, replacement)
+    for encoded_secret, replacement in _literal_replacements:
+        text = text.replace(encoded_secret, replacement)
     if "://" not in text:
         return text
     user, query = _url_patterns(r"\s")
@@ -103,14 +106,16 @@ def _pattern(min_length: int) -> re.Pattern[str] | None:
     """Return a pattern for the registered secrets of at least this length, None if none has it."""
     with _lock:
         if min_length not in _patterns:
-            secrets = {secret for spans in _registered for secret in _secrets(spans)}
+            secrets = {
+                secret for encoded_secrets in _registered for secret in _secrets(encoded_secrets)
+            }
             searched = [secret for secret in secrets if len(secret) >= min_length]
             alternatives = map(_secret_pattern, sorted(searched, key=len, reverse=True))
             _patterns[min_length] = re.compile("|".join(alternatives), re.I) if searched else None
         return _patterns[min_length]
 
 
-def _secret_spans(url: str) -> Iterator[str]:
+def _encoded_secrets(url: str) -> Iterator[str]:
     """Yield the secrets of a URL, as they are encoded in it, each with its leading delimiter."""
     user, query = _url_patterns()
     for match in user.finditer(url):
@@ -119,18 +124,19 @@ def _secret_spans(url: str) -> Iterator[str]:
         yield f"?{match[2]}"
 
 
-def _secrets(spans: tuple[str, ...]) -> Iterator[str]:
+def _secrets(encoded_secrets: tuple[str, ...]) -> Iterator[str]:
     """Yield the decoded secrets of a URL, and their words, which messages may contain alone."""
     import base64
 
-    for span in spans:
-        if span.startswith("?"):
+    for encoded_secret in encoded_secrets:
+        if encoded_secret.startswith("?"):
             values = (
-                parameter.partition("=")[2] or parameter for parameter in re.split("[&;]", span[1:])
+                parameter.partition("=")[2] or parameter
+                for parameter in re.split("[&;]", encoded_secret[1:])
             )
             secrets, min_length = list(values), _MIN_QUERY_SECRET
         else:
-            login = span.removeprefix("://")[:-1]
+            login = encoded_secret.removeprefix("://")[:-1]
             secrets, min_length = [login, *login.split(":", 1)], 1
             encoded = base64.b64encode(_percent_decode(login).encode("utf-8", "replace"))
             secrets.append(encoded.decode())  # as in an Authorization header

@@ -124,8 +124,8 @@ def _require_in_bounds(name: Hashable, values: np.ndarray[Any, Any], size: int) 
             count=int(is_out_of_bounds.sum()), total=values.size,
         )  # fmt: skip
         error.name(printable(str(name)), "data")
-        valid = error.places[1].partition(": ")[2]
-        error.places = (error.places[0], f"dimension {name} has size {size}: {valid}")
+        valid_range = error.places[1].partition(": ")[2]
+        error.places = (error.places[0], f"dimension {name} has size {size}: {valid_range}")
         raise error
 
 
@@ -185,9 +185,9 @@ def _merge(
     )
     coords = {name: variable for name, variable in lazy_variables.items() if name in obj.coords}
     eager_result = eager_result.assign_coords(coords)
-    ordered = {
+    data_vars = {
         name: lazy_variables.get(name, eager_result.variables.get(name)) for name in obj.data_vars
     }
-    merged = xr.Dataset(ordered, eager_result.coords, eager_result.attrs)
+    merged = xr.Dataset(data_vars, eager_result.coords, eager_result.attrs)
     merged.encoding = eager_result.encoding
     return merged

@@ -66,7 +66,7 @@ def test_verify_reports_the_first_difference():
         "2..4        0\n"
         "5..64       0\n"
         f">64         2         {'━' * 20}\n"
-        "largest: [0, 2] is -0.0, not 11.0: 1093664769 ulps apart\n"
+        "largest difference: [0, 2] is -0.0, not 11.0: 1093664769 ulps apart\n"
     )
     assert completed.err.startswith(ndtool(*command, "-q").err)
     assert ndtool(*command, "-q").err.count("\n") == 3

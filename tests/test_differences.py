@@ -450,7 +450,7 @@ def test_within_excludes_types_without_distance(workdir: Path) -> None:
     command = ("verify", "gather", "data.npy", "[0,1]", "out.npy", "--within", str(2**63 - 1))
     completed = ndtool(*command)
     assert completed.status == 8
-    assert "largest: [0] is 0.0, not nan: infinitely many ulps apart" in completed.err
+    assert "largest difference: [0] is 0.0, not nan: infinitely many ulps apart" in completed.err
     assert ndtool(*command, "--json").json["first"]["ulps"] is None
     save(data=np.array([b"a", b"b"]), out=np.array([b"a", b"c"]))
     completed = ndtool(*command)

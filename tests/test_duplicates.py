@@ -79,9 +79,9 @@ def test_the_message_names_both_duplicates(workdir: Path) -> None:
     save(data=np.zeros(4), rows=np.array([[3], [0], [-1]]), upd=np.ones(3))
     command = ("scatter-nd", "data.npy", "rows.npy", "upd.npy", "-o", "out.npy")
     assert ndtool(*command, "--duplicates", "error").err == (
-        "error: duplicate indices: two of them select the same part of data\n"
+        "error: duplicate indices: two of them select the same slice of data\n"
         "  --> rows.npy[0]\n"
-        "      rows.npy[2] selects the same\n"
+        "      rows.npy[2] selects the same slice\n"
     )
     assert not Path("out.npy").exists()
     for element in ("3", "1"):

@@ -20,7 +20,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.analysis.oracle.reductions import REDUCTIONS, native
 from ndtool.analysis.running import RunningValues
 from ndtool.arrays.source import ArrayMetadata, Flat
-from ndtool.cli import answers, reporter
+from ndtool.cli import explanations, reporter
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules import dtypes
@@ -552,7 +552,7 @@ def test_memory_is_independent_of_the_length_of_an_answer(
                     records.explanation_record(call, *explanation, True)
                 )
             else:
-                fragments = answers.explanation_lines(call, *explanation)
+                fragments = explanations.explanation_lines(call, *explanation)
             for fragment in fragments:
                 size += len(fragment)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20

@@ -569,7 +569,7 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     assert classes == ["result different", "result missing"]
     for expected_text in (
         f"mine {MARKUP}, 2 threads", "3 of 4 elements have the same bits", "pip install yours",
-        "largest: [3] is 21.0, not 20.0: 524288 ulps apart",
+        "largest difference: [3] is 21.0, not 20.0: 524288 ulps apart",
     ):  # fmt: skip
         assert expected_text in page.visible_text
     bars = [

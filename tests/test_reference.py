@@ -5,7 +5,14 @@ from platform import machine
 
 import numpy as np
 import pytest
-from bits import PAIRS, VALUE_NAMES, numpy_matches, result_table, results_match, values_by_name
+from bits import (
+    CURRENT_AND_UPDATE,
+    VALUE_NAMES,
+    numpy_matches,
+    result_table,
+    results_match,
+    values_by_name,
+)
 from strategies import (
     ALL_DTYPES,
     ARITHMETIC,
@@ -68,7 +75,9 @@ def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list
 @pytest.mark.parametrize("reduction", UFUNCS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) -> None:
-    data, updates = (values_by_name(names, dtype) for names in zip(*PAIRS, strict=True))
+    data, updates = (
+        values_by_name(names, dtype) for names in zip(*CURRENT_AND_UPDATE, strict=True)
+    )
     expected = values_by_name(result_table(dtype, reduction).values(), dtype)
     for result in _reduce_pairs(data, updates, reduction):
         assert bits_equal(result, expected)

@@ -21,7 +21,7 @@ from strategies import EXAMPLES, Case, bits_equal, cases, void_view
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.cli import kinds
+from ndtool.cli import parametertypes
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
@@ -498,9 +498,9 @@ def test_only_data_that_fit_in_memory_are_prefetched(
 def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
     if nbytes is None:
         with pytest.raises(UsageError, match="is not a size in bytes: expected one such as 512MiB"):
-            kinds.memory(text)
+            parametertypes.memory(text)
     else:
-        assert kinds.memory(text) == nbytes
+        assert parametertypes.memory(text) == nbytes
 
 
 def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:

@@ -152,26 +152,27 @@ def _clean(reporter: Reporter, /, *, folder: str, force: bool) -> None:
     from ndtool.storage.descriptors import failure
 
     location = locations.local_path(folder)
-    failed: list[tuple[str, OSError]] = []
+    failures: list[tuple[str, OSError]] = []
     if locations.is_url(location):
-        removed, in_use = claims.sweep(location, force)
+        removed, claims_in_use = claims.sweep(location, force)
     else:
         try:
-            (removed, failed), in_use = leftovers.sweep(location, all_boots=True), []
+            (removed, failures), claims_in_use = leftovers.sweep(location, all_boots=True), []
         except OSError as exc:
             raise failure(exc, folder) from None
     lines = [f"removed {printable(path)}\n" for path in removed]
-    for claim in in_use:
+    for claim in claims_in_use:
         owner = f"process {claim.process} on {printable(claim.host)}"
         lines.append(f"not removed: {printable(claim.folder)}: {owner} may be using it\n")
     not_removed = [
-        {"name": claim.folder, "host": claim.host, "process": claim.process} for claim in in_use
+        {"name": claim.folder, "host": claim.host, "process": claim.process}
+        for claim in claims_in_use
     ]
-    if not lines and not failed:
+    if not lines and not failures:
         lines.append("nothing to remove\n")
     reporter.print_result(lambda: {"removed": removed, "kept": not_removed}, lambda: lines)
-    if failed:
-        reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failed)
+    if failures:
+        reasons = (f"{printable(path)}: {exc.strerror}" for path, exc in failures)
         raise OutputError(
             f"{printable(folder)}: some files could not be removed", places=tuple(reasons)
         )

@@ -194,7 +194,7 @@ def engine_names(typed: str) -> list[CompletionItem]:
     from ndtool.analysis.engines import ENGINES
 
     preceding_names, comma, last = typed.rpartition(",")
-    valid = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
+    valid_names = [*ENGINES] if comma else [*ENGINES, "all", "auto"]
     used_names = preceding_names.split(",")
-    remaining = [name for name in valid if name.startswith(last) and name not in used_names]
+    remaining = [name for name in valid_names if name.startswith(last) and name not in used_names]
     return [CompletionItem(preceding_names + comma + name) for name in remaining]

@@ -11,7 +11,7 @@ from ndtool.analysis.oracle.distances import has_distances
 from ndtool.analysis.records import bytes_of_data
 from ndtool.analysis.stats import Frequent, Stats, causes
 from ndtool.analysis.verify import Comparison
-from ndtool.cli.answers import ElementNames
+from ndtool.cli.explanations import ElementNames
 from ndtool.cli.folding import terminal_columns, wrap_lines
 from ndtool.errors import format_columns, format_count, format_size
 from ndtool.rules.reductions import REDUCTIONS
@@ -147,26 +147,28 @@ def _bar_character(fd: int) -> str:
     return "━"
 
 
-def comparison_text(compared: Comparison, fd: int) -> str:
+def comparison_text(comparison: Comparison, fd: int) -> str:
     """Return the comparison of an output as text for a standard stream."""
-    rows = distance_counts(compared)
+    rows = distance_counts(comparison)
     chart = bar_chart(DISTANCE_COLUMNS, rows, fd) if rows else []
-    return wrap_lines([*chart, *difference_lines(compared)], fd)
+    return wrap_lines([*chart, *difference_lines(comparison)], fd)
 
 
-def distance_counts(compared: Comparison) -> list[tuple[str, int]]:
+def distance_counts(comparison: Comparison) -> list[tuple[str, int]]:
     """Return counts of elements by distance in ulp; [] for types without distances."""
-    if compared.largest is None or not has_distances(compared.largest.output.dtype):
+    if comparison.largest is None or not has_distances(comparison.largest.output.dtype):
         return []
-    return [("same bits" if name == "0" else name, n) for name, n in compared.ulps.items()]
+    return [("same bits" if name == "0" else name, n) for name, n in comparison.ulps.items()]
 
 
-def difference_lines(compared: Comparison) -> list[str]:
+def difference_lines(comparison: Comparison) -> list[str]:
     """Return a description of the elements that differ, as lines of text."""
-    largest, lines = compared.largest, list[str]()
+    largest, lines = comparison.largest, list[str]()
     if largest is not None and has_distances(largest.output.dtype):
         distance = "infinitely many" if largest.ulps is None else largest.ulps
         position = f"[{', '.join(map(str, largest.position))}]"
         actual, expected = values.short_text(largest.output), values.short_text(largest.expected)
-        lines.append(f"largest: {position} is {actual}, not {expected}: {distance} ulps apart")
-    return lines + compared.findings
+        lines.append(
+            f"largest difference: {position} is {actual}, not {expected}: {distance} ulps apart"
+        )
+    return lines + comparison.findings

@@ -68,8 +68,8 @@ class Flag(click.types.BoolParamType):
         if word in self.SET or word in self.UNSET:
             return word in self.SET
         if not isinstance(word, bool):
-            valid = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
-            self.fail(f"{value!r} is not a flag: {valid}", param, ctx)
+            expected = f"expected {', '.join(self.SET)} or {', '.join(self.UNSET)}"
+            self.fail(f"{value!r} is not a flag: {expected}", param, ctx)
         return word
 
 

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 from ndtool.analysis.stats import Stats
 from ndtool.cli.html import markup
 from ndtool.cli.html.markup import element
-from ndtool.errors import UsageError, argument_name
+from ndtool.errors import UsageError, argument_name, format_count
 from ndtool.runs.calls import OpenCall
 
 WIDTH, LEFT_MARGIN, RIGHT_MARGIN = 720, 70, 60  # of the picture, and of its margins
@@ -129,15 +129,15 @@ def _draw_histogram(contents: Picture) -> list[Element]:
             bin_index * contents.bin_size,
             min((bin_index + 1) * contents.bin_size, contents.slices) - 1,
         )
-        left, right = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
+        left_edge, right_edge = (plot_width * edge / count for edge in (bin_index, bin_index + 1))
         if tuples:
             bar_height = HISTOGRAM_HEIGHT * tuples / largest
-            label = f"{_slice_range(first, last)}: {tuples} tuples"
+            label = f"{_slice_range(first, last)}: {format_count(tuples, 'tuple')}"
             elements.append(
                 _bar(
-                    LEFT_MARGIN + left,
+                    LEFT_MARGIN + left_edge,
                     top + HISTOGRAM_HEIGHT - bar_height,
-                    right - left,
+                    right_edge - left_edge,
                     bar_height,
                     label,
                 )
@@ -167,7 +167,7 @@ def _draw_bar_chart(contents: Picture, top: float) -> list[Element]:
             y,
             plot_width * count / largest,
             ROW_HEIGHT - 6,
-            f"{frequency}: {count} slices",
+            f"{frequency}: {format_count(count, 'slice')}",
         )
         if frequency == "never":
             bar.set("class", "never")

@@ -26,9 +26,9 @@ class _Group(helppages.Group):
         """Return a command by name; the error for an operator's ONNX name suggests ndtool's."""
         name = args[0]
         titles = {operator.title: operator.command for operator in EVERY.values()}
-        correct = titles.get(name, name.replace("_", "-"))
-        if name not in self.commands and correct in self.commands:
-            ctx.fail(f"no such command {name!r}: did you mean {correct!r}?")
+        command_name = titles.get(name, name.replace("_", "-"))
+        if name not in self.commands and command_name in self.commands:
+            ctx.fail(f"no such command {name!r}: did you mean {command_name!r}?")
         return super().resolve_command(ctx, args)
 
 

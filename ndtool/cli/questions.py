@@ -58,7 +58,7 @@ def _explain(
     **options: Any,
 ) -> None:
     from ndtool.analysis import explain, typed
-    from ndtool.cli import answers
+    from ndtool.cli import explanations
     from ndtool.machine import signals
     from ndtool.runs.request import Request
 
@@ -71,15 +71,15 @@ def _explain(
         with html_report(html, call, reporter) as report:
             with reporter.progress() as progress_bar:
                 progress = progress_bar.callback(call.sources["indices"].metadata.nbytes)
-                explained = explain.explain(call, at, origins, list_all, progress)
+                explanation = explain.explain(call, at, origins, list_all, progress)
             if report:
-                report.add_explanation(*explained)
+                report.add_explanation(*explanation)
         is_single = len(at) + len(origins) == 1
         reporter.print_result(
-            lambda: json_records.explanation_record(call, *explained, is_single),
-            lambda: answers.explanation_lines(call, *explained),
+            lambda: json_records.explanation_record(call, *explanation, is_single),
+            lambda: explanations.explanation_lines(call, *explanation),
         )
-        call.recheck()  # printing a long answer reads the inputs
+        call.recheck()  # printing a long explanation reads the inputs
 
 
 @click.pass_obj
@@ -155,10 +155,10 @@ def _verify(
         return
     with html_report_of_request(html, request, reporter) as report:
         with reporter.progress() as progress_bar:
-            compared = verify.verify(request, progress_bar.callback(0), engine_settings.within)
+            comparison = verify.verify(request, progress_bar.callback(0), engine_settings.within)
         if report:
-            report.add_comparison(compared)
-    reporter.report_verification(request.output or "", compared)
+            report.add_comparison(comparison)
+    reporter.report_verification(request.output or "", comparison)
 
 
 @click.pass_obj
@@ -167,22 +167,22 @@ def _inspect(reporter: Reporter, /, *, names: tuple[str, ...]) -> None:
     from ndtool.formats.locators import describe, nodes
     from ndtool.formats.streams import Streams
 
-    entries: list[MemberInfo] = []
+    members: list[MemberInfo] = []
     operator_nodes: list[OperatorNode] = []
-    failed: NdtoolError | None = None
+    first_error: NdtoolError | None = None
     streams = Streams()
     for name in names:
         try:
-            entries += describe(name, streams)
+            members += describe(name, streams)
             operator_nodes += nodes(name)
         except NdtoolError as exc:
             if len(names) == 1:
                 raise
-            failed = failed or exc
-            entries.append(MemberInfo(name, None, None, None, 0, exc.message, None))
-    reporter.print_arrays(entries, operator_nodes)
-    if failed is not None:
-        raise failed
+            first_error = first_error or exc
+            members.append(MemberInfo(name, None, None, None, 0, exc.message, None))
+    reporter.print_arrays(members, operator_nodes)
+    if first_error is not None:
+        raise first_error
 
 
 @click.pass_obj

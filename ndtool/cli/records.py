@@ -116,18 +116,18 @@ def resumed_text(resumed: dict[str, int], tasks: dict[str, int]) -> str:
     return f"resumed: {', '.join(counts)}"
 
 
-def note_keys(entries: list[MemberInfo]) -> tuple[str, ...]:
+def note_keys(members: list[MemberInfo]) -> tuple[str, ...]:
     """Return the keys of all format-specific metadata of the arrays, in order of appearance."""
     return tuple(
         dict.fromkeys(
-            key for entry in entries if entry.metadata for key in notes_of(entry.metadata)
+            key for member in members if member.metadata for key in notes_of(member.metadata)
         )
     )
 
 
-def array_row(entry: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
+def array_row(member: MemberInfo, notes: tuple[str, ...]) -> tuple[str, ...]:
     """Return the row of an array in `inspect`; format-specific metadata precede the last cell."""
-    metadata, name, problem = entry.metadata, printable(entry.name), printable(entry.problem)
+    metadata, name, problem = member.metadata, printable(member.name), printable(member.problem)
     if metadata is None:
         reason = f"none: {problem.removeprefix(f'{name}: ')}"
         return (name, reason, "", "", *("" for _ in notes), "")

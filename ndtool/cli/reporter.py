@@ -185,37 +185,36 @@ class Reporter:
         else:
             write_stdout_blocks(text())
 
-    def report_verification(self, name: str, compared: Comparison) -> None:
+    def report_verification(self, name: str, comparison: Comparison) -> None:
         """Print that an output is verified, with the distances of elements within the tolerance."""
         from ndtool.cli import figures
 
         if self.json:
-            self.print_json(json_records.verification_record(name, compared))
+            self.print_json(json_records.verification_record(name, comparison))
         elif self._is_interactive():
             accuracy = "bit for bit"
-            if compared.different:
-                accuracy = (
-                    f"within {compared.within} ulp, {compared.different} elements with other bits"
-                )
-            _print_line(f"verified {printable(name)}: {compared.described}, {accuracy}")
-            if compared.different:
-                write_stderr(figures.comparison_text(compared, 2))
+            if comparison.different:
+                different = f"{comparison.different} elements with other bits"
+                accuracy = f"within {comparison.within} ulp, {different}"
+            _print_line(f"verified {printable(name)}: {comparison.described}, {accuracy}")
+            if comparison.different:
+                write_stderr(figures.comparison_text(comparison, 2))
 
-    def print_arrays(self, entries: list[MemberInfo], nodes: list[OperatorNode]) -> None:
+    def print_arrays(self, members: list[MemberInfo], nodes: list[OperatorNode]) -> None:
         """Print the arrays in files, and the gather and scatter nodes of ONNX models."""
         if self.json:
-            self.print_json(json_records.inspection_record(entries, nodes))
+            self.print_json(json_records.inspection_record(members, nodes))
             return
-        notes = records.note_keys(entries)
+        notes = records.note_keys(members)
         note_titles = (note.removesuffix("_version").removesuffix("_type") for note in notes)
         titles = ("name", "array", "order", "bytes", *note_titles, "mappable")
-        rows = [records.array_row(entry, notes) for entry in entries]
+        rows = [records.array_row(member, notes) for member in members]
         write_stdout(format_table(titles, rows, ("name", "array", "mappable"), 1))
         if nodes:
             columns = records.NODE_COLUMNS
             write_stdout("\n")
             write_stdout(format_table(columns, list(map(records.node_row, nodes)), columns[2:], 1))
-        self.print_warnings([entry.warning for entry in entries if entry.warning])
+        self.print_warnings([member.warning for member in members if member.warning])
 
     def print_specs(self, rows: list[Row]) -> None:
         """Print operator versions of the standards, a row for each."""
@@ -229,10 +228,10 @@ class Reporter:
     def report_error(self, exc: NdtoolError) -> None:
         """Print an error, with its trace and its comparison if it has them."""
         trace: Trace | None = getattr(exc, "trace", None)
-        compared: Comparison | None = getattr(exc, "comparison", None)
+        comparison: Comparison | None = getattr(exc, "comparison", None)
         if self.json:
             steps = {} if trace is None else {"trace": json_records.trace_records(trace)}
-            record = json_records.comparison_record(compared)
+            record = json_records.comparison_record(comparison)
             self._print_json_error({**exc.fields(), **steps, **record})
             return
         if trace is not None and self._shows_trace(False):
@@ -249,10 +248,10 @@ class Reporter:
             write_stderr(styled.format_error(exc))
         else:
             write_stderr(f"error: {exc}\n")
-        if compared is not None and not self.quiet:
+        if comparison is not None and not self.quiet:
             from ndtool.cli import figures
 
-            write_stderr(figures.comparison_text(compared, 2))
+            write_stderr(figures.comparison_text(comparison, 2))
 
     def report_file(self, name: str) -> None:
         """Print that a report or picture was written."""
@@ -381,6 +380,6 @@ def _written_text(name: str, described: str, nbytes: int, seconds: float, suffix
 
 def _preserved_text(names: tuple[str, ...]) -> str:
     """Return the line that lists the preserved members of an archive."""
-    listed = ", ".join(printable(name, 80) for name in names[:_MAX_LISTED_MEMBERS])
+    listed_names = ", ".join(printable(name, 80) for name in names[:_MAX_LISTED_MEMBERS])
     omitted = len(names) - _MAX_LISTED_MEMBERS
-    return f"preserved {listed}" + (f" and {omitted} more" if omitted > 0 else "")
+    return f"preserved {listed_names}" + (f" and {omitted} more" if omitted > 0 else "")

@@ -82,12 +82,12 @@ def error_section(error: NdtoolError) -> Element:
     return element("section", message, element("ul", *places), hint, class_="error")
 
 
-def comparison_elements(compared: Comparison) -> list[Element]:
+def comparison_elements(comparison: Comparison) -> list[Element]:
     """Return the comparison of an array with the expected one."""
-    equal = compared.total - compared.different
-    lines = [f"{equal} of {compared.total} elements have the same bits"]
-    elements = [element("p", line) for line in lines + figures.difference_lines(compared)]
-    if rows := figures.distance_counts(compared):
+    equal = comparison.total - comparison.different
+    lines = [f"{equal} of {comparison.total} elements have the same bits"]
+    elements = [element("p", line) for line in lines + figures.difference_lines(comparison)]
+    if rows := figures.distance_counts(comparison):
         largest = max(count for _, count in rows)
         cells = [(name, str(count), _bar_element(count / largest)) for name, count in rows]
         elements.append(scrollable_box(markup.table((*figures.DISTANCE_COLUMNS, ""), cells)))

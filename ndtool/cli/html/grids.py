@@ -52,19 +52,19 @@ class Grids:
             for j in drawn_tuple.out_of_bounds
         ]
         self._drawn_grids = dict(drawing.grids)
-        wrong = []
+        wrong_cells: list[tuple[str, int]] = []
         if actual is not None:
             self._drawn_grids["actual"] = drawing.grids["output"]._replace(
                 elements=[value for value, _ in actual]
             )
-            wrong = [("actual", i) for i, (_, is_wrong) in enumerate(actual) if is_wrong]
+            wrong_cells = [("actual", i) for i, (_, is_wrong) in enumerate(actual) if is_wrong]
         indices = [
             (role, drawing.grids[role].flat_index(position))
             for role, position in selected
             if role in drawing.grids
         ]
-        drawn = [(role, index) for role, index in indices if index is not None]
-        self._selected: list[tuple[str, int]] = [*drawn, *wrong]
+        selected_cells = [(role, index) for role, index in indices if index is not None]
+        self._selected: list[tuple[str, int]] = [*selected_cells, *wrong_cells]
         self._links = number_links(drawing)
         self._initial = self._initial_cell()
         self._highlighted = cells_linked_to(
@@ -84,8 +84,8 @@ class Grids:
         if self._call.inference.scatters:
             position = max(output.positions, key=lambda position: self._drawing.updates[position])
         else:
-            copied = [link.output for link in self._drawing.links if link.data is not None]
-            position = copied[0] if copied and copied[0] is not None else output.positions[0]
+            gathered = [link.output for link in self._drawing.links if link.data is not None]
+            position = gathered[0] if gathered and gathered[0] is not None else output.positions[0]
         return "output", output.flat_index(position) or 0
 
     def figure(self) -> Element:
@@ -96,7 +96,7 @@ class Grids:
             for verb, device in (("Hover over", "mouse"), ("Tap", "touch"))
         ]
         keys = " Or move between elements with Tab, Enter and the arrow keys."
-        omitted = "Large arrays are drawn in part: … and ⋮ mark omitted elements."
+        omissions = "Large arrays are drawn in part: … and ⋮ mark omitted elements."
         return element(
             "div",
             element(
@@ -106,7 +106,7 @@ class Grids:
                 element("span", keys, class_="mouse"),
                 class_="hint",
             ),
-            None if self._drawing.is_complete else element("p", omitted, class_="hint"),
+            None if self._drawing.is_complete else element("p", omissions, class_="hint"),
             element("div", *array_figures, class_="arrays"),
             element("p", self._sentence(*self._initial) if self._initial else None, id="sentence"),
             markup.json_element("links", self._links),
@@ -182,11 +182,12 @@ class Grids:
         position = self._drawn_grids[role].positions[index]
         if role != "actual" or self._actual is None:
             return self._element_sentences.sentence(role, position)
-        value, wrong = self._actual[index]
+        value, is_wrong = self._actual[index]
         sentence = f"{element_name('output', position)} is {short_text(value)}"
+        if not is_wrong:
+            return sentence
         return (
-            sentence
-            + f", which differs from {self._element_sentences.sentence('output', position)}" * wrong
+            f"{sentence}, which differs from {self._element_sentences.sentence('output', position)}"
         )
 
 
@@ -263,8 +264,8 @@ class _Panels:
             return
         for n, gap_before in enumerate(_omissions(axes[-2], self._grid.shape[-2])):
             if gap_before:
-                omitted = element("td", "⋮", role="presentation", class_="gap")
-                yield element("tr", omitted, role="presentation")
+                gap = element("td", "⋮", role="presentation", class_="gap")
+                yield element("tr", gap, role="presentation")
             if n < len(axes[-2]):
                 start = first_cell + n * self.columns
                 cells = self._with_gaps([self._cell(start + m) for m in range(self.columns)])

@@ -17,7 +17,7 @@ import click
 from ndtool.analysis import drawing, excerpts, explain, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
-from ndtool.cli import answers, figures, pictures, records
+from ndtool.cli import explanations, figures, pictures, records
 from ndtool.cli.console import is_open_as
 from ndtool.cli.html import fragments, markup
 from ndtool.cli.html.fragments import scrollable_box, section
@@ -63,29 +63,31 @@ class Report:
 
     def add_explanation(self, elements: list[ExplainedElement], origins: list[Origin]) -> None:
         """Add explanations, and highlight their elements."""
-        answer_texts = answers.explain_elements(self._call, elements, origins)
-        self._sections.append(section("Explanation", *map(_explanation_element, answer_texts)))
+        element_explanations = explanations.explain_elements(self._call, elements, origins)
+        self._sections.append(
+            section("Explanation", *map(_explanation_element, element_explanations))
+        )
         self._selected += [("output", explained.position) for explained in elements]
         self._selected += [("data", origin.position) for origin in origins]
 
-    def add_comparison(self, compared: Comparison) -> None:
+    def add_comparison(self, comparison: Comparison) -> None:
         """Add the comparison of the output."""
         self._is_verified = True
-        self._difference = compared.first
-        parts = fragments.comparison_elements(compared)
-        self._sections.append(section("Comparison", *parts))
+        self._difference = comparison.first
+        elements = fragments.comparison_elements(comparison)
+        self._sections.append(section("Comparison", *elements))
 
-    def add_engines(self, answers: list[EngineReport]) -> None:
+    def add_engines(self, reports: list[EngineReport]) -> None:
         """Add the results of engines, and highlight the first difference of each engine."""
-        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, answers))
-        parts = [scrollable_box(table), *fragments.engine_differences(answers)]
-        self._sections.append(section("Other engines", *parts))
+        table = markup.table(fragments.ENGINE_COLUMNS, map(fragments.engine_row, reports))
+        elements = [scrollable_box(table), *fragments.engine_differences(reports)]
+        self._sections.append(section("Other engines", *elements))
         differing_positions = [
-            answer.comparison.first.position
-            for answer in answers
-            if answer.comparison and answer.comparison.first
+            report.comparison.first.position
+            for report in reports
+            if report.comparison and report.comparison.first
         ]
-        self._selected += [("output", at) for at in differing_positions]
+        self._selected += [("output", position) for position in differing_positions]
 
     def as_sink(self, error: NdtoolError | None = None) -> Sink:
         """Return the complete report as a sink to publish; error: the error of the call."""
@@ -137,37 +139,39 @@ class Report:
         call = self._call
         differing_position = [] if self._difference is None else [self._difference.position]
         positions = {
-            role: [at for name, at in self._selected if name == role] for role in ("output", "data")
+            role: [position for name, position in self._selected if name == role]
+            for role in ("output", "data")
         }
         focus = excerpts.Focus(
             (*differing_position, *positions["output"]), tuple(positions["data"])
         )
         has_large_updates = excerpts.has_large_updates(call)
-        drawn = None if has_large_updates else drawing.draw(call, focus)
-        if drawn is None:
+        contents = None if has_large_updates else drawing.draw(call, focus)
+        if contents is None:
             limit = excerpts.MAX_ELEMENTS
             text = f"Not drawn: more than {limit} elements of an array would have to be drawn."
             if has_large_updates:
                 text = "Not drawn: updates would have to be read a second time."
             return [section("Drawing", element("p", text, class_="hint"))]
-        expected = drawn.grids.get("output")
-        actual = self._actual_output(drawn) if expected is not None else None
-        grids = Grids(call, drawn, self._selected, actual)
+        expected = contents.grids.get("output")
+        actual = self._actual_output(contents) if expected is not None else None
+        grids = Grids(call, contents, self._selected, actual)
         source_table = grids.sources()
         text = "There is no output, because an index is out of bounds."
-        missing = element("p", text, class_="hint") if expected is None else None
-        parts = [section("Drawing", missing, grids.figure())]
-        return parts + ([] if source_table is None else [section("Sources", source_table)])
+        no_output_hint = element("p", text, class_="hint") if expected is None else None
+        sections = [section("Drawing", no_output_hint, grids.figure())]
+        return sections + ([] if source_table is None else [section("Sources", source_table)])
 
-    def _actual_output(self, drawn: drawing.Drawing) -> ActualElements | None:
+    def _actual_output(self, contents: drawing.Drawing) -> ActualElements | None:
         """Return the drawn elements of the output to verify; None if its dtype or shape differs."""
-        call, grid = self._call, drawn.grids["output"]
+        call, grid = self._call, contents.grids["output"]
         if not self._is_verified or grid.elements is None:
             return None
         with closing(locators.open_source(call.request.output or "", Streams())) as source:
             metadata, dtype = source.metadata, call.inference.dtype
-            typed = Input(source.name, metadata.dtype, metadata.shape).viewed_as(call.request.dtype)
-            if (typed.dtype, typed.shape) != (dtype, call.inference.plan.output):
+            stored_type = Input(source.name, metadata.dtype, metadata.shape)
+            actual_input = stored_type.viewed_as(call.request.dtype)
+            if (actual_input.dtype, actual_input.shape) != (dtype, call.inference.plan.output):
                 return None
             elements = explain.elements_at(source, dtype, grid.positions)
         pairs = zip(elements, grid.elements, strict=True)
@@ -236,19 +240,19 @@ def _mode(path: str) -> int:
         return 0  # opening the file raises the error
 
 
-def _explanation_element(answer: answers.AnswerText) -> Element:
+def _explanation_element(explanation: explanations.Explanation) -> Element:
     """Return an explanation as a title and a table of at most LISTED rows."""
     rows = [
         element("tr", *(element("td", cell) for cell in row))
-        for row in islice(answer.rows, MAX_EXPLANATION_ROWS)
+        for row in islice(explanation.rows, MAX_EXPLANATION_ROWS)
     ]
-    omitted = len(answer.rows) - len(rows)
-    remark = f"{omitted} more, which the command prints" if omitted else answer.omission
+    omitted = len(explanation.rows) - len(rows)
+    remark = f"{omitted} more, which the command prints" if omitted else explanation.omission
     if remark:
         row = element("tr", element("td", f"… {remark}", colspan=5))
-        rows.insert(len(rows) if omitted else answer.remark_row, row)
+        rows.insert(len(rows) if omitted else explanation.remark_row, row)
     table = element("table", element("tbody", *rows), class_="steps") if rows else None
-    return element("div", element("h3", answer.title), scrollable_box(table))
+    return element("div", element("h3", explanation.title), scrollable_box(table))
 
 
 def _arrays(call: OpenCall) -> Element:
@@ -323,9 +327,9 @@ def _engine_sections(outcome: Outcome) -> list[Element]:
     if not rows:
         return []
     table = markup.table(("node", *fragments.ENGINE_COLUMNS), rows)
-    parts = [
-        part
+    differences = [
+        difference
         for node in outcome.nodes
-        for part in fragments.engine_differences(node.reports, f"{node.node.node}: ")
+        for difference in fragments.engine_differences(node.reports, f"{node.node.node}: ")
     ]
-    return [section("Other engines", scrollable_box(table), *parts)]
+    return [section("Other engines", scrollable_box(table), *differences)]

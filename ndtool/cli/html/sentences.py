@@ -11,7 +11,7 @@ from ndtool.analysis.drawing import Drawing, Link
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import EDGE_TUPLES
 from ndtool.analysis.values import short_text
-from ndtool.cli.answers import ElementNames
+from ndtool.cli.explanations import ElementNames
 from ndtool.engine.counting import ReductionOptions
 from ndtool.errors import format_count
 from ndtool.rules.plans import ElementsPlan
@@ -38,8 +38,8 @@ class Sentences:
             for role in ("output", "data", "tuple_index", "updates"):
                 self._links[role, getattr(link, role)].append(link)
         self._component_of_cell = {
-            cell: (number, j)
-            for number, drawn in enumerate(drawing.tuples)
+            cell: (tuple_index, j)
+            for tuple_index, drawn in enumerate(drawing.tuples)
             for j, cell in enumerate(drawn.component_positions)
         }
 
@@ -48,9 +48,9 @@ class Sentences:
         sentence: str = getattr(self, f"_{role}_sentence")(position)
         return sentence
 
-    def sources(self, at: Position) -> list[str]:
+    def sources(self, position: Position) -> list[str]:
         """Return the steps that compute an element of the output."""
-        links = self._links["output", at]
+        links = self._links["output", position]
         if not self._scatters:
             return [self._source(link) for link in links]
         steps = [
@@ -58,23 +58,23 @@ class Sentences:
             f" {self._selected_by(link)}{self._result_suffix(link)}"
             for sign, link in zip(self._update_signs(), links[1:], strict=False)
         ]
-        if (omitted := self._drawing.updates[at] - len(steps)) > 0:
+        if (omitted := self._drawing.updates[position] - len(steps)) > 0:
             steps.insert(len(steps) // 2, f"{omitted} more")
-        return [self._named_element("data", at), *steps]
+        return [self._named_element("data", position), *steps]
 
     def _update_signs(self) -> Iterator[str]:
         """Yield the sign of each update of an element, such as +; the first may have =."""
         first, later = self._reduction_options.operator_signs
         return chain([first], repeat(later))
 
-    def _output_sentence(self, at: Position) -> str:
-        links, element = self._links["output", at], self._named_element("output", at)
+    def _output_sentence(self, position: Position) -> str:
+        links, element = self._links["output", position], self._named_element("output", position)
         if not self._scatters:
             return f"{element} from {self._source(links[0])}"
-        current, *update_steps = self.sources(at)
-        count = self._drawing.updates[at]
+        current, *update_steps = self.sources(position)
+        count = self._drawing.updates[position]
         if not update_steps:
-            return f"{element} from {element_name('data', at)}, which no index selects"
+            return f"{element} from {element_name('data', position)}, which no index selects"
         if self._reduction_options.duplicates == "first":
             later_updates = (
                 f"; {format_count(count - 1, 'later update')} ignored" if count > 1 else ""
@@ -95,28 +95,30 @@ class Sentences:
         update_steps = update_steps if count > len(links) - 1 else self._shorten_list(update_steps)
         return f"{element}: {'; '.join([current, *update_steps])}"
 
-    def _data_sentence(self, at: Position) -> str:
-        links, element = self._links["data", at], self._named_element("data", at)
+    def _data_sentence(self, position: Position) -> str:
+        links, element = self._links["data", position], self._named_element("data", position)
         if "output" not in self._drawing.grids:
             selector = self._join_names([self._tuple_text(link.tuple_index) for link in links])
             return self._limited_claim(element, links, f"is selected by {selector or 'no index'}")
         if not self._scatters:
             return self._limited_claim(element, links, f"goes to {self._output_names(links)}")
-        update_links = self._links["output", at][1:]
+        update_links = self._links["output", position][1:]
         if not update_links:
-            return f"{element} is unchanged in {element_name('output', at)}"
+            return f"{element} is unchanged in {element_name('output', position)}"
         if self._reduction_options.copies_first_update:
             update = element_name("updates", update_links[0].updates or ())
             return f"{element} is replaced by {update}"
         if self._reduction == "none":
             update = element_name("updates", update_links[-1].updates or ())
             return f"{element} is overwritten by {update}"
-        count = self._drawing.updates[at]
-        return f"{element} gets {format_count(count, 'update')} in {element_name('output', at)}"
+        count = self._drawing.updates[position]
+        return (
+            f"{element} gets {format_count(count, 'update')} in {element_name('output', position)}"
+        )
 
     def _indices_sentence(self, cell: Position) -> str:
-        number, j = self._component_of_cell[cell]
-        drawn, element = self._drawing.tuples[number], self._named_element("indices", cell)
+        tuple_index, j = self._component_of_cell[cell]
+        drawn, element = self._drawing.tuples[tuple_index], self._named_element("indices", cell)
         if j in drawn.out_of_bounds:
             lowest, highest = self._drawing.valid_ranges[j]
             valid = f"valid {lowest}..{highest}" if highest >= 0 else "no index is valid"
@@ -126,12 +128,12 @@ class Sentences:
                 return element
             return f"{element}; replaced by {self._names.tuple_text(drawn.normalized)}"
         if len(drawn.component_positions) > 1:
-            element += f", in {self._tuple_text(number)}"
+            element += f", in {self._tuple_text(tuple_index)}"
         elif drawn.normalized != drawn.stored and drawn.normalized is not None:
             element += f", which is {self._names.tuple_text(drawn.normalized)}"
         if drawn.normalized is None:
             return f"{element}, which selects nothing: it is out of bounds"
-        links = self._links["tuple_index", number]
+        links = self._links["tuple_index", tuple_index]
         if "output" not in self._drawing.grids:
             selected = self._join_names([element_name("data", link.data or ()) for link in links])
             return self._limited_claim(element, links, f"selects {selected}")
@@ -141,8 +143,8 @@ class Sentences:
         claim = f"applies {applied or 'nothing'} to {self._output_names(links)}"
         return self._limited_claim(element, links, claim)
 
-    def _updates_sentence(self, at: Position) -> str:
-        links, element = self._links["updates", at], self._named_element("updates", at)
+    def _updates_sentence(self, position: Position) -> str:
+        links, element = self._links["updates", position], self._named_element("updates", position)
         if not links:
             return self._limited_claim(element, links, "is dropped: its index is out of bounds")
         (link,) = links
@@ -172,8 +174,8 @@ class Sentences:
         element = element_name(role, position)
         if grid.elements is None:
             return element
-        number = grid.flat_index(position)
-        return element if number is None else f"{element} = {short_text(grid.elements[number])}"
+        index = grid.flat_index(position)
+        return element if index is None else f"{element} = {short_text(grid.elements[index])}"
 
     def _source(self, link: Link) -> str:
         if link.data is None:
@@ -183,9 +185,9 @@ class Sentences:
     def _selected_by(self, link: Link) -> str:
         return f"selected by {self._tuple_text(link.tuple_index)}"
 
-    def _tuple_text(self, number: int | None) -> str:
-        assert number is not None
-        drawn = self._drawing.tuples[number]
+    def _tuple_text(self, tuple_index: int | None) -> str:
+        assert tuple_index is not None
+        drawn = self._drawing.tuples[tuple_index]
         text = f"{element_name('indices', drawn.position)} = {self._names.tuple_text(drawn.stored)}"
         if drawn.normalized in (None, drawn.stored):
             return text

@@ -69,7 +69,7 @@ class ElementNames:
         return argument_name(source.name)
 
 
-class AnswerText(NamedTuple):
+class Explanation(NamedTuple):
     """An explanation: a title and rows. omission: a remark on omitted rows, before `remark_row`."""
 
     title: str
@@ -82,44 +82,44 @@ def explanation_lines(
     call: OpenCall, elements: list[Element], origins: list[Origin]
 ) -> Iterator[str]:
     """Yield explanations as lines of text."""
-    for number, answer_text in enumerate(explain_elements(call, elements, origins)):
-        yield "\n" * bool(number)
-        yield from _answer_lines(answer_text)
+    for i, explanation in enumerate(explain_elements(call, elements, origins)):
+        yield "\n" * bool(i)
+        yield from _format_explanation(explanation)
 
 
 def explain_elements(
     call: OpenCall, elements: list[Element], origins: list[Origin]
-) -> list[AnswerText]:
+) -> list[Explanation]:
     """Return an explanation for each element of the output, then of data."""
     names = ElementNames(call)
-    texts = [_explain_element(call, names, element) for element in elements]
-    return texts + [_explain_origin(call, names, origin) for origin in origins]
+    explanations = [_explain_element(call, names, element) for element in elements]
+    return explanations + [_explain_origin(call, names, origin) for origin in origins]
 
 
-def _answer_lines(answer: AnswerText) -> Iterator[str]:
-    yield wrap_lines([answer.title], 1)
-    for number, row in enumerate(_row_lines(answer.rows)):
-        if answer.omission and number == answer.remark_row:
-            yield wrap_lines([f"  ... {answer.omission}"], 1)
+def _format_explanation(explanation: Explanation) -> Iterator[str]:
+    yield wrap_lines([explanation.title], 1)
+    for i, row in enumerate(_row_lines(explanation.rows)):
+        if explanation.omission and i == explanation.remark_row:
+            yield wrap_lines([f"  ... {explanation.omission}"], 1)
         yield wrap_lines(row.splitlines(), 1)
 
 
-def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> AnswerText:
+def _explain_element(call: OpenCall, names: ElementNames, element: Element) -> Explanation:
     title = names.name_of("output", element.position) + _value_suffix(element.value)
     if not call.inference.scatters:
-        return AnswerText(title, _gather_rows(names, next(iter(element.steps))))
+        return Explanation(title, _gather_rows(names, next(iter(element.steps))))
     signs = ReductionOptions.from_attributes(call.inference.attributes).operator_signs
 
-    def row(number: int, step: Step) -> tuple[str, ...]:
+    def row(i: int, step: Step) -> tuple[str, ...]:
         name, value = names.name_of(step.role, step.position), _format_element(step.value)
         if step.indices is None:
             return "current", name, value, "", ""
         index = names.index_text(step.indices, step.stored, names.bounds_remark(step))
-        return f"{signs[number > 1]} update", name, value, index, _format_element(step.result)
+        return f"{signs[i > 1]} update", name, value, index, _format_element(step.result)
 
-    omitted = element.updates - len(element.steps) + 1
-    omission = f"{omitted} more updates: --all lists them" if omitted else ""
-    return AnswerText(
+    omitted_updates = element.updates - len(element.steps) + 1
+    omission = f"{omitted_updates} more updates: --all lists them" if omitted_updates else ""
+    return Explanation(
         title,
         Listing(len(element.steps), lambda: map(row, count(), element.steps)),
         1 + EDGE_TUPLES,
@@ -136,10 +136,10 @@ def _gather_rows(names: ElementNames, step: Step) -> list[tuple[str, ...]]:
     return [index, ("data", names.name_of("data", step.position))] if step.normalized else [index]
 
 
-def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> AnswerText:
+def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Explanation:
     title = names.name_of("data", origin.position) + _value_suffix(origin.value)
     if origin.element is not None:
-        return AnswerText(f"{title} {_scatter_text(call, names, origin, origin.element)}", [])
+        return Explanation(f"{title} {_scatter_text(call, names, origin, origin.element)}", [])
     count = format_count(origin.total, "element") if origin.total else "no element"
 
     def row(copy: Copy) -> tuple[str, ...]:
@@ -148,9 +148,9 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Answ
         )
 
     rows = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
-    omitted = origin.total - len(rows)
-    omission = f"{omitted} more: --all lists them" if omitted else ""
-    return AnswerText(f"{title} went to {count} of the output", rows, EDGE_TUPLES, omission)
+    omitted_rows = origin.total - len(rows)
+    omission = f"{omitted_rows} more: --all lists them" if omitted_rows else ""
+    return Explanation(f"{title} went to {count} of the output", rows, EDGE_TUPLES, omission)
 
 
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
