@@ -42,10 +42,10 @@ os.environ["SOURCE_DATE_EPOCH"] = EPOCH
 
 class BuildKernels(build_ext):
     def build_extensions(self):
-        self.force = True  # modification times do not show a change of flags
+        self.force = True  # or a change of flags would not cause a build
         self.cython_directives = DIRECTIVES
         openmp, links = ["-fopenmp"], ["-fopenmp"]
-        if sys.platform == "darwin":  # Apple's clang disguises the option and has no library
+        if sys.platform == "darwin":  # Apple's clang has another option, and no library
             openmp, links = ["-Xpreprocessor", "-fopenmp"], ["-lomp"]
         probe = Path(self.build_temp, "openmp.c")
         probe.parent.mkdir(parents=True, exist_ok=True)
@@ -54,20 +54,20 @@ class BuildKernels(build_ext):
             objects = self.compiler.compile([str(probe)], self.build_temp, extra_postargs=openmp)
             self.compiler.link_executable(objects, "openmp", self.build_temp, extra_postargs=links)
         except (CompileError, LinkError):
-            print("notice: no OpenMP here, ndtool will run on one thread", file=sys.stderr)
+            print("notice: no OpenMP: ndtool will run on one thread", file=sys.stderr)
             openmp = links = []
         KERNELS.extra_compile_args, KERNELS.extra_link_args = FLAGS + openmp, links
-        tell_terminal("compiling ndtool's kernels, about half a minute")
+        write_to_terminal("compiling ndtool's kernels, about half a minute")
         super().build_extensions()
 
     def copy_extensions_to_source(self):
-        for stale in glob("ndtool/_kernels.*.so"):  # Python prefers names with its version
+        for stale in glob("ndtool/_kernels.*.so"):  # Python prefers names with a version tag
             os.remove(stale)
         super().copy_extensions_to_source()
 
 
-def tell_terminal(line):
-    """Write a line to the user's terminal, if there is one: pip hides the output of builds."""
+def write_to_terminal(line):
+    """Write a line to the terminal, if there is one, since pip hides the output of builds."""
     if sys.stderr.isatty() or os.environ.get("CI"):
         return
     try:
@@ -78,7 +78,7 @@ def tell_terminal(line):
 
 
 class Wheel(bdist_wheel):
-    """A wheel with a software bill of materials (PEP 770): what is compiled into it."""
+    """A wheel with a software bill of materials (PEP 770) of its compiled components."""
 
     def egg2dist(self, egginfo_path, distinfo_path):
         super().egg2dist(egginfo_path, distinfo_path)
@@ -89,20 +89,20 @@ class Wheel(bdist_wheel):
 
 
 def bill_of_materials(release):
-    """Return it as CycloneDX. auditwheel adds another one for libraries that it bundles."""
+    """Return a CycloneDX document. auditwheel adds another for the libraries that it bundles."""
     try:
         cython = version("cython")
-    except PackageNotFoundError:  # with only the generated C source
+    except PackageNotFoundError:  # the build uses the generated C source
         cython = "unknown"
 
     def component(kind, name, number, purl):
         licenses = [{"license": {"id": "Apache-2.0"}}]
-        made = {"type": kind, "bom-ref": purl, "name": name, "version": number, "purl": purl}
-        return made | {"licenses": licenses}
+        fields = {"type": kind, "bom-ref": purl, "name": name, "version": number, "purl": purl}
+        return fields | {"licenses": licenses}
 
     ndtool = component("library", "ndtool", release, f"pkg:pypi/ndtool@{release}")
     runtime = component("library", "cython", cython, f"pkg:pypi/cython@{cython}")
-    runtime["description"] = "generated ndtool/_kernels.c, which includes parts of its runtime"
+    runtime["description"] = "generated ndtool/_kernels.c, which includes code of its runtime"
     return {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -115,7 +115,7 @@ def bill_of_materials(release):
 
 
 class ReproducibleSdist(sdist):
-    """An sdist of the same bytes for the same files: no order, owners or times of the machine."""
+    """A reproducible sdist: sorted files, without owners or modification times."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, **owner):  # noqa: A002
         if format != "gztar":
@@ -129,11 +129,11 @@ class ReproducibleSdist(sdist):
         ):
             for path in sorted(Path(root_dir or ".", base_dir).rglob("*")):
                 if path.is_file():
-                    archive.add(path, filter=anonymous)
+                    archive.add(path, filter=remove_owner_and_time)
         return name
 
 
-def anonymous(member):
+def remove_owner_and_time(member):
     member.mtime = int(EPOCH)
     member.uid = member.gid = 0
     member.uname = member.gname = ""
@@ -142,8 +142,8 @@ def anonymous(member):
 
 
 # Setuptools passes the .pyx to Cython; cythonize() here would omit it from the sdist.
-PARTS = glob("ndtool/**/*.px[di]", recursive=True)
-KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=PARTS)
+INCLUDED = glob("ndtool/**/*.px[di]", recursive=True)
+KERNELS = Extension("ndtool._kernels", ["ndtool/_kernels.pyx"], depends=INCLUDED)
 OPTIONS = {}
 if LIMITED:
     KERNELS.py_limited_api = True

@@ -28,7 +28,7 @@ FLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=off", "-shared", "-f
 BUILD_FOLDER = HERE.parent / "build" / "bench"
 
 OPERATIONS = {"none": 0, "add": 1, "max": 2}
-OWNED, TUPLES, INVERTED, COLUMNS, ALONE = range(5)
+BY_SLICES, BY_TUPLES, BY_LAST_UPDATE, BY_COLUMNS, SEQUENTIAL = range(5)
 DIVISION_NAMES = ["by slices", "by tuples", "last update first", "by columns", "one thread"]
 ATTEMPTS = 3  # of a variant, unless the first one is far slower
 SLOW_FACTOR = 1.3
@@ -42,7 +42,7 @@ class Job(ctypes.Structure):
     """As in limits.c."""
 
     _fields_ = (
-        [(name, ctypes.c_void_p) for name in ("data", "updates", "indices", "out", "inverse")]
+        [(name, ctypes.c_void_p) for name in ("data", "updates", "indices", "out", "last_update")]
         + [(name, ctypes.c_int64) for name in ("size", "batches", "per_batch", "pitch", "k")]
         + [("strides", ctypes.c_int64 * 4)]
         + [(name, ctypes.c_int64) for name in ("width", "rows", "columns", "index_rows", "op")]
@@ -100,11 +100,11 @@ class Limit:
         self._job = _job(problem, out, threads)
         self._name, self.grid = _loop(problem, threads, out)
         self._loop = getattr(library(), self._name)
-        if problem.case.operator == "scatter_nd" and INVERTED in self.grid[0]:
-            self._inverse = problems.copy_aligned(
+        if problem.case.operator == "scatter_nd" and BY_LAST_UPDATE in self.grid[0]:
+            self._last_update = problems.copy_aligned(
                 np.zeros(len(problem.data), np.int32), problems.NUMPY_OFFSET
             )
-            self._job.inverse = self._inverse.ctypes.data
+            self._job.last_update = self._last_update.ctypes.data
         self.variant = Variant(*(choices[len(choices) // 2] for choices in self.grid))
 
     @property
@@ -151,7 +151,7 @@ class Limit:
         division, ahead, to_l1, nontemporal = self._variant
         prefix = f"{division} columns, " if self._name.endswith("axis0") else ""
         has_division = self._name in ("scatter_rows", "scatter_scalars")
-        if has_division and (self._threads > 1 or division == INVERTED):
+        if has_division and (self._threads > 1 or division == BY_LAST_UPDATE):
             prefix = f"{DIVISION_NAMES[division]}, "
         prefetch = f"ahead {ahead} L{2 - to_l1}" if ahead else "no prefetch"
         return f"{prefix}{prefetch}, {'non-temporal' if nontemporal else 'plain'} stores"
@@ -197,7 +197,7 @@ def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[i
             return "gather_short", ([0], [0, 16, 32, 64, 128, 256], to_l1, stores)
         if width > 4:
             return "scatter_rows", (_divisions(case, threads), rows, to_l1, stores)
-        divisions = [OWNED, ALONE] if threads > 1 else [OWNED]
+        divisions = [BY_SLICES, SEQUENTIAL] if threads > 1 else [BY_SLICES]
         return "scatter_scalars", (divisions, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
     if case.attribute:
         name = "scatter_axis1" if case.is_scatter else "gather_axis1"
@@ -213,5 +213,5 @@ def _divisions(case: Case, threads: int) -> list[int]:
     """Return how threads may divide a scatter of rows without changing its result."""
     if case.reduction == "none":
         by_tuples = threads > 1 and case.pattern == "distinct"
-        return [OWNED, INVERTED, *([TUPLES] if by_tuples else [])]
-    return [OWNED, *([COLUMNS] if threads > 1 else [])]
+        return [BY_SLICES, BY_LAST_UPDATE, *([BY_TUPLES] if by_tuples else [])]
+    return [BY_SLICES, *([BY_COLUMNS] if threads > 1 else [])]

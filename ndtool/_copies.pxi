@@ -10,9 +10,9 @@ def pack(
     if out.shape[0] < count * layout.view.itemsize:
         raise ValueError("the output buffer is shorter than its shape")
     cdef const uint8_t* source = &data[0] + origin
-    cdef uint8_t* to = &out[0]
+    cdef uint8_t* target = &out[0]
     with nogil:
-        copy_view(to, source, &layout.view, first, count)
+        copy_view(target, source, &layout.view, first, count)
 
 
 def copy_strips(
@@ -26,9 +26,9 @@ def copy_strips(
     if out.shape[0] < layout.nbytes or stop > layout.strips:
         raise ValueError("the output buffer is shorter than its shape")
     c.view = &layout.view
-    c.closest = layout.closest
+    c.smallest_stride_axis = layout.smallest_stride_axis
     c.source = &data[0] + origin
-    c.to = &out[0]
+    c.target = &out[0]
     c.first = strip
     with nogil:
         for task in prange(
@@ -49,7 +49,7 @@ def spread(
     if count < 1 or c.width < 1 or pitch < c.width or out.shape[0] < (count - 1) * pitch + c.width:
         raise ValueError("the output buffer is shorter than its shape")
     c.source = &rows[0]
-    c.to = &out[0]
+    c.target = &out[0]
     c.tasks = task_count(options.threads)
     with nogil:
         for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
@@ -63,10 +63,10 @@ def copy(const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options) -> No
     if out.shape[0] < data.shape[0]:
         raise ValueError("the output buffer is shorter than its shape")
     c.source = &data[0]
-    c.to = &out[0]
+    c.target = &out[0]
     c.nbytes = data.shape[0]
     c.tasks = task_count(options.threads)
-    c.streamed = options.streamed
+    c.non_temporal = options.non_temporal
     with nogil:
         for task in prange(c.tasks, num_threads=startable(options.threads), schedule="dynamic"):
             copy_task(&c, task)

@@ -1,4 +1,4 @@
-"""Type stubs of the compiled kernels. Buffers are one-dimensional and of bytes."""
+"""Type stubs of the compiled kernels. Buffers are one-dimensional, of bytes."""
 
 from typing import Any, final
 
@@ -11,7 +11,7 @@ BAD: int
 BLOCK: int
 GROUP: int
 LINE: int
-MOST_RANK: int
+MAX_RANK: int
 PAGE: int
 
 @final
@@ -40,8 +40,8 @@ class Grid:
         sizes: tuple[int, ...],
         index_strides: tuple[int, ...],
         data_strides: tuple[int, ...],
-        along: tuple[int, int, int, int],
-        across: tuple[int, int, int],
+        row_axis: tuple[int, int, int, int],
+        column_axis: tuple[int, int, int],
         itemsize: int,
         negatives: bool,
         band: tuple[int, int, int] | None = None,
@@ -66,13 +66,13 @@ class Indices:
         unsigned: bool,
         swapped: bool,
         out_of_bounds: str = "error",
-        filling: Any = None,
-        below: int = 0,
+        fill_bytes: Any = None,
+        bound: int = 0,
         pad: int | None = None,
         negatives: bool = True,
     ) -> Indices: ...
-    def since(self, number: int) -> Indices: ...
-    def value(self, number: int) -> int: ...
+    def since(self, position: int) -> Indices: ...
+    def value(self, position: int) -> int: ...
 
 @final
 class WorkItem:
@@ -81,14 +81,14 @@ class WorkItem:
     column: int
     width: int
     def __new__(cls, first: int, tuples: int, column: int, width: int) -> WorkItem: ...
-    def byte_range(self, run: int) -> slice[int, int, None]: ...
+    def byte_range(self, slice_bytes: int) -> slice[int, int, None]: ...
 
 @final
 class UpdateCounts:
-    bytes_each: int
-    copies_first: bool
+    count_itemsize: int
+    copies_first_update: bool
     def __new__(
-        cls, counts: Any, bytes_each: int, copies_first: bool, has_totals: bool = False
+        cls, counts: Any, count_itemsize: int, copies_first_update: bool, has_totals: bool = False
     ) -> UpdateCounts: ...
 
 @final
@@ -108,9 +108,9 @@ class UpdateSpec:
 @final
 class KernelOptions:
     threads: int
-    streamed: bool
+    non_temporal: bool
     def __new__(
-        cls, threads: int, streamed: bool = False, scratch_memory: Any = None
+        cls, threads: int, non_temporal: bool = False, scratch_memory: Any = None
     ) -> KernelOptions: ...
 
 @final
@@ -179,7 +179,7 @@ def partition(
     first: int,
     count: int,
     spec: UpdateSpec,
-    into: RadixPartitions,
+    partitions: RadixPartitions,
     options: KernelOptions,
 ) -> int: ...
 def apply_partitions(
@@ -193,7 +193,7 @@ def apply_partitions(
 ) -> None: ...
 def gather_strided(
     a: Addressing,
-    run: Layout,
+    layout: Layout,
     data: Any,
     origin: int,
     indices: Indices,
@@ -255,7 +255,7 @@ def partition_ids(
     local: Any,
     offsets: Any,
 ) -> int: ...
-def permute(ids: Any, offsets: Any, rows: Any, out: Any, count: int, back: bool) -> int: ...
+def permute(ids: Any, offsets: Any, rows: Any, out: Any, count: int, inverse: bool) -> int: ...
 
 @final
 class AdmissionLock:
@@ -284,7 +284,7 @@ class SmallCall:
 @final
 class BoundCalls:
     def __new__(
-        cls, array: type, empty: Any, bind: Any, otherwise: Any, tuning: Any
+        cls, array: type, empty: Any, bind: Any, fallback: Any, tuning: Any
     ) -> BoundCalls: ...
     def call(
         self, arguments: tuple[Any, ...], data: Any, indices: Any, updates: Any, out: Any, /

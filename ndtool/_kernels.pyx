@@ -26,20 +26,24 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from ndtool._signals cimport nd_handle_signal, nd_install_handler, nd_unregister_file, nd_register_file, nd_set_published
+from ndtool._signals cimport (
+    nd_handle_signal, nd_install_handler, nd_register_file, nd_set_published, nd_unregister_file,
+)
 from ndtool.loops cimport blocks as _blocks, pages as _pages, radix as _radix
 from ndtool.loops.arithmetic cimport (
     ADD, BFLOAT16, BOOL, COMPLEX64, COMPLEX128, DIV, FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32,
     INT64, MAX, MIN, MUL, SUB, UINT8, UINT16, UINT32, UINT64,
 )
-from ndtool.loops.blocks cimport CACHED, DROPPED, Nd, Walk
+from ndtool.loops.blocks cimport CACHE_BYTES, DROPPED, IndexSpace, Walk
 from ndtool.loops.boxes cimport BYTE_IDS, Partitioning, assign_partitions, permute_rows
-from ndtool.loops.checks cimport Check, Found, check_task, check_range, found_in, locality
+from ndtool.loops.checks cimport (
+    Check, OutOfBounds, check_task, check_range, find_out_of_bounds, local_fraction,
+)
 from ndtool.loops.counts cimport Counts, Means, means_task
-from ndtool.loops.duplicates cimport OUTSIDE, Duplicate, RowBits, first_duplicate
+from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
-    BYTES, CLIP, REDIRECT, REFUSE, SPECIAL, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    BYTES, CLIP, REDIRECT, ERROR, ONE_BY_ONE, SWAPPED, UNSIGNED, VALIDATED, WRAP,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -47,22 +51,22 @@ from ndtool.loops.panels cimport Panels, Units, gather_unit, packed_rows, scatte
 from ndtool.loops.radix cimport (
     Apply, Partition, Sorted, apply_partition, partition_group, region_bytes, thread_bytes,
 )
-from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, skips_offsets
+from ndtool.loops.rowindices cimport Ravel, gather_by_row_task, ravel_task, is_gather_by_row
 from ndtool.loops.scatters cimport (
     BAD as _BAD, BY_BATCHES, BY_COLUMNS, BY_COPIES, BY_SLICES, FIRST_PASS, NAN, BatchWindows,
     Scatter, Updates, scatter_task, window_bytes, windows_task,
 )
 from ndtool.loops.startable cimport lock_admission, prepare, startable, unlock_admission
 from ndtool.loops.views cimport (
-    Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, strips_of,
+    Copy, Spread, Strips, View, copy_task, copy_strip, copy_view, spread_task, count_strips,
 )
 
 # Constants of the loops that Python code needs, too.
 BAD = _BAD
-BLOCK, GROUP, LINE, MOST_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MOST_RANK
+BLOCK, GROUP, LINE, MAX_RANK = _blocks.BLOCK, _radix.GROUP, _blocks.LINE, _blocks.MAX_RANK
 PAGE, MADVISE_BYTES = _pages.PAGE, _pages.MADVISE_BYTES
 MAX_BYTE_IDS = BYTE_IDS
-OUT_OF_BOUNDS = OUTSIDE
+OUT_OF_BOUNDS = OUT_OF_BOUNDS_ROW
 
 _TYPES = {
     "bool": BOOL, "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "uint8": UINT8,
@@ -72,7 +76,7 @@ _TYPES = {
 }
 # Two's complement: signed and unsigned sums and products have the same bits.
 _UNSIGNED = {INT8: UINT8, INT16: UINT16, INT32: UINT32, INT64: UINT64}
-_MODES = {"error": REFUSE, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": REDIRECT}
+_MODES = {"error": ERROR, "clip": CLIP, "wrap": WRAP, "fill": REDIRECT, "drop": REDIRECT}
 _OPS = {
     "none": 0, "add": ADD, "sub": SUB, "mul": MUL, "div": DIV, "max": MAX, "min": MIN, "mean": ADD,
 }
@@ -89,7 +93,7 @@ include "_operands.pxi"
 
 
 def check(Addressing a, Indices indices, int64_t first, int64_t count, int threads) -> int:
-    """Return non-zero if any of `count` index tuples is out of bounds."""
+    """Return non-zero if any of tuples [first, first + count) is out of bounds."""
     cdef Check c
     cdef uint64_t bad = 0
     cdef int64_t task
@@ -103,10 +107,10 @@ def check(Addressing a, Indices indices, int64_t first, int64_t count, int threa
 
 
 def sample_locality(Addressing a, Indices indices, int64_t count) -> float:
-    """Return the share of sampled tuples that are spatially local: near the tuple before."""
+    """Return the fraction of sampled tuples that are spatially local: near the previous tuple."""
     cdef Walk walk
     a._bind(&walk, indices, 0, count)
-    return locality(&walk, count)
+    return local_fraction(&walk, count)
 
 
 def linearize_rows(
@@ -129,8 +133,8 @@ def linearize_rows(
         raise ValueError("the output buffer is shorter than its shape")
     if a.lowest < 0 or a.highest >= (<int64_t> 1 << (16 if itemsize == 2 else 31)):
         raise ValueError("more rows than indices of this size can address")
-    c.to = &out[0]
-    c.bytes_each = itemsize
+    c.target = &out[0]
+    c.index_itemsize = itemsize
     c.count = count
     c.tasks = task_count(threads)
     with nogil:
@@ -140,13 +144,13 @@ def linearize_rows(
 
 
 def find(Addressing a, Indices indices, int64_t first, int64_t count) -> tuple[int, int, int]:
-    """Return (tuple, component) of the first index out of bounds, and the number of bad tuples."""
+    """Return (tuple, component) of the first index out of bounds, and the number of such tuples."""
     cdef Walk walk
-    cdef Found found
+    cdef OutOfBounds result
     a._bind(&walk, indices, first, count)
     with nogil:
-        found = found_in(&walk, count)
-    return first + found.at if found.bad else -1, found.component, found.bad
+        result = find_out_of_bounds(&walk, count)
+    return first + result.position if result.bad else -1, result.component, result.bad
 
 
 def find_duplicate(
@@ -155,24 +159,24 @@ def find_duplicate(
 ) -> tuple[int, int]:
     """Return the first of tuples [first, first + count) that selects a row again, and the row.
 
-    indices: those of these tuples. `a` addresses rows, of which only [low, low + size) are
-    considered. bits: one per such row, set for those that earlier tuples select; None to find the
-    first tuple that selects one of them. The tuple is -1 if there is none, OUT_OF_BOUNDS if an
-    index is out of bounds.
+    indices: of these tuples only. `a` addresses rows, of which only [low, low + size) are
+    considered. bits: a bit for each of these rows, set if an earlier tuple selects it; None to find
+    the first tuple that selects any of these rows. The result is -1 instead of a tuple if there is
+    no duplicate, OUT_OF_BOUNDS if an index is out of bounds.
     """
     cdef Walk walk
     cdef RowBits rows
-    cdef Duplicate found
+    cdef Duplicate result
     a._bind(&walk, indices, 0, count)
     walk.first = first
-    walk.redirect = DROPPED
+    walk.redirect_offset = DROPPED
     if bits is not None and bits.shape[0] * 8 < size:
-        raise ValueError("the bits are fewer than the rows")
+        raise ValueError("there are fewer bits than rows")
     rows.low, rows.size = low, size
     rows.bits = NULL if bits is None else &bits[0]
     with nogil:
-        found = first_duplicate(&walk, count, &rows)
-    return first + found.at if found.at >= 0 else found.at, found.row
+        result = first_duplicate(&walk, count, &rows)
+    return first + result.position if result.position >= 0 else result.position, result.row
 
 
 def gather(
@@ -189,18 +193,19 @@ def gather(
     if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
     g.source = &data[0] + origin + item.column
-    g.walk.redirect = indices._filling(item.width) - g.source    # source + redirect: the filling
-    g.to = &out[0]
+    g.walk.redirect_offset = indices._fill_value(item.width) - g.source    # of the fill value
+    g.target = &out[0]
     g.count = item.tuples
     g.width = item.width
     g.by_columns = threads > 1 and g.count < 8 * threads and g.width >= 65536    # a few long slices
     g.tasks = threads if g.by_columns else task_count(threads)
-    g.streamed = options.streamed
-    g.local = (
-        g.width <= _blocks.LINE and g.count >= CACHED // 8 and locality(&g.walk, g.count) == 1
+    g.non_temporal = options.non_temporal
+    g.is_local = (
+        g.width <= _blocks.LINE and g.count >= CACHE_BYTES // 8
+        and local_fraction(&g.walk, g.count) == 1
     )
     with nogil:
-        if skips_offsets(&g):
+        if is_gather_by_row(&g):
             for task in prange(g.tasks, num_threads=startable(threads), schedule="dynamic"):
                 bad |= gather_by_row_task(&g, task)
         else:
@@ -223,8 +228,8 @@ def scatter(
     cdef uint64_t bad = 0
     cdef int64_t task
     cdef int threads = options.threads
-    cdef bint full_lines, owned
-    cdef int64_t per = a.nd.per_batch
+    cdef bint full_lines, has_many_tuples
+    cdef int64_t per_batch = a.space.per_batch
     a._bind(&s.walk, indices, item.first, item.tuples)
     a._check_span(out.shape[0], 0, 0, item.column + item.width)
     spec._bind(&s.updates, item.first, item.tuples, out, 0, True)
@@ -241,21 +246,21 @@ def scatter(
             raise ValueError("short slices have no totals")
     elif spec.op == FIRST_PASS and not s.updates.counts.has_totals:
         raise ValueError("long slices get no neutral elements")
-    if by_batches and (item.first % per or item.tuples % per):
+    if by_batches and (item.first % per_batch or item.tuples % per_batch):
         raise ValueError("a work item has complete batches")
     s.updates.first += item.column
-    s.to = &out[0] + item.column
+    s.target = &out[0] + item.column
     s.count = item.tuples
     s.width = item.width
-    full_lines = (s.width | spec.pitch | <Py_ssize_t> s.to) % _blocks.LINE == 0
-    s.streamed = options.streamed and (full_lines or s.width >= 4 * _blocks.LINE)
+    full_lines = (s.width | spec.pitch | <Py_ssize_t> s.target) % _blocks.LINE == 0
+    s.non_temporal = options.non_temporal and (full_lines or s.width >= 4 * _blocks.LINE)
     if threads == 1:
         s.division = BY_COLUMNS
     elif by_batches:
         s.division = BY_BATCHES
     else:
-        owned = s.count >= 16 * threads or spec.counts is not None
-        s.division = BY_SLICES if owned and s.width > _blocks.LINE else BY_COLUMNS
+        has_many_tuples = s.count >= 16 * threads or spec.counts is not None
+        s.division = BY_SLICES if has_many_tuples and s.width > _blocks.LINE else BY_COLUMNS
     s.tasks = task_count(threads) if s.division == BY_BATCHES else threads
     with nogil:
         for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
@@ -279,13 +284,13 @@ def scatter_copies(
     if spec.counts is not None:
         raise ValueError("updates of copies are not counted")
     spec._bind(&s.updates, first, count)
-    s.to = options._buffers(size)
-    if s.to == NULL:
+    s.target = options._buffers(size)
+    if s.target == NULL:
         raise ValueError("the scratch buffer is too short")
     s.count = count
     s.width = spec.pitch
     s.copy = size
-    s.streamed = False
+    s.non_temporal = False
     s.division = BY_COPIES
     s.tasks = options.threads
     with nogil:
@@ -298,7 +303,7 @@ def scatter_batches(
     Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec,
     const uint8_t[::1] data, uint8_t[::1] out, KernelOptions options,
 ) -> int:
-    """Apply the updates of whole batches, each in a window: a copy of the bytes it addresses.
+    """Apply the updates of complete batches, each in a window: a copy of the bytes it addresses.
 
     Each window is copied from data to its thread's scratch, updated there, and written to out.
     """
@@ -309,20 +314,20 @@ def scatter_batches(
     a._bind(&s.walk, indices, first, count)
     a._check_span(out.shape[0], 0, 0, spec.pitch)
     spec._bind(&s.updates, first, count, out)
-    s.span = a.nd.span + spec.pitch
-    if data.shape[0] < out.shape[0] or a.lowest < 0 or a.nd.k != 1:
+    s.span = a.space.span + spec.pitch
+    if data.shape[0] < out.shape[0] or a.lowest < 0 or a.space.k != 1:
         raise ValueError("the data buffer is shorter than its shape")
-    if first % a.nd.per_batch or count % a.nd.per_batch:
+    if first % a.space.per_batch or count % a.space.per_batch:
         raise ValueError("a work item has complete batches")
     s.scratch = spec.window(s.span)
     s.windows = options._buffers(s.scratch)
     if s.windows == NULL:
         raise ValueError("the scratch buffer is too short")
     s.data = &data[0]
-    s.to = &out[0]
-    s.batches = count // a.nd.per_batch
+    s.target = &out[0]
+    s.batches = count // a.space.per_batch
     s.tasks = task_count(threads)
-    s.streamed = options.streamed
+    s.non_temporal = options.non_temporal
     with nogil:
         for task in prange(s.tasks, num_threads=startable(threads), schedule="dynamic"):
             bad |= windows_task(&s, task, threadid())
@@ -331,35 +336,37 @@ def scatter_batches(
 
 def partition(
     Addressing a, Indices indices, int64_t first, int64_t count, UpdateSpec spec,
-    RadixPartitions into, KernelOptions options
+    RadixPartitions partitions, KernelOptions options
 ) -> int:
     """Radix-partition tuples [first, first + count) by their row; `a` addresses rows, not bytes.
 
-    The scratch of `into` receives the partitioned groups. A buffer for each thread follows them.
+    The scratch of `into` receives the partitioned groups, followed by a buffer for each thread.
     """
     cdef Partition p
     cdef Updates updates
     cdef uint64_t bad = 0
     cdef int64_t task
-    cdef Py_ssize_t width = into.sorted.width
+    cdef Py_ssize_t width = partitions.sorted.width
     cdef int64_t groups = (count + _radix.GROUP - 1) // _radix.GROUP
     a._bind(&p.walk, indices, first, count)
     spec._bind(&updates, first, count)
     if spec.pitch != width:
         raise ValueError("an update is shorter than a slice")
-    if into.ends.shape[0] < groups * into.sorted.partitions or (
-        into.scratch.shape[0] < groups * region_bytes(width) + options.threads * thread_bytes(width)
+    if partitions.ends.shape[0] < groups * partitions.sorted.partitions or (
+        partitions.scratch.shape[0]
+        < groups * region_bytes(width) + options.threads * thread_bytes(width)
     ):
         raise ValueError("the scratch buffer is too short")
-    if a.lowest < 0 or a.highest >= into.rows:
+    if a.lowest < 0 or a.highest >= partitions.rows:
         raise ValueError("more rows than the partitions hold")
-    p.walk.redirect = into.partitions << into.sorted.shift    # its partition follows all others
-    into.first, into.count = first, count
-    into.sorted.groups = groups
-    p.into = &into.sorted
+    # dropped tuples form an additional, last partition
+    p.walk.redirect_offset = partitions.partitions << partitions.sorted.shift
+    partitions.first, partitions.count = first, count
+    partitions.sorted.groups = groups
+    p.sorted_tuples = &partitions.sorted
     p.updates = updates.first
     p.count = count
-    p.streamed = options.streamed
+    p.non_temporal = options.non_temporal
     with nogil:
         for task in prange(groups, num_threads=startable(options.threads), schedule="dynamic"):
             bad |= partition_group(&p, task, threadid())
@@ -385,7 +392,7 @@ def apply_partitions(
     a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")
-    a.sorted = &partitions.sorted
+    a.sorted_tuples = &partitions.sorted
     a.data = NULL
     if data is not None:
         a.data = &data[0]
@@ -393,9 +400,9 @@ def apply_partitions(
     a.windows = options._buffers(a.scratch)
     if a.windows == NULL and (a.data != NULL or a.updates.counts.per_window):
         raise ValueError("the scratch buffer is too short")
-    a.to = &out[0]
+    a.target = &out[0]
     a.first = first
-    a.streamed = options.streamed
+    a.non_temporal = options.non_temporal
     with nogil:
         for task in prange(
             stop - first, num_threads=startable(options.threads), schedule="dynamic"
@@ -404,29 +411,29 @@ def apply_partitions(
 
 
 def gather_strided(
-    Addressing a, Layout run, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
+    Addressing a, Layout layout, const uint8_t[::1] data, Py_ssize_t origin, Indices indices,
     WorkItem item, uint8_t[::1] out, KernelOptions options,
 ) -> int:
-    """Gather slices that are not contiguous; a work item has whole elements."""
+    """Gather slices that are not contiguous; a work item has complete elements."""
     cdef GatherStrided g
     cdef uint64_t bad = 0
     cdef int64_t task
     a._bind(&g.walk, indices, item.first, item.tuples)
-    a._check_span(data.shape[0], origin, run.lowest, run.highest + run.view.itemsize)
+    a._check_span(data.shape[0], origin, layout.lowest, layout.highest + layout.view.itemsize)
     if out.shape[0] < item.tuples * item.width:
         raise ValueError("the output buffer is shorter than its shape")
-    if item.column % run.view.itemsize or item.width % run.view.itemsize or (
-        item.column + item.width > run.nbytes
+    if item.column % layout.view.itemsize or item.width % layout.view.itemsize or (
+        item.column + item.width > layout.nbytes
     ):
         raise ValueError("a work item is within its slices")
-    g.view = &run.view
-    g.filling = indices._filling(item.width)
+    g.view = &layout.view
+    g.fill_value = indices._fill_value(item.width)
     g.source = &data[0] + origin
-    g.to = &out[0]
+    g.target = &out[0]
     g.count = item.tuples
     g.tasks = task_count(options.threads)
-    g.element = item.column // run.view.itemsize
-    g.elements = item.width // run.view.itemsize
+    g.element = item.column // layout.view.itemsize
+    g.elements = item.width // layout.view.itemsize
     with nogil:
         for task in prange(g.tasks, num_threads=startable(options.threads), schedule="dynamic"):
             bad |= gather_strided_task(&g, task)
@@ -441,13 +448,15 @@ def gather_units(
     cdef Units c
     cdef uint64_t bad = 0
     cdef int64_t task
-    g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.pitch else out.shape[0])
-    if g.p.pitch and (out.shape[0] < g._output_bytes(g.p.length) or g.p.band < g.p.size):
+    g._check_span(data.shape[0], origin, PY_SSIZE_T_MAX if g.p.out_row_stride else out.shape[0])
+    if g.p.out_row_stride and (
+        out.shape[0] < g._output_bytes(g.p.index_rows) or g.p.band_rows < g.p.data_rows
+    ):
         raise ValueError("the output buffer is shorter than its shape")
     g._bind(&c, indices, unit, stop, g._packed_bytes(), options)
-    c.filling = indices._filling(g.p.itemsize)
+    c.fill_value = indices._fill_value(g.p.itemsize)
     c.data = &data[0] + origin
-    c.to = &out[0]
+    c.target = &out[0]
     with nogil:
         for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
             bad |= gather_unit(&c, task, threadid())
@@ -471,15 +480,15 @@ def scatter_units(
         raise ValueError("an update is shorter than a slice")
     if c.updates.counts.has_totals:
         raise ValueError("short slices have no totals")
-    if g.p.pitch:
-        if out.shape[0] < g._output_bytes(g.p.band) or c.buffers == NULL:
+    if g.p.out_row_stride:
+        if out.shape[0] < g._output_bytes(g.p.band_rows) or c.buffers == NULL:
             raise ValueError("the output or the scratch buffer is too short")
     elif data.shape[0] < out.shape[0]:
         raise ValueError("the data buffer is shorter than its shape")
     else:
         g._check_span(out.shape[0], 0, PY_SSIZE_T_MAX)
     c.data = &data[0]
-    c.to = &out[0]
+    c.target = &out[0]
     with nogil:
         for task in prange(stop - unit, num_threads=startable(options.threads), schedule="dynamic"):
             bad |= scatter_unit(&c, task, threadid())
@@ -490,13 +499,13 @@ def divide_means(
     UpdateCounts counts, uint8_t[::1] out, Py_ssize_t width, str name, bint include_self,
     KernelOptions options,
 ) -> None:
-    """Divide sums by the numbers of their summands, in slices of `width` bytes."""
+    """Divide sums by the counts of their summands, in slices of `width` bytes."""
     cdef Means m
     cdef int64_t task
-    if counts.bytes_each == 1 or counts.counts is None:
+    if counts.count_itemsize == 1 or counts.counts is None:
         raise ValueError("flags are no counts")
     counts._bind(&m.counts, &out[0], out.shape[0], width)
-    m.to = &out[0]
+    m.target = &out[0]
     m.slices = out.shape[0] // width
     m.code = _TYPES[name]
     m.include_self = include_self
@@ -517,7 +526,7 @@ def will_need(
     cdef int64_t calls
     a._bind(&walk, indices, item.first, item.tuples)
     a._check_span(data.shape[0], origin, 0, item.column + item.width)
-    walk.redirect = 0    # filled slices read no data: any offset is valid
+    walk.redirect_offset = 0    # filled slices read no data: any offset is valid
     cdef const uint8_t* source = &data[0] + origin + item.column
     cdef int64_t count = item.tuples
     cdef Py_ssize_t width = item.width
@@ -530,7 +539,7 @@ def partition_ids(
     Addressing a, Indices indices, int64_t origin, WorkItem item, Boxes boxes,
     uint8_t[::1] ids, uint8_t[::1] local, int64_t[::1] offsets,
 ) -> int:
-    """Write the partition ID of each tuple of a work item, and its row index in that partition.
+    """Write the partition ID of each tuple of a work item, and its row's index in the partition.
 
     `a` addresses rows. origin: the tuple at which indices begin. offsets: zeros, one more than the
     number of partitions; receives the partition offsets. Tuples out of bounds that are dropped or
@@ -560,21 +569,21 @@ def partition_ids(
 
 def permute(
     const uint8_t[::1] ids, int64_t[::1] offsets, const uint8_t[::1] rows, uint8_t[::1] out,
-    int64_t count, bint back,
+    int64_t count, bint inverse,
 ) -> int:
-    """Permute `count` rows into partition order, stably; back: apply the inverse permutation.
+    """Permute `count` rows into partition order, stably; inverse: permute them back.
 
     offsets: the partition offsets, which are advanced. Non-zero if the IDs do not match them.
     """
     cdef uint64_t bad
     cdef int64_t partitions = offsets.shape[0]
     cdef Py_ssize_t width = rows.shape[0] // max(count, 1)
-    cdef bint wide = partitions > BYTE_IDS
-    if count < 1 or out.shape[0] < count * width or ids.shape[0] < count * (1 + wide):
+    cdef bint has_wide_ids = partitions > BYTE_IDS
+    if count < 1 or out.shape[0] < count * width or ids.shape[0] < count * (1 + has_wide_ids):
         raise ValueError("the output buffer is shorter than its shape")
     with nogil:
         bad = permute_rows(
-            &ids[0], wide, count, partitions, &offsets[0], &rows[0], &out[0], width, back
+            &ids[0], has_wide_ids, count, partitions, &offsets[0], &rows[0], &out[0], width, inverse
         )
     return bad != 0
 

@@ -7,77 +7,77 @@
 cdef class Indices:
     """Contiguous, row-major indices of an integer type.
 
-    out_of_bounds: the out-of-bounds mode. filling: for mode "fill", the fill value, repeated for as
-    much of a slice as a work item has. below: if not 0, the indices are validated: all of them are
-    in 0..below-1, and no other process can write to their memory, so no loop checks them again.
-    pad: an index equal to it selects nothing. negatives: whether negative indices are valid.
+    out_of_bounds: the out-of-bounds mode. fill_bytes: for mode "fill", the fill value, repeated for
+    the bytes of a slice that a work item has. bound: if not 0, the indices are validated: all are
+    in 0..bound-1, and no other process can write to their memory, so no loop checks them again.
+    pad: a tuple with this index selects nothing. negatives: whether negative indices are valid.
     """
 
-    cdef const uint8_t[::1] bytes, filling
+    cdef const uint8_t[::1] bytes, fill_bytes
     cdef int kind, mode
     cdef readonly str out_of_bounds
     cdef int64_t bound
     cdef readonly object pad
     cdef readonly bint negatives
-    cdef bint pads
+    cdef bint has_pad
     cdef int64_t pad_bits
 
     def __cinit__(
         self, const uint8_t[::1] buffer, int itemsize, bint unsigned, bint swapped,
-        str out_of_bounds="error", const uint8_t[::1] filling=None, int64_t below=0,
+        str out_of_bounds="error", const uint8_t[::1] fill_bytes=None, int64_t bound=0,
         object pad=None, bint negatives=True,
     ):
         if itemsize not in (1, 2, 4, 8):
             raise ValueError("an index has 1, 2, 4 or 8 bytes")
-        if below and (
+        if bound and (
             itemsize not in (2, 4) or unsigned != (itemsize == 2) or swapped
-            or below > <int64_t> 1 << (16 if itemsize == 2 else 31)
+            or bound > <int64_t> 1 << (16 if itemsize == 2 else 31)
         ):
             raise ValueError("validated indices must be uint16 or int32, in native order")
         self.bytes = buffer
         self.kind = itemsize | (UNSIGNED if unsigned else 0) | (SWAPPED if swapped else 0)
         self.out_of_bounds, self.mode = out_of_bounds, _MODES[out_of_bounds]
-        self.filling = filling
-        self.bound = below
-        if below:
+        self.fill_bytes = fill_bytes
+        self.bound = bound
+        if bound:
             self.kind |= VALIDATED
         self.pad, self.negatives = pad, negatives
         if pad is not None:    # as an exact integer: -1 equals no unsigned index
-            self.pads = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
-            self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.pads else 0
-        if self.pads or (not negatives and out_of_bounds != "error"):
-            self.kind |= SPECIAL
+            self.has_pad = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
+            self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.has_pad else 0
+        if self.has_pad or (not negatives and out_of_bounds != "error"):
+            self.kind |= ONE_BY_ONE
 
     @property
     def skips(self) -> bool:
         """Whether tuples may select nothing."""
-        return self.pads or self.mode == REDIRECT
+        return self.has_pad or self.mode == REDIRECT
 
-    cdef const uint8_t* _filling(self, Py_ssize_t nbytes) except? NULL:
-        """Return the fill value for tuples that select nothing; NULL if all tuples select."""
-        if self.mode != REDIRECT and not self.pads:
+    cdef const uint8_t* _fill_value(self, Py_ssize_t nbytes) except? NULL:
+        """Return the fill value for tuples that select nothing; NULL if all select a slice."""
+        if self.mode != REDIRECT and not self.has_pad:
             return NULL
-        if self.filling is None or self.filling.shape[0] < nbytes:
+        if self.fill_bytes is None or self.fill_bytes.shape[0] < nbytes:
             raise ValueError("the fill value is shorter than a slice")
-        return &self.filling[0]
+        return &self.fill_bytes[0]
 
     @property
     def itemsize(self) -> int:
         """Bytes per index."""
         return self.kind & BYTES
 
-    def since(self, Py_ssize_t number) -> Indices:
-        """Return the indices from `number` on, without a copy."""
+    def since(self, Py_ssize_t position) -> Indices:
+        """Return the indices from `position` on, without a copy."""
         cdef Py_ssize_t size = self.kind & BYTES
         return Indices(
-            self.bytes[number * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
-            self.out_of_bounds, self.filling, self.bound, self.pad, self.negatives,
+            self.bytes[position * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
+            self.out_of_bounds, self.fill_bytes, self.bound, self.pad, self.negatives,
         )
 
-    def value(self, Py_ssize_t number) -> int:
+    def value(self, Py_ssize_t position) -> int:
         """Return one index as stored: neither wrapped nor clamped."""
         cdef Py_ssize_t size = self.kind & BYTES
-        raw = bytes(self.bytes[number * size:(number + 1) * size])
+        raw = bytes(self.bytes[position * size:(position + 1) * size])
         little = (sys.byteorder == "little") != bool(self.kind & SWAPPED)
         return int.from_bytes(
             raw, "little" if little else "big", signed=not self.kind & UNSIGNED
@@ -96,35 +96,38 @@ cdef class WorkItem:
             raise ValueError("a work item is within its slices")
         self.first, self.tuples, self.column, self.width = first, tuples, column, width
 
-    def byte_range(self, Py_ssize_t run) -> slice:
-        """Return the item's byte range in an output of contiguous slices of `run` bytes."""
-        cdef int64_t at = self.first * run + self.column
-        return slice(at, at + self.tuples * self.width)
+    def byte_range(self, Py_ssize_t slice_bytes) -> slice:
+        """Return the item's byte range in an output of slices of `slice_bytes` bytes."""
+        cdef int64_t start = self.first * slice_bytes + self.column
+        return slice(start, start + self.tuples * self.width)
 
 
 @cython.final
 cdef class UpdateCounts:
-    """The number of updates of each slice of an output.
+    """The numbers of updates of the slices of an output.
 
-    counts: zeros at first, of `bytes_each` bytes (1: a flag, 4 or 8); None if each window (a part
-    of the output that receives all its updates at once) has counts of its own. copies_first:
-    whether the first update of a slice replaces its current value. has_totals: whether the upper
-    halves of counts of 8 bytes are the counts after all updates, from a first pass over them.
+    counts: a buffer of zeros; None if each window (a range of the output that is updated in
+    scratch) has its own counts. count_itemsize: bytes of a count, 4 or 8, or 1 for a flag.
+    copies_first_update: whether the first update of a slice replaces its current value. has_totals:
+    whether the upper half of each count of 8 bytes is the total number of updates, from a first
+    pass over them.
     """
 
     cdef uint8_t[::1] counts
-    cdef readonly int bytes_each
-    cdef readonly bint copies_first
+    cdef readonly int count_itemsize
+    cdef readonly bint copies_first_update
     cdef bint has_totals
 
     def __cinit__(
-        self, uint8_t[::1] counts, int bytes_each, bint copies_first, bint has_totals=False
+        self, uint8_t[::1] counts, int count_itemsize, bint copies_first_update,
+        bint has_totals=False
     ):
-        if bytes_each not in (1, 4, 8):
+        if count_itemsize not in (1, 4, 8):
             raise ValueError("a count has 1, 4 or 8 bytes")
-        if has_totals and (counts is None or bytes_each != 8):
+        if has_totals and (counts is None or count_itemsize != 8):
             raise ValueError("a count has 8 bytes, if its upper half is a total")
-        self.counts, self.bytes_each, self.copies_first = counts, bytes_each, copies_first
+        self.counts, self.count_itemsize = counts, count_itemsize
+        self.copies_first_update = copies_first_update
         self.has_totals = has_totals
 
     cdef int _bind(
@@ -136,25 +139,25 @@ cdef class UpdateCounts:
         c.data = NULL
         if c.per_window:
             return 0
-        if self.counts.shape[0] < (nbytes // width) * self.bytes_each:
+        if self.counts.shape[0] < (nbytes // width) * self.count_itemsize:
             raise ValueError("the counts are fewer than the slices")
         c.data = &self.counts[0]
         return 0
 
     cdef void _describe(self, Counts* c, const uint8_t* out, Py_ssize_t width) noexcept:
         """Describe the counts of slices of `width` bytes from `out` on."""
-        cdef Py_ssize_t bits = width
+        cdef Py_ssize_t remaining_width = width
         c.per_window = self.counts is None
         c.has_totals = self.has_totals
-        c.bytes_each = self.bytes_each
+        c.count_itemsize = self.count_itemsize
         c.origin = out
         c.width = width
         c.shift = -1
         if width & (width - 1) == 0:
-            while bits:
-                bits >>= 1
+            while remaining_width:
+                remaining_width >>= 1
                 c.shift += 1
-        c.copies_first = self.copies_first
+        c.copies_first_update = self.copies_first_update
 
 
 @cython.final
@@ -163,14 +166,14 @@ cdef class UpdateSpec:
 
     name: the element type, for reductions. updates: `pitch` bytes per tuple, in order. counts: of
     the updates of each slice, for reductions that need them. neutral: the reduction's neutral
-    element, repeated for a slice; it replaces current values that the result does not include.
-    first_pass: a first pass over the tuples, which writes neutral elements or counts totals, and
-    applies no update.
+    element, repeated for a slice; it replaces current values that are excluded from the result.
+    first_pass: whether this is a first pass over the tuples, which writes neutral elements or
+    counts totals, but applies no updates.
     """
 
     cdef const uint8_t[::1] updates
     cdef Py_ssize_t pitch
-    cdef int code, op, means
+    cdef int code, op, mean_type
     cdef UpdateCounts counts
     cdef const uint8_t[::1] neutral
 
@@ -183,7 +186,7 @@ cdef class UpdateSpec:
         self.counts = counts
         self.op = _OPS[reduction]
         self.code = _TYPES[name] if self.op else -1
-        self.means = self.code if reduction == "mean" else 0
+        self.mean_type = self.code if reduction == "mean" else 0
         if self.op == ADD or self.op == SUB or self.op == MUL:
             self.code = _UNSIGNED.get(self.code, self.code)
         if first_pass:
@@ -198,9 +201,11 @@ cdef class UpdateSpec:
 
     def window(self, Py_ssize_t nbytes) -> int:
         """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
+        cdef Py_ssize_t counts_bytes
         if self.counts is None or self.counts.counts is not None:
             return nbytes
-        return window_bytes(nbytes) + window_bytes(nbytes // self.pitch * self.counts.bytes_each)
+        counts_bytes = nbytes // self.pitch * self.counts.count_itemsize
+        return window_bytes(nbytes) + window_bytes(counts_bytes)
 
     cdef int _bind(
         self, Updates* u, int64_t first, int64_t count, const uint8_t[::1] out=None,
@@ -218,7 +223,7 @@ cdef class UpdateSpec:
         u.pitch = self.pitch
         u.code = self.code
         u.op = self.op
-        u.means = self.means
+        u.mean_type = self.mean_type
         u.neutral = NULL
         if self.neutral is not None:
             u.neutral = &self.neutral[0]
@@ -238,35 +243,35 @@ cdef class KernelOptions:
     """
 
     cdef readonly int threads
-    cdef readonly bint streamed
+    cdef readonly bint non_temporal
     cdef uint8_t[::1] buffers
 
-    def __cinit__(self, int threads, bint streamed=False, uint8_t[::1] scratch_memory=None):
+    def __cinit__(self, int threads, bint non_temporal=False, uint8_t[::1] scratch_memory=None):
         if threads < 1:
             raise ValueError("at least one thread is required")
-        self.threads, self.streamed, self.buffers = threads, streamed, scratch_memory
+        self.threads, self.non_temporal, self.buffers = threads, non_temporal, scratch_memory
 
-    cdef uint8_t* _buffers(self, Py_ssize_t each) except? NULL:
+    cdef uint8_t* _buffers(self, Py_ssize_t thread_bytes) except? NULL:
         """Return the scratch, `each` bytes per thread, NULL if there is none."""
         if self.buffers is None:
             return NULL
-        if self.buffers.shape[0] < self.threads * each:
+        if self.buffers.shape[0] < self.threads * thread_bytes:
             raise ValueError("the scratch buffer is too short")
         return &self.buffers[0]
 
 
 @cython.final
 cdef class Addressing:
-    """How index tuples become byte offsets: k components with sizes and strides, in batches.
+    """How index tuples are converted to byte offsets: the indexed axes and the batch axes.
 
-    sizes, strides: length of and bytes per step along each indexed axis. per_batch: tuples of
-    one batch. batch_sizes, batch_strides: the batch axes, in row-major order. negatives: whether
-    negative indices count from the end. repeats: how many consecutive batches share their tuples,
-    which are stored once.
+    sizes, strides (bytes): the indexed axes, one for each component of a tuple. per_batch: tuples
+    of a batch. batch_sizes, batch_strides: the batch axes, in row-major order. negatives: whether
+    negative indices count from the end. repeats: the number of consecutive batches that share
+    tuples, which are stored once.
     """
 
-    cdef Nd nd
-    cdef int64_t lowest, highest     # range of the byte offsets of valid tuples
+    cdef IndexSpace space
+    cdef int64_t lowest, highest     # the range of the byte offsets of valid tuples
     cdef int64_t batches
 
     def __cinit__(
@@ -274,33 +279,35 @@ cdef class Addressing:
         tuple batch_strides, bint negatives, int64_t repeats=1,
     ):
         cdef int j
-        cdef bint often
-        self.nd.k = len(sizes)
-        self.nd.per_batch = max(per_batch, 1)
-        self.nd.batch_rank = len(batch_sizes)
-        self.nd.repeats = max(repeats, 1)
+        cdef bint is_reused
+        self.space.k = len(sizes)
+        self.space.per_batch = max(per_batch, 1)
+        self.space.batch_rank = len(batch_sizes)
+        self.space.repeats = max(repeats, 1)
         self.batches = 1
-        if repeats > 1 and self.nd.k != 1:
+        if repeats > 1 and self.space.k != 1:
             raise ValueError("tuples of one component can be repeated")
-        if self.nd.k > _blocks.MOST_RANK or self.nd.batch_rank > _blocks.MOST_RANK:
+        if self.space.k > _blocks.MAX_RANK or self.space.batch_rank > _blocks.MAX_RANK:
             raise ValueError("more axes than an array can have")
-        for j in range(self.nd.k):
-            self.nd.sizes[j] = sizes[j]
-            self.nd.wraps[j] = self.nd.sizes[j] if negatives else 0
-            self.nd.strides[j] = strides[j]
-            self._extend(self.nd.sizes[j], self.nd.strides[j])
-        self.nd.lowest = self.lowest
-        self.nd.span = self.highest - self.lowest
-        often = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= self.nd.span
-        self.nd.in_cache = self.nd.span <= CACHED and (self.nd.batch_rank == 0 or often)
-        for j in range(self.nd.batch_rank):
-            self.nd.batch_sizes[j] = batch_sizes[j]
-            self.nd.batch_strides[j] = batch_strides[j]
-            self.batches *= self.nd.batch_sizes[j]
-            self._extend(self.nd.batch_sizes[j], self.nd.batch_strides[j])
-        if self.batches % self.nd.repeats:
+        for j in range(self.space.k):
+            self.space.sizes[j] = sizes[j]
+            self.space.wraps[j] = self.space.sizes[j] if negatives else 0
+            self.space.strides[j] = strides[j]
+            self._extend(self.space.sizes[j], self.space.strides[j])
+        self.space.lowest = self.lowest
+        self.space.span = self.highest - self.lowest
+        is_reused = per_batch >= _blocks.BLOCK and per_batch * _blocks.LINE >= self.space.span
+        self.space.fits_in_cache = self.space.span <= CACHE_BYTES and (
+            self.space.batch_rank == 0 or is_reused
+        )
+        for j in range(self.space.batch_rank):
+            self.space.batch_sizes[j] = batch_sizes[j]
+            self.space.batch_strides[j] = batch_strides[j]
+            self.batches *= self.space.batch_sizes[j]
+            self._extend(self.space.batch_sizes[j], self.space.batch_strides[j])
+        if self.batches % self.space.repeats:
             raise ValueError("groups of batches share tuples")
-        self.nd.one_group = self.nd.repeats == self.batches
+        self.space.is_one_group = self.space.repeats == self.batches
 
     cdef void _extend(self, int64_t size, int64_t stride):
         if size > 0:
@@ -311,23 +318,23 @@ cdef class Addressing:
         self, Walk* walk, Indices indices, int64_t first, int64_t count
     ) except -1:
         """Bind a walk to tuples [first, first + count)."""
-        cdef Py_ssize_t tuple_bytes = self.nd.k * (indices.kind & BYTES)
-        cdef bint shared = self.nd.repeats > 1
-        cdef int64_t stored = first + count
-        if shared:
-            stored = self.batches // self.nd.repeats * self.nd.per_batch
-        if indices.bytes.shape[0] < stored * tuple_bytes:
+        cdef Py_ssize_t tuple_bytes = self.space.k * (indices.kind & BYTES)
+        cdef bint are_tuples_shared = self.space.repeats > 1
+        cdef int64_t stored_tuples = first + count
+        if are_tuples_shared:
+            stored_tuples = self.batches // self.space.repeats * self.space.per_batch
+        if indices.bytes.shape[0] < stored_tuples * tuple_bytes:
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound and (self.nd.k != 1 or indices.bound > self.nd.sizes[0]):
+        if indices.bound and (self.space.k != 1 or indices.bound > self.space.sizes[0]):
             raise ValueError("the indices were validated for other rows")
-        walk.nd = &self.nd
-        walk.index = &indices.bytes[0] + (0 if shared else first * tuple_bytes)
+        walk.space = &self.space
+        walk.index = &indices.bytes[0] + (0 if are_tuples_shared else first * tuple_bytes)
         walk.kind = indices.kind
         walk.tuple_bytes = tuple_bytes
         walk.first = first
         walk.mode = indices.mode
-        walk.redirect = DROPPED
-        walk.pads, walk.pad = indices.pads, indices.pad_bits
+        walk.redirect_offset = DROPPED
+        walk.has_pad, walk.pad = indices.has_pad, indices.pad_bits
         return 0
 
     cdef int _check_span(
@@ -335,7 +342,7 @@ cdef class Addressing:
     ) except -1:
         """Raise if bytes [begin, end) of a valid tuple's slice may be outside of the buffer.
 
-        Only a bug in the caller leads here, never the input.
+        Only a bug in the caller is the cause, never the input.
         """
         if origin + self.lowest + begin < 0 or origin + self.highest + end > nbytes:
             raise ValueError("the data buffer is shorter than its shape")
@@ -379,11 +386,11 @@ cdef class RadixPartitions:
 
 @cython.final
 cdef class Layout:
-    """An array's shape, byte strides and itemsize."""
+    """The shape, strides (bytes) and itemsize of an array."""
 
     cdef View view
     cdef readonly int64_t strips     # number of strips for copy_strips; 0 if there is one axis
-    cdef int closest
+    cdef int smallest_stride_axis
     cdef int64_t lowest, highest
     cdef Py_ssize_t nbytes
 
@@ -392,7 +399,7 @@ cdef class Layout:
         self.view.rank = len(sizes)
         self.view.itemsize = itemsize
         self.nbytes = itemsize
-        if not 1 <= self.view.rank <= _blocks.MOST_RANK:
+        if not 1 <= self.view.rank <= _blocks.MAX_RANK:
             raise ValueError("a layout has 1 to 64 axes")
         for d in range(self.view.rank):
             self.view.sizes[d] = sizes[d]
@@ -400,10 +407,10 @@ cdef class Layout:
             self.nbytes *= self.view.sizes[d]
             self.lowest += min(0, (self.view.sizes[d] - 1) * self.view.strides[d])
             self.highest += max(0, (self.view.sizes[d] - 1) * self.view.strides[d])
-            if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.closest]):
-                self.closest = d
+            if d + 1 < self.view.rank and abs(strides[d]) < abs(strides[self.smallest_stride_axis]):
+                self.smallest_stride_axis = d
         if self.view.rank > 1:
-            self.strips = strips_of(&self.view, self.closest)
+            self.strips = count_strips(&self.view, self.smallest_stride_axis)
 
     cdef int _bind(self, Py_ssize_t nbytes, Py_ssize_t origin) except -1:
         if origin + self.lowest < 0 or origin + self.highest + self.view.itemsize > nbytes:
@@ -416,10 +423,10 @@ cdef class Grid:
     """An elements operator along an axis that is not the last, as units (see loops/panels.pxd).
 
     sizes, index_strides (elements), data_strides (bytes): the axes that enumerate the panels.
-    along: the indexed axis (length of indices, stride in elements, size of data, stride in bytes).
-    across: the last axis (columns, bytes per column, columns of a unit).
-    band: (first row, rows, bytes per output row). Data has one panel; a scatter updates only
-    this band of its rows, in packed tiles. The output's rows have this stride.
+    row_axis: (rows of indices, row stride of indices in elements, rows of data, row stride of data
+    in bytes). column_axis: (columns, column stride in bytes, columns of a unit).
+    band: (first row, rows, row stride of the output in bytes), of data with one panel: a scatter
+    updates only this band of its rows, in packed tiles.
     """
 
     cdef Panels p
@@ -427,29 +434,31 @@ cdef class Grid:
     cdef int64_t lowest, highest, last_index
 
     def __cinit__(
-        self, tuple sizes, tuple index_strides, tuple data_strides, tuple along, tuple across,
+        self, tuple sizes, tuple index_strides, tuple data_strides, tuple row_axis,
+        tuple column_axis,
         Py_ssize_t itemsize, bint negatives, tuple band=None,
     ):
         cdef int d
         self.p.rank = len(sizes)
-        if self.p.rank > _blocks.MOST_RANK:
+        if self.p.rank > _blocks.MAX_RANK:
             raise ValueError("more axes than an array can have")
         self.p.itemsize = itemsize
-        self.p.length, self.p.index_step, self.p.size, self.p.step = along
-        self.p.columns, self.p.column_stride, self.p.tile = across
-        self.p.wrap = self.p.size if negatives else 0
-        self.p.low, self.p.band, self.p.pitch = band or (0, self.p.size, 0)
+        self.p.index_rows, self.p.index_row_stride, self.p.data_rows, self.p.row_stride = row_axis
+        self.p.columns, self.p.column_stride, self.p.tile = column_axis
+        self.p.wrap = self.p.data_rows if negatives else 0
+        self.p.first_row, self.p.band_rows, self.p.out_row_stride = band or (0, self.p.data_rows, 0)
         if band is not None and (
-            self.p.rank or self.p.low < 0 or self.p.band < 1
-            or self.p.low + self.p.band > self.p.size or self.p.pitch < self.p.columns * itemsize
+            self.p.rank or self.p.first_row < 0 or self.p.band_rows < 1
+            or self.p.first_row + self.p.band_rows > self.p.data_rows
+            or self.p.out_row_stride < self.p.columns * itemsize
         ):
-            raise ValueError("a band is some rows of one panel")
+            raise ValueError("a band is a range of rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
             raise ValueError("a unit has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
         self.units = self.p.tiles
-        self.last_index = (self.p.length - 1) * self.p.index_step + self.p.columns - 1
-        self._extend(self.p.size, self.p.step)
+        self.last_index = (self.p.index_rows - 1) * self.p.index_row_stride + self.p.columns - 1
+        self._extend(self.p.data_rows, self.p.row_stride)
         self._extend(self.p.columns, self.p.column_stride)
         for d in range(self.p.rank):
             self.p.sizes[d] = sizes[d]
@@ -477,23 +486,23 @@ cdef class Grid:
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")
-        if indices.bound > self.p.size:
+        if indices.bound > self.p.data_rows:
             raise ValueError("the indices were validated for other rows")
         c.p = &self.p
         c.index = &indices.bytes[0]
         c.kind = indices.kind
         c.mode = indices.mode
-        c.pads, c.pad = indices.pads, indices.pad_bits
+        c.has_pad, c.pad = indices.has_pad, indices.pad_bits
         c.first = unit
         c.buffers = options._buffers(scratch)
         c.scratch = scratch
-        c.streamed = options.streamed
+        c.non_temporal = options.non_temporal
         return 0
 
     cdef int _check_span(
         self, Py_ssize_t data_bytes, Py_ssize_t origin, Py_ssize_t element_bytes
     ) except -1:
-        """Raise if units may access bytes beyond a buffer of the shape of data or of indices."""
+        """Raise if units may access bytes beyond the buffers of data or of the indices' shape."""
         if origin + self.lowest < 0 or origin + self.highest + self.p.itemsize > data_bytes:
             raise ValueError("the data buffer is shorter than its shape")
         if element_bytes <= self.last_index * self.p.itemsize:
@@ -501,8 +510,8 @@ cdef class Grid:
         return 0
 
     cdef Py_ssize_t _output_bytes(self, int64_t rows):
-        """Return the bytes that this many rows of a panel span in the output."""
-        return (rows - 1) * self.p.pitch + self.p.columns * self.p.itemsize
+        """Return the bytes that `rows` rows of a panel span in the output."""
+        return (rows - 1) * self.p.out_row_stride + self.p.columns * self.p.itemsize
 
 
 @cython.final
@@ -515,7 +524,7 @@ cdef class Boxes:
     def __cinit__(self, tuple sizes, tuple steps):
         cdef int d
         cdef object partition_rows = 1, partitions = 1, rows = 1
-        if not 0 < len(sizes) == len(steps) <= _blocks.MOST_RANK:
+        if not 0 < len(sizes) == len(steps) <= _blocks.MAX_RANK:
             raise ValueError("a box has a step along each axis")
         self.partitioning.rank = len(sizes)
         for d, (size, step) in enumerate(zip(sizes, steps)):
@@ -530,8 +539,8 @@ cdef class Boxes:
         self.partitioning.partitions = partitions
         self.partitioning.partition_rows = partition_rows
         self.rows = rows
-        power = len(sizes) == 1 and partition_rows & (partition_rows - 1) == 0
-        self.partitioning.shift = partition_rows.bit_length() - 1 if power else -1
+        is_power_of_two = len(sizes) == 1 and partition_rows & (partition_rows - 1) == 0
+        self.partitioning.shift = partition_rows.bit_length() - 1 if is_power_of_two else -1
 
     @property
     def partitions(self) -> int:
@@ -540,5 +549,5 @@ cdef class Boxes:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of a row's index in its partition."""
+        """The itemsize of row indices in a partition."""
         return 8 if self.partitioning.partition_rows > <int64_t> 1 << 32 else 4

@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class AdmissionLock:
-    """The admission lock: other runs of ndtool do not start threads, unless their wait timed out."""
+    """The admission lock: no other run of ndtool starts threads, unless its wait times out."""
 
     cdef int file
 

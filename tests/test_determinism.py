@@ -641,5 +641,5 @@ def test_scratch_is_cached_once(lowered_thresholds: None, monkeypatch: pytest.Mo
 
 def test_planted_races_still_run() -> None:
     program = Path(__file__).parent / "sanitize" / "planted.py"
-    completed = execute(sys.executable, program, "batches_on_their_own")
+    completed = execute(sys.executable, program, "disjoint_batches")
     assert (completed.status, completed.err) == (0, "")

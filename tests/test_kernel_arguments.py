@@ -56,9 +56,9 @@ def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
 
 
 def counted_spec(
-    counts: int = 32, pitch: int = 8, bytes_each: int = 8, nbytes: int = 16
+    counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16
 ) -> _kernels.UpdateSpec:
-    counter = _kernels.UpdateCounts(buffer(counts), bytes_each, False)
+    counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
 
 
@@ -125,14 +125,14 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
-        "spec": update_spec(), "into": partitions(), "options": kernel_options(),
+        "spec": update_spec(), "partitions": partitions(), "options": kernel_options(),
     },
     "apply_partitions": {
         "partitions": sorted_partitions(), "spec": update_spec(), "data": buffer(32), "out": buffer(32),
         "first": 0, "stop": 2, "options": kernel_options(16),
     },
     "gather_strided": {
-        "a": addressing(stride=32, pitch=128), "run": _kernels.Layout((2,), (16,), 8),
+        "a": addressing(stride=32, pitch=128), "layout": _kernels.Layout((2,), (16,), 8),
         "data": buffer(120), "origin": 0, "indices": indices(), "item": work_item(width=16),
         "out": buffer(32), "options": kernel_options(),
     },
@@ -221,9 +221,9 @@ INVALID_CALLS = [
     ("scatter_batches", {"first": 1, "count": 1}, BATCHES),
     ("scatter_batches", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
-    ("partition", {"into": partitions(GROUP_BYTES + THREAD_SCRATCH - 1)}, SCRATCH),
-    ("partition", {"into": partitions(end_count=2)}, SCRATCH),
-    ("partition", {"into": partitions(rows=3)}, ROWS),
+    ("partition", {"partitions": partitions(GROUP_BYTES + THREAD_SCRATCH - 1)}, SCRATCH),
+    ("partition", {"partitions": partitions(end_count=2)}, SCRATCH),
+    ("partition", {"partitions": partitions(rows=3)}, ROWS),
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
     ("partition", {"spec": update_spec(15)}, UPDATES),
     ("partition", {"spec": update_spec(18, 9)}, SHORT_UPDATE),
@@ -451,7 +451,7 @@ def test_kernels_and_rules_agree() -> None:
             _kernels.UpdateSpec(buffer(8), 8, reduction, name)
     with pytest.raises(KeyError):
         _kernels.UpdateSpec(buffer(8), 8, "add", "U3")
-    assert shapes.MOST_RANK <= _kernels.MOST_RANK
+    assert shapes.MOST_RANK <= _kernels.MAX_RANK
 
 
 def test_neutral_elements_and_totals_are_complete() -> None:
@@ -475,8 +475,8 @@ def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
     counter = _kernels.UpdateCounts(None, 8, True)
     with pytest.raises(ValueError, match="flags are no"):
         _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
-    for nbytes, bytes_each, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
-        counts = _kernels.UpdateCounts(buffer(nbytes), bytes_each, True)
+    for nbytes, count_itemsize, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
+        counts = _kernels.UpdateCounts(buffer(nbytes), count_itemsize, True)
         with pytest.raises(ValueError, match=reason):
             _kernels.divide_means(counts, buffer(32), 8, "float64", True, kernel_options())
 
@@ -489,7 +489,7 @@ def test_no_kernel_takes_more_than_eight_arguments() -> None:
 
 @pytest.mark.parametrize("band", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
 def test_bands_that_are_not_within_a_panel_are_refused(band: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="a band is some rows of one panel"):
+    with pytest.raises(ValueError, match="a band is a range of rows of one panel"):
         grid(band=band)
 
 
@@ -520,4 +520,4 @@ def test_validated_indices_of_other_types_are_refused(
     itemsize: int, unsigned: bool, swapped: bool, upper_bound: int
 ) -> None:
     with pytest.raises(ValueError, match="validated indices must be uint16 or int32"):
-        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, below=upper_bound)
+        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, bound=upper_bound)

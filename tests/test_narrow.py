@@ -110,7 +110,7 @@ def test_short_rows_are_gathered_by_row_indices(
 
 def test_row_indices_are_bound_to_their_rows() -> None:
     data, out = np.arange(5, dtype=np.uint8), np.empty(2, np.uint8)
-    row_indices = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, below=5)
+    row_indices = Indices(np.array([4, 4], np.uint16).view(np.uint8), 2, True, False, bound=5)
     item = WorkItem(0, 2, 0, 1)
     five_rows, four_rows = (Addressing((rows,), (1,), 2, (), (), False) for rows in (5, 4))
     assert not _kernels.gather(five_rows, data, 0, row_indices, item, out, KernelOptions(1))
@@ -131,7 +131,7 @@ def test_row_indices_are_uint16_or_int32(
     itemsize: int, unsigned: bool, swapped: bool, upper_bound: int
 ) -> None:
     with pytest.raises(ValueError, match="uint16 or int32, in native order"):
-        Indices(bytes(64), itemsize, unsigned, swapped, below=upper_bound)
+        Indices(bytes(64), itemsize, unsigned, swapped, bound=upper_bound)
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 64])

@@ -54,7 +54,7 @@ def validate(
             addressing, indices, first, n, target, itemsize, limit_threads(threads, n * pitch)
         ):
             raise check.locate_bounds_error(plan, indices, negatives)
-    row_indices = Indices(rows_buffer, itemsize, itemsize == 2, False, below=prod(sizes))
+    row_indices = Indices(rows_buffer, itemsize, itemsize == 2, False, bound=prod(sizes))
     yield ValidatedPlan(_merge_indexed_axes(plan), row_indices, False)
     scratch.release(buffer)
 

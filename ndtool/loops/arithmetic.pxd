@@ -190,20 +190,20 @@ cdef inline real x86_nan(real a, real b, real result) noexcept nogil:
     return result
 
 
-cdef inline real added(real a, real b) noexcept nogil:
+cdef inline real add_floats(real a, real b) noexcept nogil:
     """Return a + b; a NaN in a wins over one in b. Branchless, so that loops vectorize."""
     return x86_nan(a, b, a + (b if a == a else a))
 
 
-cdef inline real subtracted(real a, real b) noexcept nogil:
+cdef inline real subtract_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a - b)
 
 
-cdef inline real multiplied(real a, real b) noexcept nogil:
+cdef inline real multiply_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a * (b if a == a else a))
 
 
-cdef inline real divided(real a, real b) noexcept nogil:
+cdef inline real divide_floats(real a, real b) noexcept nogil:
     return x86_nan(a, b, a / b)
 
 
@@ -224,7 +224,7 @@ cdef inline real select(real a, real b, bint first) noexcept nogil:
     return a
 
 
-cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
+cdef inline bint selects_first(int op, number a, number b) noexcept nogil:
     """Return whether the max or min of two 16-bit floats is a, which it is if a is a NaN."""
     cdef float fa = 0, fb = 0
     if number is half:    # of equal values the first; of bfloat16 the second, as in ml_dtypes
@@ -236,7 +236,7 @@ cdef inline bint chooses_first(int op, number a, number b) noexcept nogil:
     return True
 
 
-cdef inline number combined(int op, number a, number b) noexcept nogil:
+cdef inline number reduce_pair(int op, number a, number b) noexcept nogil:
     """Return `a op b`, in a form that compilers vectorize; op is a compile-time constant."""
     cdef number r
     cdef float fa, fb
@@ -250,46 +250,46 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
     elif number is half:
         fa, fb = half_to_float(a), half_to_float(b)
         if op == ADD:
-            r = float_to_half(added(fa, fb))
+            r = float_to_half(add_floats(fa, fb))
         elif op == MUL:
-            r = float_to_half(multiplied(fa, fb))
+            r = float_to_half(multiply_floats(fa, fb))
         elif op == SUB:
-            r = float_to_half(subtracted(fa, fb))
+            r = float_to_half(subtract_floats(fa, fb))
         elif op == DIV:
-            r = float_to_half(divided(fa, fb))
+            r = float_to_half(divide_floats(fa, fb))
         else:
-            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
+            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> selects_first(op, a, b))
     elif number is bfloat16:
         fa, fb = bfloat16_to_float(a), bfloat16_to_float(b)
         if op == ADD:
-            r = float_to_bfloat16(added(fb, fa))
+            r = float_to_bfloat16(add_floats(fb, fa))
         elif op == MUL:
-            r = float_to_bfloat16(multiplied(fb, fa))
+            r = float_to_bfloat16(multiply_floats(fb, fa))
         elif op == SUB:
-            r = float_to_bfloat16(subtracted(fa, fb))
+            r = float_to_bfloat16(subtract_floats(fa, fb))
         elif op == DIV:
-            r = float_to_bfloat16(divided(fa, fb))
+            r = float_to_bfloat16(divide_floats(fa, fb))
         else:
-            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> chooses_first(op, a, b))
+            r.bits = b.bits ^ ((a.bits ^ b.bits) & <uint16_t> -<int16_t> selects_first(op, a, b))
     elif number is complex64 or number is complex128:
         if op == ADD:
-            r.re = added(a.re, b.re)
-            r.im = added(a.im, b.im)
+            r.re = add_floats(a.re, b.re)
+            r.im = add_floats(a.im, b.im)
         elif op == SUB:
-            r.re = subtracted(a.re, b.re)
-            r.im = subtracted(a.im, b.im)
+            r.re = subtract_floats(a.re, b.re)
+            r.im = subtract_floats(a.im, b.im)
         else:
-            r.re = subtracted(multiplied(a.re, b.re), multiplied(a.im, b.im))
-            r.im = added(multiplied(a.re, b.im), multiplied(a.im, b.re))
+            r.re = subtract_floats(multiply_floats(a.re, b.re), multiply_floats(a.im, b.im))
+            r.im = add_floats(multiply_floats(a.re, b.im), multiply_floats(a.im, b.re))
     elif number is float or number is double:
         if op == ADD:
-            r = added(a, b)
+            r = add_floats(a, b)
         elif op == MUL:
-            r = multiplied(a, b)
+            r = multiply_floats(a, b)
         elif op == SUB:
-            r = subtracted(a, b)
+            r = subtract_floats(a, b)
         elif op == DIV:
-            r = divided(a, b)
+            r = divide_floats(a, b)
         elif op == MAX:
             r = select(a, b, (a > b) | (a != a))
         else:
@@ -309,7 +309,7 @@ cdef inline number combined(int op, number a, number b) noexcept nogil:
     return r
 
 
-cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
+cdef inline number reduce_pair_scalar(int op, number a, number b) noexcept nogil:
     """Return `a op b` with the lowest latency, for loops where a result needs the one before."""
     cdef number r
     if number is float or number is double:
@@ -325,4 +325,4 @@ cdef inline number combined_scalar(int op, number a, number b) noexcept nogil:
             if op == SUB or op == DIV:
                 return sub8(a, b) if op == SUB else div8(a, b)
             return add8(a, b) if op == ADD else mul8(a, b)
-    return combined(op, a, b)
+    return reduce_pair(op, a, b)

@@ -6,10 +6,11 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.indices cimport (
-    ENTRIES, REFUSE, SPECIAL, VALIDATED, BoundsMode, apply_mode, bounded_exact, is_plain, row_at,
-    widened, widened_exact,
+    ENTRIES, ERROR, ONE_BY_ONE, VALIDATED, BoundsMode, apply_mode, bound_index_exact,
+    is_row_index_kind, load_row_index,
+    as_int64, as_int64_bits,
 )
-from ndtool.loops.memory cimport AHEAD, prefetch_lines
+from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch_lines
 
 cdef extern from *:
     """
@@ -28,12 +29,12 @@ cdef extern from *:
     """
 
 cdef enum:
-    BLOCK = 512          # index tuples of a block; their offsets are on the stack
-    SHORT = 128          # tuples of a block of short slices, for evenly spaced prefetches
-    MOST_RANK = 64       # axes
-    LINE = 64            # bytes of a cache line
-    FEW = 16             # tuples of a batch, from which batches are converted one by one
-    CACHED = 524288      # bytes that stay in a core's cache during a loop
+    BLOCK = 512             # index tuples of a block; their offsets are on the stack
+    SHORT_BLOCK = 128       # tuples of a block of slices of at most LINE bytes
+    MAX_RANK = 64           # axes
+    LINE = 64               # bytes of a cache line
+    MIN_BATCH = 16          # tuples of a batch, from which batches are converted one by one
+    CACHE_BYTES = 524288    # bytes that fit in a core's cache during a loop
 
 cdef extern from *:
     """
@@ -42,68 +43,68 @@ cdef extern from *:
     const int64_t DROPPED "NDTOOL_DROPPED"
 
 
-cdef struct Nd:
-    # the indexed axes of data (a component of a tuple each) and its batch axes
-    int k                         # components of a tuple
-    int64_t sizes[MOST_RANK]
-    int64_t wraps[MOST_RANK]      # the size if negative indices count from the end, else 0
-    int64_t strides[MOST_RANK]    # bytes
-    int64_t lowest, span          # the range of a batch's offsets: the least one, its length
-    bint in_cache                 # a batch's slices fit in the cache and are reused: no prefetches
-    int64_t repeats               # consecutive batches that share their tuples, stored once; or 1
-    bint one_group                # all batches share the same tuples
-    int64_t per_batch             # tuples of a batch
+cdef struct IndexSpace:
+    # the axes of data that tuples index, one for each component of a tuple, and the batch axes
+    int k                        # components of a tuple
+    int64_t sizes[MAX_RANK]
+    int64_t wraps[MAX_RANK]      # the size if negative indices count from the end, else 0
+    int64_t strides[MAX_RANK]    # bytes
+    int64_t lowest, span         # the minimum offset of a batch, and the maximum less it
+    bint fits_in_cache           # a batch's slices fit in the cache and are reused: no prefetches
+    int64_t repeats              # the number of consecutive batches that share stored tuples
+    bint is_one_group            # all batches share the same tuples
+    int64_t per_batch            # tuples of a batch
     int batch_rank
-    int64_t batch_sizes[MOST_RANK]
-    int64_t batch_strides[MOST_RANK]
+    int64_t batch_sizes[MAX_RANK]
+    int64_t batch_strides[MAX_RANK]
 
 
 cdef struct Cursor:
     # a position in a walk: its batch, as coordinates and as a byte offset
-    int64_t coordinates[MOST_RANK]
+    int64_t coordinates[MAX_RANK]
     int64_t base
-    int64_t batch        # the number of the batch
+    int64_t batch        # the index of the batch
     int64_t remaining    # tuples until the end of the batch
 
 
 cdef struct Walk:
     # a range of index tuples to convert to byte offsets
-    const Nd* nd
-    const uint8_t* index          # the first tuple
-    int kind                      # the index type: see indices.pxd
-    Py_ssize_t tuple_bytes        # bytes of a tuple
-    int64_t first                 # the first tuple's position among all; it determines the batch
-    int mode                      # the out-of-bounds mode
-    int64_t redirect              # the offset of tuples that select nothing
-    bint pads                     # tuples with an index that is `pad` select nothing
+    const IndexSpace* space
+    const uint8_t* index       # the first tuple
+    int kind                   # the index type: see indices.pxd
+    Py_ssize_t tuple_bytes     # bytes of a tuple
+    int64_t first              # the index of the first tuple among all tuples
+    int mode                   # the out-of-bounds mode
+    int64_t redirect_offset    # the offset of tuples that select nothing
+    bint has_pad               # tuples with an index that is `pad` select nothing
     int64_t pad
 
 
-cdef inline void seek(Cursor* at, const Walk* walk, int64_t t) noexcept nogil:
+cdef inline void seek(Cursor* cursor, const Walk* walk, int64_t t) noexcept nogil:
     """Move the cursor to tuple t of a walk."""
-    cdef const Nd* nd = walk.nd
-    cdef int64_t tuple_number = walk.first + t, batch = tuple_number // nd.per_batch
+    cdef const IndexSpace* space = walk.space
+    cdef int64_t tuple_index = walk.first + t, batch = tuple_index // space.per_batch
     cdef int d
-    at.remaining = nd.per_batch - tuple_number % nd.per_batch
-    at.base = 0
-    at.batch = batch
-    for d in reversed(range(nd.batch_rank)):
-        at.coordinates[d] = batch % nd.batch_sizes[d]
-        at.base += at.coordinates[d] * nd.batch_strides[d]
-        batch //= nd.batch_sizes[d]
+    cursor.remaining = space.per_batch - tuple_index % space.per_batch
+    cursor.base = 0
+    cursor.batch = batch
+    for d in reversed(range(space.batch_rank)):
+        cursor.coordinates[d] = batch % space.batch_sizes[d]
+        cursor.base += cursor.coordinates[d] * space.batch_strides[d]
+        batch //= space.batch_sizes[d]
 
 
-cdef inline void next_batch(Cursor* at, const Nd* nd) noexcept nogil:
+cdef inline void next_batch(Cursor* cursor, const IndexSpace* space) noexcept nogil:
     cdef int d
-    at.remaining = nd.per_batch
-    at.batch += 1
-    for d in reversed(range(nd.batch_rank)):
-        at.coordinates[d] += 1
-        at.base += nd.batch_strides[d]
-        if at.coordinates[d] < nd.batch_sizes[d]:
+    cursor.remaining = space.per_batch
+    cursor.batch += 1
+    for d in reversed(range(space.batch_rank)):
+        cursor.coordinates[d] += 1
+        cursor.base += space.batch_strides[d]
+        if cursor.coordinates[d] < space.batch_sizes[d]:
             return
-        at.base -= nd.batch_sizes[d] * nd.batch_strides[d]
-        at.coordinates[d] = 0
+        cursor.base -= space.batch_sizes[d] * space.batch_strides[d]
+        cursor.coordinates[d] = 0
 
 
 cdef inline uint64_t offsets_1 "ndtool_offsets_1"(
@@ -142,7 +143,8 @@ cdef inline uint64_t offsets_2 "ndtool_offsets_2"(
 
 
 cdef inline uint64_t offsets_k(
-    const int64_t* index, Py_ssize_t n, int k, const Nd* nd, int64_t base, int64_t* offsets
+    const int64_t* index, Py_ssize_t n, int k, const IndexSpace* space, int64_t base,
+    int64_t* offsets
 ) noexcept nogil:
     """offsets_1 for tuples of k components; a constant k lets the compiler unroll the loop."""
     cdef Py_ssize_t i
@@ -153,9 +155,9 @@ cdef inline uint64_t offsets_k(
         sum = <uint64_t> base
         for j in range(k):
             v = index[k * i + j]
-            v += nd.wraps[j] & (v >> 63)
-            bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
-            sum += <uint64_t> v * <uint64_t> nd.strides[j]
+            v += space.wraps[j] & (v >> 63)
+            bad |= <uint64_t> v >= <uint64_t> space.sizes[j]
+            sum += <uint64_t> v * <uint64_t> space.strides[j]
         offsets[i] = <int64_t> sum
     return bad
 
@@ -165,215 +167,237 @@ cdef inline uint64_t offsets_by_mode(
     int64_t* offsets
 ) noexcept nogil:
     """offsets_1 for tuples of one or two components, in the walk's out-of-bounds mode."""
-    cdef const Nd* nd = walk.nd
+    cdef const IndexSpace* space = walk.space
     cdef BoundsMode mode = BoundsMode(
-        &nd.sizes[0], &nd.strides[0], base, base_stride, walk.mode, walk.redirect
+        &space.sizes[0], &space.strides[0], base, base_stride, walk.mode, walk.redirect_offset
     )
-    return apply_mode(&mode, index, n, nd.k, offsets)
+    return apply_mode(&mode, index, n, space.k, offsets)
 
 
-cdef inline uint64_t resolve(
-    const Walk* walk, const uint8_t* stored, Py_ssize_t n, int64_t base, int64_t* offsets
+cdef inline uint64_t resolve_offsets(
+    const Walk* walk, const uint8_t* indices, Py_ssize_t n, int64_t base, int64_t* offsets
 ) noexcept nogil:
     """Convert n tuples to offsets one by one; non-zero if one is out of bounds in mode "error".
 
     For blocks that the vectorized loops cannot convert: with padding, or with such an index.
     """
-    cdef const Nd* nd = walk.nd
-    cdef int64_t entries[ENTRIES]
+    cdef const IndexSpace* space = walk.space
+    cdef int64_t values[ENTRIES]
     cdef const int64_t* index
     cdef Py_ssize_t i
     cdef int64_t v
     cdef uint64_t sum
     cdef int j
     cdef bint is_uint64 = False, out_of_bounds, skips
-    if walk.mode == REFUSE and not walk.pads:
+    if walk.mode == ERROR and not walk.has_pad:
         return 1
-    index = widened_exact(stored, walk.kind, n * nd.k, entries, &is_uint64)
+    index = as_int64_bits(indices, walk.kind, n * space.k, values, &is_uint64)
     for i in range(n):
         sum = <uint64_t> base
         skips = False
-        for j in range(nd.k):
-            v = index[nd.k * i + j]
-            if walk.pads and v == walk.pad:
+        for j in range(space.k):
+            v = index[space.k * i + j]
+            if walk.has_pad and v == walk.pad:
                 skips = True
                 continue
-            out_of_bounds = bounded_exact(&v, nd.sizes[j], nd.wraps[j], walk.mode, is_uint64)
-            if out_of_bounds and walk.mode == REFUSE:
+            out_of_bounds = bound_index_exact(
+                &v, space.sizes[j], space.wraps[j], walk.mode, is_uint64
+            )
+            if out_of_bounds and walk.mode == ERROR:
                 return 1
             skips |= out_of_bounds
-            sum += <uint64_t> v * <uint64_t> nd.strides[j]
-        offsets[i] = walk.redirect if skips else <int64_t> sum
+            sum += <uint64_t> v * <uint64_t> space.strides[j]
+        offsets[i] = walk.redirect_offset if skips else <int64_t> sum
     return 0
 
 
-cdef inline Py_ssize_t block_size(const Nd* nd) noexcept nogil:
-    """Return the tuples of a block: as many as BLOCK and ENTRIES admit."""
-    return BLOCK if nd.k <= 2 else ENTRIES // nd.k
+cdef inline Py_ssize_t block_size(const IndexSpace* space) noexcept nogil:
+    """Return the number of tuples of a block, limited by BLOCK and ENTRIES."""
+    return BLOCK if space.k <= 2 else ENTRIES // space.k
 
 
-cdef inline int64_t stored_batch(const Nd* nd, int64_t batch) noexcept nogil:
-    """Return the number of the first tuple of a batch among those stored."""
-    return 0 if nd.one_group else batch // nd.repeats * nd.per_batch
+cdef inline int64_t stored_batch(const IndexSpace* space, int64_t batch) noexcept nogil:
+    """Return the index of a batch's first tuple among the stored tuples."""
+    return 0 if space.is_one_group else batch // space.repeats * space.per_batch
 
 
 cdef inline const int64_t* broadcast_indices(
-    const Cursor* at, const Walk* walk, Py_ssize_t n, int64_t* entries
+    const Cursor* cursor, const Walk* walk, Py_ssize_t n, int64_t* values
 ) noexcept nogil:
-    """Return the indices of n tuples from the cursor on, if several batches share stored tuples."""
-    cdef int64_t per_batch = walk.nd.per_batch, first = per_batch - at.remaining, take
-    cdef int64_t batch = at.batch, stored = stored_batch(walk.nd, batch)
-    cdef Py_ssize_t done = 0
+    """Return the indices of n tuples from the cursor on, where batches share stored tuples."""
+    cdef int64_t tuples_per_batch = walk.space.per_batch
+    cdef int64_t first = tuples_per_batch - cursor.remaining, n_batch
+    cdef int64_t batch = cursor.batch, stored = stored_batch(walk.space, batch)
+    cdef Py_ssize_t converted = 0
     cdef const int64_t* index
-    while done < n:
-        if first == per_batch:
+    while converted < n:
+        if first == tuples_per_batch:
             first = 0
             batch += 1
-            stored = stored_batch(walk.nd, batch)
-        take = min(n - done, per_batch - first)
-        index = widened(
-            walk.index + (stored + first) * walk.tuple_bytes, walk.kind, take, entries + done
+            stored = stored_batch(walk.space, batch)
+        n_batch = min(n - converted, tuples_per_batch - first)
+        index = as_int64(
+            walk.index + (stored + first) * walk.tuple_bytes, walk.kind, n_batch, values + converted
         )
-        if index != entries + done:
-            memcpy(entries + done, index, take * 8)
-        done += take
-        first += take
-    return entries
+        if index != values + converted:
+            memcpy(values + converted, index, n_batch * 8)
+        converted += n_batch
+        first += n_batch
+    return values
 
 
 cdef inline void row_offsets "ndtool_row_offsets"(
-    const uint8_t* rows, int bytes_each, Py_ssize_t n, uint64_t stride, uint64_t base,
+    const uint8_t* rows, int index_itemsize, Py_ssize_t n, uint64_t stride, uint64_t base,
     int64_t* offsets
 ) noexcept nogil:
     """offsets[i] = rows[i] * stride + base, of validated row indices."""
     cdef Py_ssize_t i
     for i in range(n):
-        offsets[i] = <int64_t> (row_at(rows, i, bytes_each) * stride + base)
+        offsets[i] = <int64_t> (load_row_index(rows, i, index_itemsize) * stride + base)
 
 
 cdef inline bint has_row_indices(const Walk* walk, Py_ssize_t width) noexcept nogil:
     """Return whether indices are linear row indices of contiguous rows of `width` bytes."""
-    cdef const Nd* nd = walk.nd
-    cdef bint usual = width in (1, 2, 4, 8, 16)
+    cdef const IndexSpace* space = walk.space
+    cdef bint is_usual_width = width in (1, 2, 4, 8, 16)
     return (
-        usual and nd.k == 1 and nd.strides[0] == width and nd.repeats == 1
-        and nd.per_batch >= SHORT and is_plain(walk.kind)
+        is_usual_width and space.k == 1 and space.strides[0] == width and space.repeats == 1
+        and space.per_batch >= SHORT_BLOCK and is_row_index_kind(walk.kind)
     )
 
 
 cdef inline void next_row_offsets(
-    Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
+    Cursor* cursor, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
-    """Convert validated row indices as `next_offsets` does, without another check."""
-    cdef const Nd* nd = walk.nd
-    cdef Py_ssize_t done = 0, take
-    while done < n:
-        if at.remaining == 0:
-            next_batch(at, nd)
-        take = min(n - done, at.remaining)
+    """Convert validated row indices as `next_offsets` does, without bounds checks."""
+    cdef const IndexSpace* space = walk.space
+    cdef Py_ssize_t converted = 0, n_batch
+    while converted < n:
+        if cursor.remaining == 0:
+            next_batch(cursor, space)
+        n_batch = min(n - converted, cursor.remaining)
         row_offsets(
-            walk.index + (t + done) * walk.tuple_bytes, walk.tuple_bytes, take, nd.strides[0],
-            at.base, offsets + done,
+            walk.index + (t + converted) * walk.tuple_bytes, walk.tuple_bytes, n_batch,
+            space.strides[0],
+            cursor.base, offsets + converted,
         )
-        done += take
-        at.remaining -= take
+        converted += n_batch
+        cursor.remaining -= n_batch
 
 
 cdef inline uint64_t next_offsets(
-    Cursor* at, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
+    Cursor* cursor, const Walk* walk, int64_t t, Py_ssize_t n, int64_t* offsets
 ) noexcept nogil:
     """Convert tuples [t, t + n) of a walk to byte offsets; non-zero if one is out of bounds.
 
     n <= block_size(nd). The cursor must be at tuple t, and is moved to t + n.
     """
-    cdef int64_t entries[ENTRIES]
-    cdef const Nd* nd = walk.nd
+    cdef int64_t values[ENTRIES]
+    cdef const IndexSpace* space = walk.space
     cdef const int64_t* index
-    cdef Py_ssize_t done = 0, take
+    cdef Py_ssize_t converted = 0, n_batch
     cdef int64_t start
     cdef uint64_t bad = 0
     cdef int64_t base_stride
-    cdef int last
-    cdef bint special = walk.kind & SPECIAL != 0
-    cdef bint one_per_batch = (
-        nd.per_batch == 1 and nd.k == 1 and nd.batch_rank > 0 and not special
+    cdef int last_axis
+    cdef bint is_one_by_one = walk.kind & ONE_BY_ONE != 0
+    cdef bint is_one_per_batch = (
+        space.per_batch == 1 and space.k == 1 and space.batch_rank > 0 and not is_one_by_one
     )
-    if walk.kind & VALIDATED and nd.per_batch >= FEW and nd.repeats == 1:
-        next_row_offsets(at, walk, t, n, offsets)
+    if walk.kind & VALIDATED and space.per_batch >= MIN_BATCH and space.repeats == 1:
+        next_row_offsets(cursor, walk, t, n, offsets)
         return 0
-    if special:
+    if is_one_by_one:
         index = NULL
-    elif nd.repeats > 1:
-        index = broadcast_indices(at, walk, n, entries)
+    elif space.repeats > 1:
+        index = broadcast_indices(cursor, walk, n, values)
     else:
-        index = widened(walk.index + t * walk.tuple_bytes, walk.kind, n * nd.k, entries)
-    while done < n:
-        if at.remaining == 0:
-            next_batch(at, nd)
-        take = min(n - done, at.remaining)
-        if one_per_batch:
-            last = nd.batch_rank - 1
-            take = min(n - done, nd.batch_sizes[last] - at.coordinates[last])
-            base_stride = nd.batch_strides[last]
-            if walk.mode == REFUSE:
+        index = as_int64(walk.index + t * walk.tuple_bytes, walk.kind, n * space.k, values)
+    while converted < n:
+        if cursor.remaining == 0:
+            next_batch(cursor, space)
+        n_batch = min(n - converted, cursor.remaining)
+        if is_one_per_batch:
+            last_axis = space.batch_rank - 1
+            n_batch = min(
+                n - converted, space.batch_sizes[last_axis] - cursor.coordinates[last_axis]
+            )
+            base_stride = space.batch_strides[last_axis]
+            if walk.mode == ERROR:
                 bad = offsets_1(
-                    index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base,
-                    base_stride, offsets + done,
+                    index + converted, n_batch, space.sizes[0], space.wraps[0], space.strides[0],
+                    cursor.base,
+                    base_stride, offsets + converted,
                 )
-            elif offsets_by_mode(walk, index + done, take, at.base, base_stride, offsets + done):
-                one_per_batch = False    # too large to wrap in floating point
+            elif offsets_by_mode(
+                walk, index + converted, n_batch, cursor.base, base_stride, offsets + converted
+            ):
+                is_one_per_batch = False    # too large to wrap in floating point
                 continue
-            at.coordinates[last] += take - 1
-            at.batch += take - 1
-            at.base += (take - 1) * nd.batch_strides[last]
-            at.remaining += take - 1
-        elif special:
+            cursor.coordinates[last_axis] += n_batch - 1
+            cursor.batch += n_batch - 1
+            cursor.base += (n_batch - 1) * space.batch_strides[last_axis]
+            cursor.remaining += n_batch - 1
+        elif is_one_by_one:
             bad = 1
-        elif walk.mode != REFUSE and 1 <= nd.k <= 2:
-            bad = offsets_by_mode(walk, index + done * nd.k, take, at.base, 0, offsets + done)
-        elif nd.k == 1:
+        elif walk.mode != ERROR and 1 <= space.k <= 2:
+            bad = offsets_by_mode(
+                walk, index + converted * space.k, n_batch, cursor.base, 0, offsets + converted
+            )
+        elif space.k == 1:
             bad = offsets_1(
-                index + done, take, nd.sizes[0], nd.wraps[0], nd.strides[0], at.base, 0,
-                offsets + done,
+                index + converted, n_batch, space.sizes[0], space.wraps[0], space.strides[0],
+                cursor.base, 0,
+                offsets + converted,
             )
-        elif nd.k == 2:
+        elif space.k == 2:
             bad = offsets_2(
-                index + 2 * done, take, nd.sizes[0], nd.sizes[1], nd.wraps[0], nd.wraps[1],
-                nd.strides[0], nd.strides[1], at.base, offsets + done,
+                index + 2 * converted, n_batch, space.sizes[0], space.sizes[1], space.wraps[0],
+                space.wraps[1],
+                space.strides[0], space.strides[1], cursor.base, offsets + converted,
             )
-        elif nd.k == 3:
-            bad = offsets_k(index + done * 3, take, 3, nd, at.base, offsets + done)
+        elif space.k == 3:
+            bad = offsets_k(
+                index + converted * 3, n_batch, 3, space, cursor.base, offsets + converted
+            )
         else:
-            bad = offsets_k(index + done * nd.k, take, nd.k, nd, at.base, offsets + done)
+            bad = offsets_k(
+                index + converted * space.k, n_batch, space.k, space, cursor.base,
+                offsets + converted
+            )
         if bad:
-            start = t + done
-            if nd.repeats > 1:
-                start = stored_batch(nd, at.batch) + nd.per_batch - at.remaining
-            if resolve(walk, walk.index + start * walk.tuple_bytes, take, at.base, offsets + done):
+            start = t + converted
+            if space.repeats > 1:
+                start = stored_batch(space, cursor.batch) + space.per_batch - cursor.remaining
+            if resolve_offsets(
+                walk, walk.index + start * walk.tuple_bytes, n_batch, cursor.base,
+                offsets + converted
+            ):
                 return 1
-        done += take
-        at.remaining -= take
+        converted += n_batch
+        cursor.remaining -= n_batch
     return 0
 
 
-cdef inline uint64_t offsets_from(
-    Cursor* at, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
+cdef inline uint64_t prefetch_next_offsets(
+    Cursor* cursor, const Walk* walk, int64_t t, int64_t n, int64_t* offsets
 ) noexcept nogil:
     """Prefetch indices some distance ahead, then call `next_offsets`."""
-    prefetch_lines(walk.index + t * walk.tuple_bytes + AHEAD, n * walk.tuple_bytes)
-    return next_offsets(at, walk, t, n, offsets)
+    prefetch_lines(walk.index + t * walk.tuple_bytes + PREFETCH_DISTANCE, n * walk.tuple_bytes)
+    return next_offsets(cursor, walk, t, n, offsets)
 
 
 cdef inline void prefetch_next_batch(
-    const Cursor* at, const Nd* nd, const uint8_t* source, int64_t take, double share
+    const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_batch,
+    double share
 ) noexcept nogil:
-    """Prefetch the next batch's bytes evenly: `share` of them for each of `take` tuples."""
-    cdef int64_t done = nd.per_batch - at.remaining
-    if nd.in_cache and nd.batch_rank:
-        source += at.base + nd.batch_strides[nd.batch_rank - 1] + nd.lowest
-        prefetch_lines(source + <int64_t> (share * done), <int64_t> (share * take))
+    """Prefetch bytes of the next batch: `batch_fraction` bytes for each of n tuples."""
+    cdef int64_t converted = space.per_batch - cursor.remaining
+    if space.fits_in_cache and space.batch_rank:
+        source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
+        prefetch_lines(source + <int64_t> (share * converted), <int64_t> (share * n_batch))
 
 
-cdef inline Py_ssize_t column_of(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:
-    """Return the first column of a task, at a cache line: no two tasks write to one line."""
+cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:
+    """Return the first column of a task, a multiple of LINE: no two tasks write to one line."""
     return width if task == tasks else width * task // tasks // LINE * LINE

@@ -1,6 +1,7 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Counts of the updates of each slice of an output. A mean divides by them; without current values,
-# the first update of a slice (its count is 0) is copied. The thread that owns a slice counts.
+# Counts of the updates of each slice of an output. Means are sums divided by counts. If current
+# values are excluded, the first update of a slice (its count is 0) is copied. The thread that owns
+# a slice counts its updates.
 
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -14,8 +15,8 @@ from ndtool.loops.arithmetic cimport (
     float_to_half, half, half_to_float, number, real,
 )
 from ndtool.loops.blocks cimport DROPPED
-from ndtool.loops.indices cimport read_once, row_at
-from ndtool.loops.memory cimport AHEAD    # it defines ndtool_twice
+from ndtool.loops.indices cimport read_once, load_row_index
+from ndtool.loops.memory cimport PREFETCH_DISTANCE    # it defines ndtool_twice
 
 cdef extern from *:
     """
@@ -23,10 +24,10 @@ cdef extern from *:
     """
 
 cdef enum:
-    UNROLLED = 16        # tuples
+    UNROLLED = 16    # tuples
 
 ctypedef fused counter:
-    uint8_t     # a flag: whether the slice has updates
+    uint8_t     # a flag: the slice has updates
     uint32_t
     uint64_t
 
@@ -34,62 +35,66 @@ ctypedef fused counter:
 cdef struct Counts:
     # a count for each slice from `origin` on; data: NULL if the reduction needs none
     uint8_t* data
-    int bytes_each
+    int count_itemsize
     const uint8_t* origin
-    Py_ssize_t width          # bytes of a slice
+    Py_ssize_t width            # bytes of a slice
     int64_t slices
-    bint has_totals           # the upper halves, of 8 bytes, are the counts after all updates
-    int shift                 # log2 of the width, -1 if it is no power of two
-    bint copies_first         # whether the first update replaces the current value
-    bint per_window           # counts are in a thread's scratch, zeroed for each window
+    bint has_totals             # the upper halves, of 8 bytes, are the counts after all updates
+    int shift                   # log2 of the width, -1 if it is no power of two
+    bint copies_first_update    # whether the first update replaces the current value
+    bint per_window             # counts are in a thread's scratch, zeroed for each window
 
 
-cdef inline int64_t slice_number(const Counts* c, const uint8_t* at) noexcept nogil:
-    if c.shift >= 0:
-        return (at - c.origin) >> c.shift
-    return (at - c.origin) // c.width
+cdef inline int64_t slice_index(const Counts* counts, const uint8_t* slice_address) noexcept nogil:
+    if counts.shift >= 0:
+        return (slice_address - counts.origin) >> counts.shift
+    return (slice_address - counts.origin) // counts.width
 
 
-cdef inline const uint8_t* count_address(const Counts* c, const uint8_t* at) noexcept nogil:
-    return c.data + slice_number(c, at) * c.bytes_each
+cdef inline const uint8_t* count_address(
+    const Counts* c, const uint8_t* slice_address
+) noexcept nogil:
+    return c.data + slice_index(c, slice_address) * c.count_itemsize
 
 
 cdef inline uint64_t count_at(const Counts* c, int64_t n) noexcept nogil:
-    return (<uint32_t*> c.data)[n] if c.bytes_each == 4 else (<uint64_t*> c.data)[n]
+    return (<uint32_t*> c.data)[n] if c.count_itemsize == 4 else (<uint64_t*> c.data)[n]
 
 
-cdef inline bint counted(counter* count) noexcept nogil:
+cdef inline bint count_update(counter* count) noexcept nogil:
     """Count an update; return whether it is the first."""
-    cdef bint first = count[0] == 0
+    cdef bint is_first = count[0] == 0
     if counter is uint8_t:
         count[0] = 1
     else:
         count[0] += 1
-    return first
+    return is_first
 
 
-cdef inline bint count_slice(const Counts* c, const uint8_t* at) noexcept nogil:
+cdef inline bint count_slice(const Counts* c, const uint8_t* slice_address) noexcept nogil:
     """Count an update of the slice at `at`; return whether it replaces the current value."""
-    cdef int64_t n = slice_number(c, at)
-    cdef bint first
-    if c.bytes_each == 1:
-        first = counted(c.data + n)
-    elif c.bytes_each == 4:
-        first = counted(<uint32_t*> c.data + n)
+    cdef int64_t n = slice_index(c, slice_address)
+    cdef bint is_first
+    if c.count_itemsize == 1:
+        is_first = count_update(c.data + n)
+    elif c.count_itemsize == 4:
+        is_first = count_update(<uint32_t*> c.data + n)
     else:
-        first = counted(<uint64_t*> c.data + n)
-    return first and c.copies_first
+        is_first = count_update(<uint64_t*> c.data + n)
+    return is_first and c.copies_first_update
 
 
 cdef struct Occurrence:
-    # an update of a slice whose total is known: whether it is the first or the last one
+    # an update of a slice: whether it is the first or the last one of `total`
     bint first, last
     uint64_t total
 
 
-cdef inline Occurrence next_occurrence(const Counts* c, const uint8_t* at) noexcept nogil:
+cdef inline Occurrence next_occurrence(
+    const Counts* c, const uint8_t* slice_address
+) noexcept nogil:
     """Count an update of the slice at `at`, whose count of 8 bytes has a total."""
-    cdef uint64_t* count = <uint64_t*> c.data + slice_number(c, at)
+    cdef uint64_t* count = <uint64_t*> c.data + slice_index(c, slice_address)
     cdef Occurrence occurrence
     occurrence.first = <uint32_t> count[0] == 0
     count[0] += 1
@@ -99,15 +104,15 @@ cdef inline Occurrence next_occurrence(const Counts* c, const uint8_t* at) noexc
 
 
 cdef inline void add_totals(
-    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n
+    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n
 ) noexcept nogil:
     """Add n updates to the totals of their slices; none is dropped."""
     cdef Py_ssize_t i
     for i in range(n):
-        (<uint64_t*> c.data)[slice_number(c, to + offsets[i])] += <uint64_t> 1 << 32
+        (<uint64_t*> c.data)[slice_index(c, target + offsets[i])] += <uint64_t> 1 << 32
 
 
-cdef inline bint drops(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
+cdef inline bint any_dropped(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
     """Return whether any of n tuples is dropped."""
     cdef Py_ssize_t i
     cdef bint dropped = False
@@ -117,22 +122,22 @@ cdef inline bint drops(const int64_t* offsets, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void count_block(
-    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n
+    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n
 ) noexcept nogil:
-    """Count n updates, of which none is dropped or copied."""
+    """Count n updates, none of them dropped or copied."""
     cdef Py_ssize_t i
-    if c.bytes_each == 4:
+    if c.count_itemsize == 4:
         for i in range(n):
-            counted(<uint32_t*> c.data + slice_number(c, to + offsets[i]))
+            count_update(<uint32_t*> c.data + slice_index(c, target + offsets[i]))
     else:
         for i in range(n):
-            counted(<uint64_t*> c.data + slice_number(c, to + offsets[i]))
+            count_update(<uint64_t*> c.data + slice_index(c, target + offsets[i]))
 
 
 cdef inline bint all_counted(const Counts* c) noexcept nogil:
     """Return whether every slice has updates."""
     cdef int64_t n
-    if c.bytes_each == 1:
+    if c.count_itemsize == 1:
         return memchr(c.data, 0, c.slices) == NULL
     for n in range(c.slices):
         if count_at(c, n) == 0:
@@ -141,89 +146,90 @@ cdef inline bint all_counted(const Counts* c) noexcept nogil:
 
 
 cdef inline void count_rows_of(
-    counter* counts, const uint8_t* rows, int bytes_each, Py_ssize_t n, uint64_t size
+    counter* counts, const uint8_t* rows, int index_itemsize, Py_ssize_t n, uint64_t size
 ) noexcept nogil:
     cdef Py_ssize_t i = 0
     while i + UNROLLED <= n:
-        count_group(counts, rows, bytes_each, i, i + UNROLLED, size)
+        count_group(counts, rows, index_itemsize, i, i + UNROLLED, size)
         i += UNROLLED
-    count_group(counts, rows, bytes_each, i, n, size)
+    count_group(counts, rows, index_itemsize, i, n, size)
 
 
 cdef inline void count_group(
-    counter* counts, const uint8_t* rows, int bytes_each, Py_ssize_t i, Py_ssize_t stop,
+    counter* counts, const uint8_t* rows, int index_itemsize, Py_ssize_t i, Py_ssize_t stop,
     uint64_t size
 ) noexcept nogil:
-    cdef uint64_t at
+    cdef uint64_t row
     for i in range(i, stop):
-        at = row_at(rows, i, bytes_each)
-        if bytes_each != 2:    # not validated
-            read_once(at)
-            if at >= size:    # another process changed it after the reduction
+        row = load_row_index(rows, i, index_itemsize)
+        if index_itemsize != 2:    # not validated
+            read_once(row)
+            if row >= size:    # another process changed it after the reduction
                 return
-        counts[at] += 1
+        counts[row] += 1
 
 
 cdef inline void count_rows(
-    const Counts* c, const uint8_t* to, const uint8_t* rows, int bytes_each, Py_ssize_t n,
+    const Counts* c, const uint8_t* target, const uint8_t* rows, int index_itemsize, Py_ssize_t n,
     uint64_t size
 ) noexcept nogil:
     """Count n updates by row index from `to` on, of `size` rows; none is dropped or copied."""
-    cdef int64_t first = slice_number(c, to)
-    if c.bytes_each == 8:
-        count_rows_of(<uint64_t*> c.data + first, rows, bytes_each, n, size)
+    cdef int64_t first = slice_index(c, target)
+    if c.count_itemsize == 8:
+        count_rows_of(<uint64_t*> c.data + first, rows, index_itemsize, n, size)
     else:
-        count_rows_of(<uint32_t*> c.data + first, rows, bytes_each, n, size)
+        count_rows_of(<uint32_t*> c.data + first, rows, index_itemsize, n, size)
 
 
-cdef struct Divided:
-    # the lengths of two lists of a block's updates: those to copy, and those to reduce
-    Py_ssize_t copied, reduced
+cdef struct PartitionedUpdates:
+    # the numbers of updates of a block to copy and to reduce
+    Py_ssize_t n_copied, n_reduced
 
 
-cdef inline Divided divide_typed(
-    const Counts* c, counter* counts, const uint8_t* to, const int64_t* offsets, Py_ssize_t n,
+cdef inline PartitionedUpdates partition_typed(
+    const Counts* c, counter* counts, const uint8_t* target, const int64_t* offsets, Py_ssize_t n,
     int64_t* copies, int64_t* reductions,
 ) noexcept nogil:
-    cdef Divided d = Divided(0, 0)
+    cdef PartitionedUpdates lists = PartitionedUpdates(0, 0)
     cdef Py_ssize_t i
-    cdef bint first
+    cdef bint is_first
     for i in range(n):
         if offsets[i] == DROPPED:
             continue
-        first = counted(counts + slice_number(c, to + offsets[i])) and c.copies_first
-        copies[d.copied] = i    # in both lists: a branch would mispredict
-        reductions[d.reduced] = i
-        d.copied += first
-        d.reduced += not first
-    return d
+        is_first = count_update(counts + slice_index(c, target + offsets[i]))
+        is_first = is_first and c.copies_first_update
+        copies[lists.n_copied] = i    # to both lists: a branch would mispredict
+        reductions[lists.n_reduced] = i
+        lists.n_copied += is_first
+        lists.n_reduced += not is_first
+    return lists
 
 
-cdef inline Divided divide(
-    const Counts* c, const uint8_t* to, const int64_t* offsets, Py_ssize_t n, int64_t* copies,
+cdef inline PartitionedUpdates partition_updates(
+    const Counts* c, const uint8_t* target, const int64_t* offsets, Py_ssize_t n, int64_t* copies,
     int64_t* reductions,
 ) noexcept nogil:
-    """Count n updates, and list which ones to copy and which ones to reduce."""
-    if c.bytes_each == 1:
-        return divide_typed(c, c.data, to, offsets, n, copies, reductions)
-    if c.bytes_each == 4:
-        return divide_typed(c, <uint32_t*> c.data, to, offsets, n, copies, reductions)
-    return divide_typed(c, <uint64_t*> c.data, to, offsets, n, copies, reductions)
+    """Count n updates, and partition their indices into updates to copy and to reduce."""
+    if c.count_itemsize == 1:
+        return partition_typed(c, c.data, target, offsets, n, copies, reductions)
+    if c.count_itemsize == 4:
+        return partition_typed(c, <uint32_t*> c.data, target, offsets, n, copies, reductions)
+    return partition_typed(c, <uint64_t*> c.data, target, offsets, n, copies, reductions)
 
 
 cdef struct Means:
     # sums of the arithmetic type `code`, to divide by the counts of their slices
     Counts counts
-    uint8_t* to
+    uint8_t* target
     int64_t slices, tasks
     int code
-    bint include_self         # whether the current value counts
+    bint include_self    # whether the current value counts
 
 
 cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
     """Return sum / count: floats rounded once, integers rounded down."""
     cdef number r = sum
-    cdef int64_t whole, rest
+    cdef int64_t quotient, remainder
     if number is half:
         r = float_to_half(half_to_float(sum) / <float> <int64_t> count)
     elif number is bfloat16:
@@ -239,9 +245,9 @@ cdef inline number mean_of(number sum, uint64_t count) noexcept nogil:
     elif number is uint8_t or number is uint16_t or number is uint32_t or number is uint64_t:
         r = <number> (<uint64_t> sum // count)
     elif number is int8_t or number is int16_t or number is int32_t or number is int64_t:
-        whole = <int64_t> sum // <int64_t> count
-        rest = <int64_t> sum % <int64_t> count
-        r = <number> (whole - (rest < 0))
+        quotient = <int64_t> sum // <int64_t> count
+        remainder = <int64_t> sum % <int64_t> count
+        r = <number> (quotient - (remainder < 0))
     return r
 
 
@@ -251,11 +257,12 @@ cdef inline void means_of_elements(
     """Divide sums of one float per slice, without a branch on the count, which would mispredict."""
     cdef const uint32_t* counts = <const uint32_t*> m.counts.data
     cdef int64_t n
-    cdef uint32_t count, one = m.include_self
+    cdef uint32_t count, n_current = m.include_self
     cdef real mean
     for n in range(first, stop):
         count = counts[n]
-        mean = out[n] / <real> <int32_t> (count + one if count else 1)    # int32: converts in SIMD
+        # int32: converted in SIMD
+        mean = out[n] / <real> <int32_t> (count + n_current if count else 1)
         out[n] = mean if count else out[n]
 
 
@@ -267,7 +274,7 @@ cdef inline uint64_t means_typed(
     cdef uint64_t count
     cdef number* slice
     if number is float or number is double:
-        if elements == 1 and m.counts.bytes_each == 4:
+        if elements == 1 and m.counts.count_itemsize == 4:
             means_of_elements(m, out, first, stop)
             return 0
     for n in range(first, stop):
@@ -285,29 +292,29 @@ cdef inline uint64_t means_task "ndtool_means_part"(const void* sums, int64_t ta
     cdef const Means* m = <const Means*> sums
     cdef int64_t first = m.slices * task // m.tasks, stop = m.slices * (task + 1) // m.tasks
     if m.code == INT8:
-        return means_typed(m, <int8_t*> m.to, first, stop)
+        return means_typed(m, <int8_t*> m.target, first, stop)
     if m.code == INT16:
-        return means_typed(m, <int16_t*> m.to, first, stop)
+        return means_typed(m, <int16_t*> m.target, first, stop)
     if m.code == INT32:
-        return means_typed(m, <int32_t*> m.to, first, stop)
+        return means_typed(m, <int32_t*> m.target, first, stop)
     if m.code == INT64:
-        return means_typed(m, <int64_t*> m.to, first, stop)
+        return means_typed(m, <int64_t*> m.target, first, stop)
     if m.code == UINT8:
-        return means_typed(m, <uint8_t*> m.to, first, stop)
+        return means_typed(m, <uint8_t*> m.target, first, stop)
     if m.code == UINT16:
-        return means_typed(m, <uint16_t*> m.to, first, stop)
+        return means_typed(m, <uint16_t*> m.target, first, stop)
     if m.code == UINT32:
-        return means_typed(m, <uint32_t*> m.to, first, stop)
+        return means_typed(m, <uint32_t*> m.target, first, stop)
     if m.code == FLOAT16:
-        return means_typed(m, <half*> m.to, first, stop)
+        return means_typed(m, <half*> m.target, first, stop)
     if m.code == BFLOAT16:
-        return means_typed(m, <bfloat16*> m.to, first, stop)
+        return means_typed(m, <bfloat16*> m.target, first, stop)
     if m.code == FLOAT32:
-        return means_typed(m, <float*> m.to, first, stop)
+        return means_typed(m, <float*> m.target, first, stop)
     if m.code == FLOAT64:
-        return means_typed(m, <double*> m.to, first, stop)
+        return means_typed(m, <double*> m.target, first, stop)
     if m.code == COMPLEX64:
-        return means_typed(m, <complex64*> m.to, first, stop)
+        return means_typed(m, <complex64*> m.target, first, stop)
     if m.code == COMPLEX128:
-        return means_typed(m, <complex128*> m.to, first, stop)
-    return means_typed(m, <uint64_t*> m.to, first, stop)
+        return means_typed(m, <complex128*> m.target, first, stop)
+    return means_typed(m, <uint64_t*> m.target, first, stop)

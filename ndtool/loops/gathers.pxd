@@ -1,17 +1,18 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Gathers: a block of index tuples is converted to offsets, then the slices there are copied.
+# Gathers: a block of index tuples is converted to offsets, then the slices at these are copied.
 # Begin with `gather_range`; `gather_pipelined` is for short slices of data that exceed the cache.
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ndtool.loops.blocks cimport (
-    BLOCK, DROPPED, LINE, SHORT, Cursor, Nd, Walk, block_size, column_of, next_batch, next_offsets,
-    offsets_by_mode, offsets_from, prefetch_next_batch, resolve, seek,
+    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
+    next_batch, next_offsets,
+    offsets_by_mode, prefetch_next_offsets, prefetch_next_batch, resolve_offsets, seek,
 )
-from ndtool.loops.indices cimport ENTRIES, REFUSE, SPECIAL, widened
+from ndtool.loops.indices cimport ENTRIES, ERROR, ONE_BY_ONE, as_int64
 from ndtool.loops.memory cimport (
-    AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
+    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end,
 )
 from ndtool.loops.moves cimport copy_bytes, gather_block, has_vbmi, stream_slices
 from ndtool.loops.views cimport View, copy_view
@@ -23,25 +24,25 @@ cdef extern from *:
     """
 
 cdef enum:
-    MODE_STEPS = 16      # steps that apply the mode first, after one with an index out of bounds
+    MODE_STEPS = 16    # after an index out of bounds, steps that apply the out-of-bounds mode first
 
 
 cdef struct Gather:
     Walk walk
-    const uint8_t* source     # the first byte to gather of the slice at offset 0
-    uint8_t* to               # `width` bytes per tuple, contiguous
+    const uint8_t* source    # the first byte to gather of the slice at offset 0
+    uint8_t* target          # `width` bytes per tuple, contiguous
     int64_t count, tasks
     Py_ssize_t width
-    bint by_columns, streamed
-    bint local                # tuples are spatially local: the hardware prefetches short slices
+    bint by_columns, non_temporal
+    bint is_local            # tuples are spatially local: the hardware prefetches short slices
 
 
 cdef inline uint64_t gather_task(const Gather* g, int64_t task) noexcept nogil:
-    """Gather a share of the columns of all slices, or of the tuples."""
+    """Gather a task's columns of all slices, or the slices of its tuples."""
     if g.by_columns:
         return gather_range(
-            g, 0, g.count, column_of(task, g.tasks, g.width),
-            column_of(task + 1, g.tasks, g.width),
+            g, 0, g.count, task_column(task, g.tasks, g.width),
+            task_column(task + 1, g.tasks, g.width),
         )
     return gather_range(
         g, g.count * task // g.tasks, g.count * (task + 1) // g.tasks, 0, g.width
@@ -53,214 +54,223 @@ cdef inline uint64_t gather_range(
 ) noexcept nogil:
     """Copy bytes [column, end) of the slices, block by block, prefetching the next block's."""
     cdef int64_t offsets[2 * BLOCK]
-    cdef uint8_t stage[SHORT * LINE + LINE]
-    cdef const Nd* nd = g.walk.nd
+    cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
+    cdef const IndexSpace* space = g.walk.space
     cdef const uint8_t* source = g.source
-    cdef uint8_t* to = g.to + t * g.width
-    cdef Cursor at
+    cdef uint8_t* target = g.target + t * g.width
+    cdef Cursor cursor
     cdef Py_ssize_t pitch = g.width, width = end - column
-    cdef bint small = width == pitch <= LINE, streamed = g.streamed
-    cdef bint staged = streamed and width == pitch and (small or needs_staging(width))
-    cdef bint predictable = nd.in_cache or (g.local and small)    # no prefetches
+    cdef bint is_short = width == pitch <= LINE, non_temporal = g.non_temporal
+    cdef bint is_staged = non_temporal and width == pitch and (is_short or needs_staging(width))
+    cdef bint is_predictable = space.fits_in_cache or (g.is_local and is_short)    # no prefetches
     cdef Py_ssize_t pending = 0    # bytes in the stage
-    cdef int64_t n, step = min(block_size(nd), SHORT)
-    cdef int64_t upcoming = 0    # tuples of the next block, whose offsets follow this block's
-    cdef double share = nd.span / <double> nd.per_batch
-    cdef bint special = g.walk.kind & SPECIAL != 0
-    if small or staged:
-        step = min(step, SHORT * LINE // width)
-    if small and not predictable and nd.repeats == 1 and nd.per_batch >= SHORT and not special:
+    cdef int64_t n, step = min(block_size(space), SHORT_BLOCK)
+    cdef int64_t n_next = 0    # tuples of the next block, whose offsets follow this block's
+    cdef double batch_fraction = space.span / <double> space.per_batch
+    cdef bint is_one_by_one = g.walk.kind & ONE_BY_ONE != 0
+    if is_short or is_staged:
+        step = min(step, SHORT_BLOCK * LINE // width)
+    if is_short and not is_predictable and space.repeats == 1 and (
+        space.per_batch >= SHORT_BLOCK and not is_one_by_one
+    ):
         return gather_pipelined(g, t, stop)
-    seek(&at, &g.walk, t)
+    seek(&cursor, &g.walk, t)
     while t < stop:
         n = min(step, stop - t)
-        if not upcoming:
-            prefetch_next_batch(&at, nd, source, n, share)
-            if offsets_from(&at, &g.walk, t, n, offsets):
+        if not n_next:
+            prefetch_next_batch(&cursor, space, source, n, batch_fraction)
+            if prefetch_next_offsets(&cursor, &g.walk, t, n, offsets):
                 return 1
-        upcoming = 0 if predictable else min(step, stop - t - n)
-        if upcoming and offsets_from(&at, &g.walk, t + n, upcoming, offsets + n):
+        n_next = 0 if is_predictable else min(step, stop - t - n)
+        if n_next and prefetch_next_offsets(&cursor, &g.walk, t + n, n_next, offsets + n):
             return 1
-        if not small and not staged:
+        if not is_short and not is_staged:
             gather_rows(
-                to + column, source + column, offsets, n, upcoming, width, pitch, streamed
+                target + column, source + column, offsets, n, n_next, width, pitch, non_temporal
             )
-            to += n * pitch
-        elif staged:
-            gather_block(stage + pending, source, offsets, n, width, n if upcoming == n else 0)
-            to += stream_full_lines(to, stage, pending + n * width, &pending)
+            target += n * pitch
+        elif is_staged:
+            gather_block(stage + pending, source, offsets, n, width, n if n_next == n else 0)
+            target += stream_full_lines(target, stage, pending + n * width, &pending)
         else:
-            gather_block(to, source, offsets, n, width, n if upcoming == n else 0)
-            to += n * width
-        memcpy(offsets, offsets + n, upcoming * 8)
+            gather_block(target, source, offsets, n, width, n if n_next == n else 0)
+            target += n * width
+        memcpy(offsets, offsets + n, n_next * 8)
         t += n
-    if streamed:
-        stream(to, stage, pending)
+    if non_temporal:
+        stream(target, stage, pending)
         stream_end()
     return 0
 
 
 cdef inline uint64_t gather_pipelined(const Gather* g, int64_t t, int64_t stop) noexcept nogil:
-    """Copy slices of at most a line from beyond the cache, prefetching each once it is checked."""
-    cdef int64_t buffer[2 * SHORT]
-    cdef int64_t entries[ENTRIES]
-    cdef uint8_t stage[SHORT * LINE + LINE]
+    """Copy slices of at most LINE bytes from data beyond the cache; prefetch each when checked."""
+    cdef int64_t buffer[2 * SHORT_BLOCK]
+    cdef int64_t values[ENTRIES]
+    cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
     cdef const Walk* walk = &g.walk
-    cdef const Nd* nd = walk.nd
-    cdef uint8_t* to = g.to + t * g.width
-    cdef Cursor at
-    cdef Pipeline pipe
-    cdef bint by_mode = walk.mode != REFUSE and 1 <= nd.k <= 2
+    cdef const IndexSpace* space = walk.space
+    cdef uint8_t* target = g.target + t * g.width
+    cdef Cursor cursor
+    cdef Pipeline pipeline
+    cdef bint by_mode = walk.mode != ERROR and 1 <= space.k <= 2
     cdef int mode_steps = 0     # remaining steps that apply the mode first
     cdef uint64_t bad
     cdef Py_ssize_t pending = 0    # bytes in the stage
-    pipe.nd = nd
-    pipe.source = g.source
-    pipe.offsets = buffer
-    pipe.upcoming = buffer + SHORT
-    pipe.tuple_bytes = walk.tuple_bytes
-    pipe.n = 0
-    seek(&at, walk, t)
-    while pipe.n or t < stop:
-        if at.remaining == 0:
-            next_batch(&at, nd)
-        pipe.more = min(min(SHORT, block_size(nd)), min(at.remaining, stop - t))
-        pipe.base = at.base
-        pipe.stored = walk.index + t * walk.tuple_bytes
-        pipe.index = widened(pipe.stored, walk.kind, pipe.more * nd.k, entries)
-        pipe.resolved = mode_steps > 0
-        bad = resolve_next(&pipe, walk) if pipe.resolved else 0
-        pipe.to = to
-        if g.streamed:
-            pipe.to = stage + pending
-        bad |= pipeline_step(&pipe, g.width)
-        if pipe.resolved:
+    pipeline.space = space
+    pipeline.source = g.source
+    pipeline.offsets = buffer
+    pipeline.upcoming_offsets = buffer + SHORT_BLOCK
+    pipeline.tuple_bytes = walk.tuple_bytes
+    pipeline.n = 0
+    seek(&cursor, walk, t)
+    while pipeline.n or t < stop:
+        if cursor.remaining == 0:
+            next_batch(&cursor, space)
+        pipeline.n_next = min(min(SHORT_BLOCK, block_size(space)), min(cursor.remaining, stop - t))
+        pipeline.base = cursor.base
+        pipeline.stored = walk.index + t * walk.tuple_bytes
+        pipeline.index = as_int64(pipeline.stored, walk.kind, pipeline.n_next * space.k, values)
+        pipeline.has_offsets = mode_steps > 0
+        bad = resolve_next_offsets(&pipeline, walk) if pipeline.has_offsets else 0
+        pipeline.target = target
+        if g.non_temporal:
+            pipeline.target = stage + pending
+        bad |= pipeline_step(&pipeline, g.width)
+        if pipeline.has_offsets:
             mode_steps -= 1
         elif bad and by_mode:
-            bad = resolve_next(&pipe, walk)
+            bad = resolve_next_offsets(&pipeline, walk)
             mode_steps = MODE_STEPS
-        if bad and resolve(walk, pipe.stored, pipe.more, pipe.base, pipe.upcoming):
+        if bad and resolve_offsets(
+            walk, pipeline.stored, pipeline.n_next, pipeline.base, pipeline.upcoming_offsets
+        ):
             return 1
-        if g.streamed:
-            to += stream_full_lines(to, stage, pending + pipe.n * g.width, &pending)
+        if g.non_temporal:
+            target += stream_full_lines(target, stage, pending + pipeline.n * g.width, &pending)
         else:
-            to += pipe.n * g.width
-        t += pipe.more
-        at.remaining -= pipe.more
-        pipe.n = pipe.more
-        pipe.offsets, pipe.upcoming = pipe.upcoming, pipe.offsets
-    if g.streamed:
-        stream(to, stage, pending)
+            target += pipeline.n * g.width
+        t += pipeline.n_next
+        cursor.remaining -= pipeline.n_next
+        pipeline.n = pipeline.n_next
+        pipeline.offsets, pipeline.upcoming_offsets = pipeline.upcoming_offsets, pipeline.offsets
+    if g.non_temporal:
+        stream(target, stage, pending)
         stream_end()
     return 0
 
 
 cdef struct Pipeline:
-    # a step: n slices to copy from their offsets, and the next `more` tuples to convert
-    const Nd* nd
+    # a step of gather_pipelined: n slices to copy, and the next n_next tuples to convert
+    const IndexSpace* space
     const uint8_t* source
     int64_t* offsets
     Py_ssize_t n
-    uint8_t* to
+    uint8_t* target
     const int64_t* index
-    const uint8_t* stored    # the same tuples, as stored
+    const uint8_t* stored        # the next tuples as stored
     Py_ssize_t tuple_bytes
-    int64_t* upcoming        # receives their offsets
-    bint resolved            # whether it has them already
-    Py_ssize_t more
+    int64_t* upcoming_offsets    # the offsets of the next tuples
+    bint has_offsets             # whether upcoming_offsets are computed already
+    Py_ssize_t n_next
     int64_t base
 
 
-cdef inline uint64_t resolve_next(const Pipeline* pipe, const Walk* walk) noexcept nogil:
-    """Compute the upcoming offsets in the walk's mode; non-zero if that needs `resolve`."""
-    return offsets_by_mode(walk, pipe.index, pipe.more, pipe.base, 0, pipe.upcoming)
+cdef inline uint64_t resolve_next_offsets(
+    const Pipeline* pipeline, const Walk* walk
+) noexcept nogil:
+    """Compute upcoming_offsets in the walk's mode; non-zero if `resolve_offsets` must do it."""
+    return offsets_by_mode(
+        walk, pipeline.index, pipeline.n_next, pipeline.base, 0, pipeline.upcoming_offsets
+    )
 
 
-cdef inline uint64_t pipeline_step(const Pipeline* pipe, Py_ssize_t width) noexcept nogil:
-    """Call copy_and_check with a constant width, if it is a usual one, to compile each of them."""
+cdef inline uint64_t pipeline_step(const Pipeline* pipeline, Py_ssize_t width) noexcept nogil:
+    """Call copy_and_check, with a constant width if it is 1, 2, 4, 8 or 16 bytes."""
     if width == 1:
-        return by_components(pipe, 1, True)
+        return copy_by_components(pipeline, 1, True)
     if width == 2:
-        return by_components(pipe, 2, True)
+        return copy_by_components(pipeline, 2, True)
     if width == 4:
-        return by_components(pipe, 4, True)
+        return copy_by_components(pipeline, 4, True)
     if width == 8:
-        return by_components(pipe, 8, True)
+        return copy_by_components(pipeline, 8, True)
     if width == 16:
-        return by_components(pipe, 16, True)
-    return by_components(pipe, width, False)
+        return copy_by_components(pipeline, 16, True)
+    return copy_by_components(pipeline, width, False)
 
 
-cdef inline uint64_t by_components "ndtool_by_components"(
-    const void* pipe, Py_ssize_t width, bint fixed
+cdef inline uint64_t copy_by_components "ndtool_by_components"(
+    const void* pipeline, Py_ssize_t width, bint is_fixed_width
 ) noexcept nogil:
     """Call copy_and_check with a constant number of components."""
-    cdef int k = (<const Pipeline*> pipe).nd.k
-    if (<const Pipeline*> pipe).resolved:
-        return copy_and_check(pipe, width, fixed, 0)
+    cdef int k = (<const Pipeline*> pipeline).space.k
+    if (<const Pipeline*> pipeline).has_offsets:
+        return copy_and_check(pipeline, width, is_fixed_width, 0)
     if k == 1:
-        return copy_and_check(pipe, width, fixed, 1)
+        return copy_and_check(pipeline, width, is_fixed_width, 1)
     if k == 2:
-        return copy_and_check(pipe, width, fixed, 2)
-    return copy_and_check(pipe, width, fixed, k)
+        return copy_and_check(pipeline, width, is_fixed_width, 2)
+    return copy_and_check(pipeline, width, is_fixed_width, k)
 
 
 cdef inline uint64_t copy_and_check "ndtool_copy_and_check"(
-    const void* of, Py_ssize_t width, bint fixed, int k
+    const void* state, Py_ssize_t width, bint is_fixed_width, int k
 ) noexcept nogil:
-    """For each i: check tuple i of the next step, prefetch its slice, and copy slice i of this one.
+    """For each i, check tuple i of the next step, prefetch its slice, and copy slice i of this.
 
-    k: components of a tuple, 0 if offsets are computed already. fixed: whether `width` is a
-    constant. Non-zero if an index is out of bounds. In one loop, memory is always being read; with
-    a loop for checks and another for copies, it would idle during the checks.
+    k: components of a tuple, 0 if offsets are computed already. is_fixed_width: whether `width` is
+    a compile-time constant. Non-zero if an index is out of bounds. One loop keeps memory busy; a
+    loop for checks and another for copies would not read slices during the checks.
     """
-    cdef const Pipeline* pipe = <const Pipeline*> of
-    cdef const Nd* nd = pipe.nd
-    cdef const uint8_t* source = pipe.source
-    cdef const int64_t* offsets = pipe.offsets
-    cdef const int64_t* index = pipe.index
-    cdef const uint8_t* stored = pipe.stored + AHEAD
-    cdef int64_t* upcoming = pipe.upcoming
-    cdef uint8_t* to = pipe.to
-    cdef Py_ssize_t i, n = pipe.n, more = pipe.more, eight = 8 * pipe.tuple_bytes
+    cdef const Pipeline* pipeline = <const Pipeline*> state
+    cdef const IndexSpace* space = pipeline.space
+    cdef const uint8_t* source = pipeline.source
+    cdef const int64_t* offsets = pipeline.offsets
+    cdef const int64_t* index = pipeline.index
+    cdef const uint8_t* stored = pipeline.stored + PREFETCH_DISTANCE
+    cdef int64_t* upcoming_offsets = pipeline.upcoming_offsets
+    cdef uint8_t* target = pipeline.target
+    cdef Py_ssize_t i, n = pipeline.n, n_next = pipeline.n_next
+    cdef Py_ssize_t group_bytes = 8 * pipeline.tuple_bytes
     cdef int64_t v
-    cdef uint64_t bad = 0, offset, base = pipe.base
+    cdef uint64_t bad = 0, offset, base = pipeline.base
     cdef int j
-    for i in range(max(n, more)):
-        if i < more:
+    for i in range(max(n, n_next)):
+        if i < n_next:
             if i % 8 == 0:
-                prefetch_lines(stored + i // 8 * eight, eight)
-            offset = base if k else <uint64_t> upcoming[i]
+                prefetch_lines(stored + i // 8 * group_bytes, group_bytes)
+            offset = base if k else <uint64_t> upcoming_offsets[i]
             for j in range(k):
                 v = index[k * i + j]
-                v += nd.wraps[j] & (v >> 63)
-                bad |= <uint64_t> v >= <uint64_t> nd.sizes[j]
-                offset += <uint64_t> v * <uint64_t> nd.strides[j]
+                v += space.wraps[j] & (v >> 63)
+                bad |= <uint64_t> v >= <uint64_t> space.sizes[j]
+                offset += <uint64_t> v * <uint64_t> space.strides[j]
             if k:
-                upcoming[i] = <int64_t> offset
+                upcoming_offsets[i] = <int64_t> offset
             prefetch(source + <int64_t> offset)    # never faults, wherever it points
-            if not fixed:
+            if not is_fixed_width:
                 prefetch(source + <int64_t> offset + width - 1)
-        if i < n and fixed:
-            memcpy(to + width * i, source + offsets[i], width)
+        if i < n and is_fixed_width:
+            memcpy(target + width * i, source + offsets[i], width)
         elif i < n:
-            copy_bytes(to + width * i, source + offsets[i], width)
+            copy_bytes(target + width * i, source + offsets[i], width)
     return bad
 
 
 cdef inline Py_ssize_t stream_full_lines(
-    uint8_t* to, uint8_t* stage, Py_ssize_t n, Py_ssize_t* pending
+    uint8_t* target, uint8_t* stage, Py_ssize_t n, Py_ssize_t* pending
 ) noexcept nogil:
-    """Stream n staged bytes up to the last full line; move the others (`pending`) to the front."""
-    pending[0] = min(n, <Py_ssize_t> (<size_t> (to + n) % LINE))
+    """Store the full lines of n staged bytes; move the other bytes (`pending`) to the front."""
+    pending[0] = min(n, <Py_ssize_t> (<size_t> (target + n) % LINE))
     n -= pending[0]
-    stream(to, stage, n)
+    stream(target, stage, n)
     memmove(stage, stage + n, pending[0])
     return n
 
 
 cdef inline bint needs_staging(Py_ssize_t width) noexcept nogil:
-    """Return whether slices longer than a line are staged: collected in cache, then streamed.
+    """Return whether slices longer than a line are staged: copied to a buffer in cache first.
 
     A line that gets normal and non-temporal stores would be written to memory twice.
     """
@@ -268,23 +278,24 @@ cdef inline bint needs_staging(Py_ssize_t width) noexcept nogil:
 
 
 cdef inline void gather_rows(
-    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t more,
-    Py_ssize_t width, Py_ssize_t pitch, bint streamed,
+    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t n_next,
+    Py_ssize_t width, Py_ssize_t pitch, bint non_temporal,
 ) noexcept nogil:
-    """Copy n slices longer than a cache line, prefetching the next ones, `more` after these."""
-    cdef Py_ssize_t i, ahead = max(1, AHEAD // width)
-    cdef Py_ssize_t prefetched = width if width <= AHEAD // 2 else AHEAD // 8
-    if streamed and width == pitch and has_vbmi():
-        stream_slices(to, source, offsets, n, n + more, width, ahead, prefetched)
+    """Copy n slices longer than a cache line, prefetching the next ones, of which n_next follow."""
+    cdef Py_ssize_t i, ahead = max(1, PREFETCH_DISTANCE // width)
+    cdef Py_ssize_t distance = PREFETCH_DISTANCE
+    cdef Py_ssize_t prefetched_bytes = width if width <= distance // 2 else distance // 8
+    if non_temporal and width == pitch and has_vbmi():
+        stream_slices(target, source, offsets, n, n + n_next, width, ahead, prefetched_bytes)
         return
-    streamed = streamed and (width | pitch | <Py_ssize_t> <size_t> to) % 16 == 0
+    non_temporal = non_temporal and (width | pitch | <Py_ssize_t> <size_t> target) % 16 == 0
     for i in range(n):
-        if i + ahead < n + more:
+        if i + ahead < n + n_next:
             prefetch_slice(source + offsets[i + ahead], width)
-        if streamed:
-            stream(to + i * pitch, source + offsets[i], width)
+        if non_temporal:
+            stream(target + i * pitch, source + offsets[i], width)
         else:
-            memcpy(to + i * pitch, source + offsets[i], width)
+            memcpy(target + i * pitch, source + offsets[i], width)
 
 
 cdef struct GatherStrided:
@@ -292,30 +303,30 @@ cdef struct GatherStrided:
     Walk walk
     const View* view
     const uint8_t* source
-    uint8_t* to
+    uint8_t* target
     int64_t count, tasks
-    int64_t element, elements     # of each slice: the first to gather, and their number
-    const uint8_t* filling        # replaces slices of tuples out of bounds
+    int64_t element, elements    # of each slice: the first element to gather, number of elements
+    const uint8_t* fill_value    # replaces slices of tuples out of bounds
 
 
 cdef inline uint64_t gather_strided_task(const GatherStrided* g, int64_t task) noexcept nogil:
-    """Gather a share of the tuples, element by element."""
+    """Gather the slices of a task's tuples, element by element."""
     cdef const View* view = g.view
     cdef int64_t offsets[BLOCK]
-    cdef Cursor at
-    cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks, i, take
+    cdef Cursor cursor
+    cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks, i, n
     cdef Py_ssize_t pitch = g.elements * view.itemsize
-    seek(&at, &g.walk, t)
+    seek(&cursor, &g.walk, t)
     while t < stop:
-        take = min(block_size(g.walk.nd), stop - t)
-        if next_offsets(&at, &g.walk, t, take, offsets):
+        n = min(block_size(g.walk.space), stop - t)
+        if next_offsets(&cursor, &g.walk, t, n, offsets):
             return 1
-        for i in range(take):
+        for i in range(n):
             if offsets[i] == DROPPED:
-                memcpy(g.to + (t + i) * pitch, g.filling, pitch)
+                memcpy(g.target + (t + i) * pitch, g.fill_value, pitch)
                 continue
             copy_view(
-                g.to + (t + i) * pitch, g.source + offsets[i], view, g.element, g.elements
+                g.target + (t + i) * pitch, g.source + offsets[i], view, g.element, g.elements
             )
-        t += take
+        t += n
     return 0

@@ -23,7 +23,7 @@ cdef extern from *:
     static inline int64_t ndtool_bounded(
         int64_t, int64_t, double, int, int64_t *, uint64_t *
     ) ndtool_inline;
-    /* forbids the compiler to load a value again: the index that was checked is the one
+    /* prevents the compiler from loading a value again: the index that was checked is the one
        that is used, whatever others write to memory meanwhile */
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_read_once(number) __asm__("" : "+r"(number))
@@ -40,33 +40,33 @@ cdef extern from *:
     void read_once "ndtool_read_once"(uint64_t number) noexcept nogil
 
 cdef enum:
-    ENTRIES = 1024       # indices widened at once
+    ENTRIES = 1024    # indices as_int64 at once
 
 cdef enum:               # an index type, or kind: its itemsize, and these flags
     BYTES = 15
     UNSIGNED = 16
     SWAPPED = 32
-    VALIDATED = 64       # in bounds, in memory that no other process can write to
-    SPECIAL = 128        # not vectorized: padding, or negative indices that are out of bounds
+    VALIDATED = 64      # in bounds, in memory that no other process can write to
+    ONE_BY_ONE = 128    # not vectorized: there is padding, or negative indices are out of bounds
 
 cdef enum:               # out-of-bounds modes
-    REFUSE = 0           # error: the caller gets non-zero
-    CLIP = 1             # clamp to the first or last index
-    WRAP = 2             # index modulo the axis size
-    REDIRECT = 3         # fill, drop: the tuple's offset is `redirect`, or DROPPED
+    ERROR = 0       # error: the result is non-zero
+    CLIP = 1        # clamp to the first or last index
+    WRAP = 2        # index modulo the axis size
+    REDIRECT = 3    # fill, drop: the tuple's offset is `redirect`, or DROPPED
 
 
-cdef inline const int64_t* widened(
+cdef inline const int64_t* as_int64(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
 ) noexcept nogil:
-    """Return n <= ENTRIES indices as int64: in place if they are aligned ones, else in block."""
+    """Return n <= ENTRIES indices as int64: in place if they are aligned int64, else in block."""
     if kind == 8 and not <size_t> indices & 7:
         return <const int64_t*> indices
-    widen(indices, kind, n, block)
+    convert_to_int64(indices, kind, n, block)
     return block
 
 
-cdef inline void widen "ndtool_widen"(
+cdef inline void convert_to_int64 "ndtool_widen"(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block
 ) noexcept nogil:
     """Copy n indices as int64.
@@ -107,22 +107,22 @@ cdef inline void widen "ndtool_widen"(
             block[i] = <int8_t> indices[i]
 
 
-cdef inline bint is_plain(int kind) noexcept nogil:
-    """Return whether row_at reads indices of this kind."""
+cdef inline bint is_row_index_kind(int kind) noexcept nogil:
+    """Return whether load_row_index can read indices of this kind."""
     return kind & VALIDATED or kind & ~UNSIGNED == 8 or kind == 4
 
 
-cdef inline uint64_t row_at(
-    const uint8_t* rows, Py_ssize_t i, int bytes_each
+cdef inline uint64_t load_row_index(
+    const uint8_t* rows, Py_ssize_t i, int index_itemsize
 ) noexcept nogil:
-    """Return index i of 8 bytes, of an int32, or of a uint16; negative ones become huge."""
+    """Return index i of int64, int32 or uint16; negative indices become huge."""
     cdef uint16_t n2
     cdef int32_t n4
     cdef uint64_t n8
-    if bytes_each == 2:
+    if index_itemsize == 2:
         memcpy(&n2, rows + 2 * i, 2)
         return n2
-    if bytes_each == 4:
+    if index_itemsize == 4:
         memcpy(&n4, rows + 4 * i, 4)
         return <uint64_t> <int64_t> n4
     memcpy(&n8, rows + 8 * i, 8)
@@ -130,12 +130,12 @@ cdef inline uint64_t row_at(
 
 
 cdef struct BoundsMode:
-    # the conversion of tuples of one or two components to offsets, in an out-of-bounds mode
+    # arguments of apply_mode: tuples of one or two components to offsets, in an out-of-bounds mode
     const int64_t* sizes
     const int64_t* strides        # bytes
-    uint64_t base, base_stride    # the offset of indices of 0, its increment for each tuple
+    uint64_t base, base_stride    # the offset of index 0, and its increment for each tuple
     int mode
-    int64_t redirect
+    int64_t redirect_offset
 
 
 cdef inline uint64_t apply_mode "ndtool_apply_mode"(
@@ -163,54 +163,56 @@ cdef inline uint64_t apply_mode_to "ndtool_apply_mode_to"(
     const void* args, const int64_t* index, Py_ssize_t n, int k, int mode, int64_t* offsets
 ) noexcept nogil:
     """apply_mode, without branches; k and mode are constants, so that the loop vectorizes."""
-    cdef const BoundsMode* r = <const BoundsMode*> args
+    cdef const BoundsMode* mode_args = <const BoundsMode*> args
     cdef Py_ssize_t i
-    cdef int64_t v, out_mask, size = r.sizes[0], size2 = r.sizes[k - 1], redirect = r.redirect
-    cdef uint64_t stride = r.strides[0], stride2 = r.strides[k - 1]
-    cdef uint64_t sum, inexact = 0, base = r.base, base_stride = r.base_stride
+    cdef int64_t v, out_mask, size = mode_args.sizes[0], size2 = mode_args.sizes[k - 1]
+    cdef int64_t redirect_offset = mode_args.redirect_offset
+    cdef uint64_t stride = mode_args.strides[0], stride2 = mode_args.strides[k - 1]
+    cdef uint64_t sum, inexact_bits = 0, base = mode_args.base, base_stride = mode_args.base_stride
     cdef double inverse = 1.0 / size, inverse2 = 1.0 / size2 if k == 2 else 0.0
     for i in range(n):
         out_mask = 0
-        v = bounded(index[k * i], size, inverse, mode, &out_mask, &inexact)
+        v = bound_index(index[k * i], size, inverse, mode, &out_mask, &inexact_bits)
         sum = base + <uint64_t> v * stride
         if k == 2:
-            v = bounded(index[2 * i + 1], size2, inverse2, mode, &out_mask, &inexact)
+            v = bound_index(index[2 * i + 1], size2, inverse2, mode, &out_mask, &inexact_bits)
             sum += <uint64_t> v * stride2
-        offsets[i] = (<int64_t> sum & ~out_mask) | (redirect & out_mask)
+        offsets[i] = (<int64_t> sum & ~out_mask) | (redirect_offset & out_mask)
         base += base_stride
-    return inexact >> 52
+    return inexact_bits >> 52
 
 
-cdef inline int64_t bounded "ndtool_bounded"(
-    int64_t v, int64_t size, double inverse, int mode, int64_t* out_mask, uint64_t* inexact
+cdef inline int64_t bound_index "ndtool_bounded"(
+    int64_t value, int64_t size, double inverse, int mode, int64_t* out_mask, uint64_t* inexact_bits
 ) noexcept nogil:
-    """Return an index clamped or wrapped; out_mask gets all bits if its tuple is redirected.
+    """Return an index clamped or wrapped; set all bits of out_mask if its tuple is redirected.
 
-    inverse: 1 / size. inexact: gets bits from 2^52 on if wrapping was inexact: it is within 2^51.
+    inverse: 1 / size. inexact_bits: bits from 2^52 on are set if wrapping is inexact, which it may
+    be for indices beyond 2^51.
     """
     cdef uint64_t bits
     cdef double quotient
     if mode == WRAP:
-        bits = <uint64_t> v + ROUNDING_BITS
-        inexact[0] |= bits ^ ROUNDING_BITS
+        bits = <uint64_t> value + ROUNDING_BITS
+        inexact_bits[0] |= bits ^ ROUNDING_BITS
         memcpy(&quotient, &bits, 8)
         quotient = (quotient - ROUNDING) * inverse + ROUNDING
         memcpy(&bits, &quotient, 8)
-        v = <int64_t> (<uint64_t> v - (bits - ROUNDING_BITS) * <uint64_t> size)
-        return v + (size & (v >> 63))
-    v += size & (v >> 63)
+        value = <int64_t> (<uint64_t> value - (bits - ROUNDING_BITS) * <uint64_t> size)
+        return value + (size & (value >> 63))
+    value += size & (value >> 63)
     if mode == CLIP:
-        return min(max(v, 0), size - 1)
-    out_mask[0] |= -<int64_t> (<uint64_t> v >= <uint64_t> size)
-    return v
+        return min(max(value, 0), size - 1)
+    out_mask[0] |= -<int64_t> (<uint64_t> value >= <uint64_t> size)
+    return value
 
 
-cdef inline bint bounded_exact "ndtool_bounded_exact"(
+cdef inline bint bound_index_exact "ndtool_bounded_exact"(
     int64_t* index, int64_t size, int64_t wrap, int mode, bint is_uint64
 ) noexcept nogil:
-    """Clamp or wrap an index, in exact arithmetic; return whether it is out of bounds otherwise.
+    """Clamp or wrap an index, in exact arithmetic; in other modes, return if it is out of bounds.
 
-    wrap: what is added to negative indices, size or 0. is_uint64: the bits are those of a uint64.
+    wrap: added to negative indices: size or 0. is_uint64: the index has the bits of a uint64.
     """
     cdef int64_t v = index[0]
     if not is_uint64:
@@ -221,7 +223,7 @@ cdef inline bint bounded_exact "ndtool_bounded_exact"(
         else:
             index[0] = min(max(v, 0), size - 1)
         return False
-    if mode == REDIRECT or mode == REFUSE:
+    if mode == REDIRECT or mode == ERROR:
         index[0] = v
         return <uint64_t> v >= <uint64_t> size
     if <uint64_t> v >= <uint64_t> size:
@@ -234,9 +236,9 @@ cdef inline bint bounded_exact "ndtool_bounded_exact"(
     return False
 
 
-cdef inline const int64_t* widened_exact(
+cdef inline const int64_t* as_int64_bits(
     const uint8_t* indices, int kind, Py_ssize_t n, int64_t* block, bint* is_uint64
 ) noexcept nogil:
-    """Return indices as `widened` does, but uint64 as the same bits, and then set is_uint64."""
+    """Return indices as `as_int64` does, but those of uint64 with the same bits; set is_uint64."""
     is_uint64[0] = kind & BYTES == 8 and kind & UNSIGNED
-    return widened(indices, kind & ~UNSIGNED if is_uint64[0] else kind, n, block)
+    return as_int64(indices, kind & ~UNSIGNED if is_uint64[0] else kind, n, block)

@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    AHEAD = 16384        # prefetch distance in a stream, in bytes
+    PREFETCH_DISTANCE = 16384    # prefetch distance in a stream, in bytes
 
 cdef extern from *:
     """
@@ -23,8 +23,8 @@ cdef extern from *:
     #endif
     #if defined(__GNUC__) || defined(__clang__)
       #define ndtool_inline __attribute__((always_inline))
-      /* Into L2, which can wait for more lines at a time than L1: on AMD three times as many. GCC
-         would remove calls of functions that only prefetch; the asm prevents that */
+      /* Into L2, which has more fill buffers than L1: on AMD three times as many. GCC would remove
+         calls of functions that only prefetch; the asm prevents that */
       #define ndtool_prefetch(address)                                                         \
           do { __builtin_prefetch(address, 0, 2); __asm__ volatile(""); } while (0)
     #else
@@ -74,14 +74,14 @@ cdef extern from *:
     #endif
     """
     void prefetch "ndtool_prefetch"(const void* address) noexcept nogil
-    void stream "ndtool_stream"(uint8_t* to, const uint8_t* source, Py_ssize_t n) noexcept nogil
+    void stream "ndtool_stream"(uint8_t* target, const uint8_t* source, Py_ssize_t n) noexcept nogil
     void stream_end "ndtool_stream_end"() noexcept nogil
 
 
 cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept nogil:
-    """Prefetch n bytes of a stream that is read together with another one.
+    """Prefetch n bytes of a stream that is read alternately with another stream.
 
-    The hardware prefetches a single stream by itself, but not two that are read in turn.
+    Hardware prefetches a single stream, but not two that are read alternately.
     """
     cdef Py_ssize_t i
     for i in range(0, n, 64):
@@ -89,27 +89,27 @@ cdef inline void prefetch_lines(const uint8_t* source, Py_ssize_t n) noexcept no
 
 
 cdef inline void prefetch_slice(const uint8_t* slice, Py_ssize_t width) noexcept nogil:
-    """Prefetch a slice; of a long one, as much as lets the hardware prefetch the rest."""
-    cdef Py_ssize_t prefetched = min(width, AHEAD // 8)
+    """Prefetch a slice; of a long slice, its first lines: hardware prefetches the others."""
+    cdef Py_ssize_t prefetched = min(width, PREFETCH_DISTANCE // 8)
     prefetch_lines(slice, prefetched)
-    prefetch(slice + prefetched - 1)    # a slice that begins inside a line spans one more
+    prefetch(slice + prefetched - 1)    # unaligned slices span another line
 
 
 cdef inline void store(
-    uint8_t* to, const uint8_t* source, Py_ssize_t n, bint streamed
+    uint8_t* target, const uint8_t* source, Py_ssize_t n, bint non_temporal
 ) noexcept nogil:
-    """Copy n bytes; streamed (by non-temporal stores), a stream_end must follow."""
-    if streamed:
-        stream(to, source, n)
+    """Copy n bytes; after non-temporal stores, call stream_end."""
+    if non_temporal:
+        stream(target, source, n)
     else:
-        memcpy(to, source, n)
+        memcpy(target, source, n)
 
 
 cdef inline void write_window(
-    uint8_t* to, const uint8_t* window, Py_ssize_t length, bint streamed
+    uint8_t* target, const uint8_t* window, Py_ssize_t length, bint non_temporal
 ) noexcept nogil:
-    store(to, window, length, streamed)
-    if streamed:
+    store(target, window, length, non_temporal)
+    if non_temporal:
         stream_end()
 
 
@@ -124,31 +124,31 @@ cdef extern from *:
     uint64_t swap64 "ndtool_swap64"(uint64_t) noexcept nogil
 
 
-cdef inline void swap_units(uint8_t* at, Py_ssize_t n, int unit) noexcept nogil:
+cdef inline void swap_units(uint8_t* buffer, Py_ssize_t n, int unit) noexcept nogil:
     """Byte-swap each of n units, in place."""
     cdef Py_ssize_t i
-    cdef uint8_t* begin
+    cdef uint8_t* first_byte
     cdef int b
     cdef uint16_t v2
     cdef uint32_t v4
     cdef uint64_t v8
     if unit == 2:
         for i in range(n):
-            memcpy(&v2, at + 2 * i, 2)
+            memcpy(&v2, buffer + 2 * i, 2)
             v2 = swap16(v2)
-            memcpy(at + 2 * i, &v2, 2)
+            memcpy(buffer + 2 * i, &v2, 2)
     elif unit == 4:
         for i in range(n):
-            memcpy(&v4, at + 4 * i, 4)
+            memcpy(&v4, buffer + 4 * i, 4)
             v4 = swap32(v4)
-            memcpy(at + 4 * i, &v4, 4)
+            memcpy(buffer + 4 * i, &v4, 4)
     elif unit == 8:
         for i in range(n):
-            memcpy(&v8, at + 8 * i, 8)
+            memcpy(&v8, buffer + 8 * i, 8)
             v8 = swap64(v8)
-            memcpy(at + 8 * i, &v8, 8)
+            memcpy(buffer + 8 * i, &v8, 8)
     else:
         for i in range(n):
-            begin = at + i * unit
+            first_byte = buffer + i * unit
             for b in range(unit // 2):
-                begin[b], begin[unit - 1 - b] = begin[unit - 1 - b], begin[b]
+                first_byte[b], first_byte[unit - 1 - b] = first_byte[unit - 1 - b], first_byte[b]

@@ -1,5 +1,5 @@
 # cython: language_level=3, wraparound=False, cdivision=True
-# Moves: copies of slices from or to the offsets of a block: short ones one by one, longer ones as a
+# Moves: copies of slices from or to the offsets of a block: short slices one by one, long ones as a
 # stream of full cache lines with non-temporal stores.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -85,44 +85,47 @@ cdef extern from *:
     #endif
     """
     void stream_slices "ndtool_stream_slices"(
-        uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t total,
+        uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n,
+        Py_ssize_t total,
         Py_ssize_t width, Py_ssize_t ahead, Py_ssize_t prefetched,
     ) noexcept nogil
     bint has_vbmi "ndtool_has_vbmi"() noexcept nogil
 
 
-cdef inline void copy_bytes(uint8_t* to, const uint8_t* source, Py_ssize_t width) noexcept nogil:
+cdef inline void copy_bytes(
+    uint8_t* target, const uint8_t* source, Py_ssize_t width
+) noexcept nogil:
     """memcpy, but inline where two overlapping copies of a power of two suffice."""
     cdef Py_ssize_t i
     if width > 8 * LINE:
-        memcpy(to, source, width)
+        memcpy(target, source, width)
     elif width > 64:
         for i in range(0, width - 64, 64):
-            memcpy(to + i, source + i, 64)
-        memcpy(to + width - 64, source + width - 64, 64)
+            memcpy(target + i, source + i, 64)
+        memcpy(target + width - 64, source + width - 64, 64)
     elif width > 32:
-        memcpy(to, source, 32)
-        memcpy(to + width - 32, source + width - 32, 32)
+        memcpy(target, source, 32)
+        memcpy(target + width - 32, source + width - 32, 32)
     elif width > 16:
-        memcpy(to, source, 16)
-        memcpy(to + width - 16, source + width - 16, 16)
+        memcpy(target, source, 16)
+        memcpy(target + width - 16, source + width - 16, 16)
     elif width > 8:
-        memcpy(to, source, 8)
-        memcpy(to + width - 8, source + width - 8, 8)
+        memcpy(target, source, 8)
+        memcpy(target + width - 8, source + width - 8, 8)
     elif width > 4:
-        memcpy(to, source, 4)
-        memcpy(to + width - 4, source + width - 4, 4)
+        memcpy(target, source, 4)
+        memcpy(target + width - 4, source + width - 4, 4)
     elif width > 2:
-        memcpy(to, source, 2)
-        memcpy(to + width - 2, source + width - 2, 2)
+        memcpy(target, source, 2)
+        memcpy(target + width - 2, source + width - 2, 2)
     elif width == 2:
-        memcpy(to, source, 2)
+        memcpy(target, source, 2)
     elif width:
-        to[0] = source[0]
+        target[0] = source[0]
 
 
 cdef inline void gather_block(
-    uint8_t* to, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
+    uint8_t* target, const uint8_t* source, const int64_t* offsets, Py_ssize_t n, Py_ssize_t width,
     Py_ssize_t ahead
 ) noexcept nogil:
     """Copy n slices of `width` bytes from their offsets to contiguous memory.
@@ -134,38 +137,38 @@ cdef inline void gather_block(
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
-            memcpy(to + 4 * i, source + offsets[i], 4)
+            memcpy(target + 4 * i, source + offsets[i], 4)
     elif width == 8:
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
-            memcpy(to + 8 * i, source + offsets[i], 8)
+            memcpy(target + 8 * i, source + offsets[i], 8)
     elif width == 2:
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
-            memcpy(to + 2 * i, source + offsets[i], 2)
+            memcpy(target + 2 * i, source + offsets[i], 2)
     elif width == 1:
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
-            to[i] = source[offsets[i]]
+            target[i] = source[offsets[i]]
     elif width == 16:
         for i in range(n):
             if ahead:
                 prefetch(source + offsets[i + ahead])
-            memcpy(to + 16 * i, source + offsets[i], 16)
+            memcpy(target + 16 * i, source + offsets[i], 16)
     else:
         for i in range(n):
             if ahead:
                 prefetch_slice(source + offsets[i + ahead], width)
-            copy_bytes(to + width * i, source + offsets[i], width)
+            copy_bytes(target + width * i, source + offsets[i], width)
 
 
 cdef inline void fill_block(
     uint8_t* out, const int64_t* offsets, const uint8_t* value, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Copy one value of `width` bytes to n offsets; long slices may be DROPPED."""
+    """Copy one value of `width` bytes to n offsets; long slices may have the offset DROPPED."""
     cdef Py_ssize_t i
     cdef uint8_t v1 = value[0]
     cdef uint16_t v2
@@ -197,7 +200,7 @@ cdef inline void scatter_block(
 ) noexcept nogil:
     """Copy n contiguous updates of `width` bytes to their offsets, in order.
 
-    Updates longer than a line may be DROPPED; shorter ones go to a sink instead.
+    Updates longer than a line may have the offset DROPPED; shorter ones are written to a sink.
     """
     cdef Py_ssize_t i
     if width == 4:

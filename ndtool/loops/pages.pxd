@@ -8,14 +8,14 @@ from ndtool.loops.blocks cimport BLOCK, Cursor, Walk, block_size, next_offsets, 
 
 cdef enum:
     PAGE = 4096               # bytes of the smallest page
-    MADVISE_BYTES = 131072    # bytes per call: of more, Linux may read only a part
+    MADVISE_BYTES = 131072    # maximum bytes of a call: Linux may read fewer of more
 
 cdef extern from *:
     """
     #include <stdint.h>
     #include <sys/mman.h>
     #include <unistd.h>
-    /* reads pages of a mapped file ahead, without waiting for them */
+    /* prefetches pages of a mapped file, without waiting */
     static inline void ndtool_will_need(uint8_t const *from, Py_ssize_t n) {
         uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE);
         uintptr_t begin = (uintptr_t) from & ~(page - 1);
@@ -40,17 +40,17 @@ cdef inline int64_t advise_range(
 cdef inline int64_t will_need_range(
     const Walk* walk, const uint8_t* source, int64_t count, Py_ssize_t width
 ) noexcept nogil:
-    """Prefetch the pages of all slices before an index out of bounds; return how many calls."""
+    """Prefetch the pages of slices, up to an index out of bounds; return the number of calls."""
     cdef int64_t offsets[BLOCK]
-    cdef int64_t t = 0, take, i, calls = 0, begin = 0, end = 0
+    cdef int64_t t = 0, n, i, calls = 0, begin = 0, end = 0
     cdef size_t page
-    cdef Cursor at
-    seek(&at, walk, 0)
+    cdef Cursor cursor
+    seek(&cursor, walk, 0)
     while t < count:
-        take = min(block_size(walk.nd), count - t)
-        if next_offsets(&at, walk, t, take, offsets):
+        n = min(block_size(walk.space), count - t)
+        if next_offsets(&cursor, walk, t, n, offsets):
             break
-        for i in range(take):
+        for i in range(n):
             page = <size_t> (source + offsets[i]) // PAGE
             if begin <= offsets[i] and page <= <size_t> (source + end - 1) // PAGE + 1:
                 end = max(end, offsets[i] + width)
@@ -58,5 +58,5 @@ cdef inline int64_t will_need_range(
                 calls += advise_range(source, begin, end)
                 begin = offsets[i]
                 end = begin + width
-        t += take
+        t += n
     return calls + advise_range(source, begin, end)

@@ -11,21 +11,22 @@ from ndtool.loops.blocks cimport (
 from ndtool.loops.memory cimport prefetch, prefetch_slice, stream, stream_end, write_window
 from ndtool.loops.moves cimport copy_bytes
 from ndtool.loops.scatters cimport (
-    Updates, after_first_pass, apply_block, apply_row, complete, first_pass_of, of_window,
+    Updates, finish_first_pass, apply_block, apply_row, divide_window, first_pass_updates,
+    window_updates,
 )
 
 cdef enum:
-    GROUP = 32768        # tuples partitioned at once: their destinations fit in L2
+    GROUP = 32768    # tuples of a group, partitioned at once: their destinations fit in L2
 
 
 cdef struct Sorted:
-    # radix-partitioned tuples: the entries (row and payload) of each group are sorted on their own
-    uint8_t* regions          # per group: row indices in their partitions, then payloads
-    uint32_t* ends            # ends[g * partitions + p]: where partition p of group g ends
+    # radix-partitioned tuples: the entries (row, payload) of each group are sorted separately
+    uint8_t* regions    # for each group: row indices in their partitions, then payloads
+    uint32_t* ends      # ends[g * partitions + p]: where partition p of group g ends
     int64_t groups
     Py_ssize_t partitions
-    Py_ssize_t width          # bytes of a row
-    int shift                 # log2 of the rows of a partition
+    Py_ssize_t width    # bytes of a row
+    int shift           # log2 of the rows of a partition
 
 
 cdef inline Py_ssize_t payload_bytes(Py_ssize_t width) noexcept nogil:
@@ -47,31 +48,32 @@ cdef struct Partition:
     # arguments of partition_group; the tuples address rows
     Walk walk
     const uint8_t* updates
-    const Sorted* into
+    const Sorted* sorted_tuples
     int64_t count
-    bint streamed
+    bint non_temporal
 
 
 cdef inline uint64_t partition_group(const Partition* p, int64_t group, int thread) noexcept nogil:
     """Partition one group into its region; the threads' scratch follows the regions.
 
-    Streamed, the region is built in scratch, where every line is in cache, and then copied.
+    With non-temporal stores, the region is built in scratch, in cache, and then copied.
     """
-    cdef Py_ssize_t width = p.into.width, partitions = p.into.partitions, n
-    cdef uint8_t* region = p.into.regions + group * region_bytes(width)
+    cdef Py_ssize_t width = p.sorted_tuples.width, partitions = p.sorted_tuples.partitions, n
+    cdef uint8_t* region = p.sorted_tuples.regions + group * region_bytes(width)
     cdef uint8_t* scratch = (
-        p.into.regions + p.into.groups * region_bytes(width) + thread * thread_bytes(width)
+        p.sorted_tuples.regions + p.sorted_tuples.groups * region_bytes(width)
+        + thread * thread_bytes(width)
     )
     cdef int64_t* rows = <int64_t*> scratch
-    cdef uint8_t* sorted_region = scratch + GROUP * 8 if p.streamed else region
-    cdef uint32_t* ends = p.into.ends + group * partitions
+    cdef uint8_t* sorted_region = scratch + GROUP * 8 if p.non_temporal else region
+    cdef uint32_t* ends = p.sorted_tuples.ends + group * partitions
     cdef int64_t first = group * GROUP
     n = min(p.count - first, GROUP)
     if row_indices(&p.walk, first, n, rows):
         return 1
-    partition_offsets(ends, partitions, rows, n, p.into.shift)
-    write_entries(p.into, ends, rows, n, p.updates + first * width, sorted_region)
-    if p.streamed:
+    partition_offsets(ends, partitions, rows, n, p.sorted_tuples.shift)
+    write_entries(p.sorted_tuples, ends, rows, n, p.updates + first * width, sorted_region)
+    if p.non_temporal:
         stream(region, sorted_region, GROUP * 4 + n * payload_bytes(width))
         stream_end()
     return 0
@@ -80,15 +82,15 @@ cdef inline uint64_t partition_group(const Partition* p, int64_t group, int thre
 cdef inline uint64_t row_indices(
     const Walk* walk, int64_t first, Py_ssize_t n, int64_t* rows
 ) noexcept nogil:
-    """Turn tuples [first, first + n) into linear row indices."""
-    cdef Py_ssize_t done = 0, take
-    cdef Cursor at
-    seek(&at, walk, first)
-    while done < n:
-        take = min(block_size(walk.nd), n - done)
-        if next_offsets(&at, walk, first + done, take, rows + done):
+    """Convert tuples [first, first + n) to linear row indices."""
+    cdef Py_ssize_t converted = 0, n_block
+    cdef Cursor cursor
+    seek(&cursor, walk, first)
+    while converted < n:
+        n_block = min(block_size(walk.space), n - converted)
+        if next_offsets(&cursor, walk, first + converted, n_block, rows + converted):
             return 1
-        done += take
+        converted += n_block
     return 0
 
 
@@ -108,21 +110,22 @@ cdef inline void partition_offsets(
 
 
 cdef inline void write_entries(
-    const Sorted* into, uint32_t* ends, const int64_t* rows, Py_ssize_t n, const uint8_t* updates,
+    const Sorted* sorted_tuples, uint32_t* ends, const int64_t* rows, Py_ssize_t n,
+    const uint8_t* updates,
     uint8_t* region,
 ) noexcept nogil:
-    """Append n entries to their partitions; `ends` are partition offsets before, then ends."""
-    cdef uint32_t* local = <uint32_t*> region
+    """Append n entries to their partitions; `ends`: partition offsets, which are advanced."""
+    cdef uint32_t* local_rows = <uint32_t*> region
     cdef uint8_t* payload = region + GROUP * 4
-    cdef Py_ssize_t i, width = into.width
-    cdef int shift = into.shift
+    cdef Py_ssize_t i, width = sorted_tuples.width
+    cdef int shift = sorted_tuples.shift
     cdef int64_t row
     cdef uint32_t position, mask = <uint32_t> ((<uint64_t> 1 << shift) - 1), index
     for i in range(n):
         row = rows[i]
         position = ends[row >> shift]
         ends[row >> shift] = position + 1
-        local[position] = <uint32_t> row & mask
+        local_rows[position] = <uint32_t> row & mask
         if width == 4:
             memcpy(payload + 4 * <Py_ssize_t> position, updates + 4 * i, 4)
         elif width == 8:
@@ -135,70 +138,73 @@ cdef inline void write_entries(
 
 
 cdef struct Apply:
-    # partitions from `first` on, to apply to the output; `to` is the first row of the first one
-    const Sorted* sorted
+    # partitions from `first` on, to apply to the output; `target`: the first row of the first one
+    const Sorted* sorted_tuples
     Updates updates
-    const uint8_t* data       # source of the windows, or NULL to update in place
-    uint8_t* to
-    uint8_t* windows          # one per thread, of `scratch` bytes
+    const uint8_t* data    # source of the windows, or NULL to update in place
+    uint8_t* target
+    uint8_t* windows       # one per thread, of `scratch` bytes
     Py_ssize_t scratch
     int64_t first
-    Py_ssize_t length         # bytes up to the end of the last partition
-    bint streamed
+    Py_ssize_t length      # bytes up to the end of the last partition
+    bint non_temporal
 
 
 cdef inline uint64_t apply_partition(const Apply* a, int64_t partition, int thread) noexcept nogil:
     """Apply one partition in place, or to a window (a copy in cache), which is written once."""
-    cdef Py_ssize_t size = a.sorted.width << a.sorted.shift, at = partition * size
-    cdef Py_ssize_t length = min(size, a.length - at)
-    cdef uint8_t* window = a.to + at
+    cdef Py_ssize_t size = a.sorted_tuples.width << a.sorted_tuples.shift, cursor = partition * size
+    cdef Py_ssize_t length = min(size, a.length - cursor)
+    cdef uint8_t* window = a.target + cursor
     cdef uint8_t* scratch = a.windows + thread * a.scratch
     cdef Updates updates = a.updates, first_pass
     cdef uint64_t nan = 0
     if a.data:
         window = scratch
-        memcpy(window, a.data + at, length)
-    updates = of_window(&a.updates, window, scratch, size)
+        memcpy(window, a.data + cursor, length)
+    updates = window_updates(&a.updates, window, scratch, size)
     if not a.updates.counts.per_window:
         updates.counts.origin = window - (a.first + partition) * size
     if updates.neutral:
-        first_pass = first_pass_of(&updates, &nan)
-        apply_groups(a.sorted, &first_pass, window, a.first + partition)
-        after_first_pass(&updates, nan)
-    apply_groups(a.sorted, &updates, window, a.first + partition)
-    complete(&a.updates, &updates, window, length)
+        first_pass = first_pass_updates(&updates, &nan)
+        apply_groups(a.sorted_tuples, &first_pass, window, a.first + partition)
+        finish_first_pass(&updates, nan)
+    apply_groups(a.sorted_tuples, &updates, window, a.first + partition)
+    divide_window(&a.updates, &updates, window, length)
     if a.data:
-        write_window(a.to + at, window, length, a.streamed)
+        write_window(a.target + cursor, window, length, a.non_temporal)
     return 0
 
 
 cdef struct Span:
-    # one partition's entries in one group
+    # the range of a partition's entries in one group
     Py_ssize_t begin, end
 
 
-cdef inline Span span_of(const Sorted* sorted, int64_t group, int64_t partition) noexcept nogil:
+cdef inline Span partition_span(
+    const Sorted* sorted_tuples, int64_t group, int64_t partition
+) noexcept nogil:
     cdef Span span
     span.begin = span.end = 0
-    if group < sorted.groups:
-        span.begin = sorted.ends[group * sorted.partitions + partition - 1] if partition else 0
-        span.end = sorted.ends[group * sorted.partitions + partition]
+    if group < sorted_tuples.groups:
+        if partition:
+            span.begin = sorted_tuples.ends[group * sorted_tuples.partitions + partition - 1]
+        span.end = sorted_tuples.ends[group * sorted_tuples.partitions + partition]
     return span
 
 
 cdef inline void apply_groups(
-    const Sorted* sorted, const Updates* u, uint8_t* window, int64_t partition
+    const Sorted* sorted_tuples, const Updates* u, uint8_t* window, int64_t partition
 ) noexcept nogil:
-    """Apply a partition's entries, one group after the other: the original order."""
+    """Apply a partition's entries group by group, in the original order."""
     cdef int64_t group
-    cdef Py_ssize_t size = region_bytes(sorted.width)
-    cdef const uint8_t* region = sorted.regions
-    cdef Span span = span_of(sorted, 0, partition), next_span
-    for group in range(sorted.groups):
-        next_span = span_of(sorted, group + 1, partition)
+    cdef Py_ssize_t size = region_bytes(sorted_tuples.width)
+    cdef const uint8_t* region = sorted_tuples.regions
+    cdef Span span = partition_span(sorted_tuples, 0, partition), next_span
+    for group in range(sorted_tuples.groups):
+        next_span = partition_span(sorted_tuples, group + 1, partition)
         if next_span.end > next_span.begin:
-            prefetch_entries(region + size, next_span.begin, payload_bytes(sorted.width))
-        if sorted.width < LINE:
+            prefetch_entries(region + size, next_span.begin, payload_bytes(sorted_tuples.width))
+        if sorted_tuples.width < LINE:
             apply_inline(u, window, region, span)
         else:
             apply_by_position(
@@ -221,23 +227,23 @@ cdef inline void prefetch_entries(
 cdef inline void apply_inline(
     const Updates* u, uint8_t* window, const uint8_t* region, Span span
 ) noexcept nogil:
-    """Apply a span of short updates, whose payloads in the region are the updates themselves."""
+    """Apply a span of short updates, which are the payloads in the region."""
     cdef int64_t offsets[BLOCK]
     cdef const uint32_t* rows = <const uint32_t*> region
-    cdef Py_ssize_t i, take, position = span.begin, width = u.pitch
+    cdef Py_ssize_t i, n_block, position = span.begin, width = u.pitch
     while position < span.end:
-        take = min(BLOCK, span.end - position)
-        for i in range(take):
+        n_block = min(BLOCK, span.end - position)
+        for i in range(n_block):
             offsets[i] = <int64_t> rows[position + i] * width
-        apply_block(u, window, offsets, region + GROUP * 4 + position * width, take, width)
-        position += take
+        apply_block(u, window, offsets, region + GROUP * 4 + position * width, n_block, width)
+        position += n_block
 
 
 cdef inline void apply_by_position(
     const Updates* u, uint8_t* window, const uint8_t* updates, const uint8_t* region, Span span,
     const uint8_t* next_region, Span next_span,
 ) noexcept nogil:
-    """Apply long updates, whose positions are in the region; prefetch those of the next group."""
+    """Apply long updates, whose payloads are positions; prefetch those of the next group."""
     cdef const uint32_t* rows = <const uint32_t*> region
     cdef const uint32_t* positions = <const uint32_t*> (region + GROUP * 4)
     cdef const uint32_t* next_positions = <const uint32_t*> (next_region + GROUP * 4)

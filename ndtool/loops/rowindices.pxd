@@ -6,12 +6,13 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ndtool.loops.blocks cimport (
-    BLOCK, LINE, SHORT, Cursor, Nd, Walk, block_size, has_row_indices, next_batch, next_offsets,
-    offsets_from, seek,
+    BLOCK, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, has_row_indices, next_batch,
+    next_offsets,
+    prefetch_next_offsets, seek,
 )
 from ndtool.loops.gathers cimport Gather, stream_full_lines
-from ndtool.loops.indices cimport VALIDATED, read_once, row_at
-from ndtool.loops.memory cimport AHEAD, prefetch, prefetch_lines, stream, stream_end
+from ndtool.loops.indices cimport VALIDATED, read_once, load_row_index
+from ndtool.loops.memory cimport PREFETCH_DISTANCE, prefetch, prefetch_lines, stream, stream_end
 from ndtool.loops.moves cimport gather_block
 
 cdef extern from *:
@@ -27,175 +28,189 @@ cdef extern from *:
 
 
 cdef enum:
-    STEP = 1024          # bytes of indices to prefetch at once
-    DISTANCE = 128       # prefetch distance, in rows
-    PACE = 16            # rows between prefetches
+    INDEX_BYTES = 1024        # bytes of indices per block
+    PREFETCH_ROWS = 128       # prefetch distance, in rows
+    PREFETCH_INTERVAL = 16    # rows between prefetches
 
 
 cdef struct Ravel:
     # tuples to convert to linear row indices, of 2 or 4 bytes each
     Walk walk
-    uint8_t* to
-    int bytes_each
+    uint8_t* target
+    int index_itemsize
     int64_t count, tasks
 
 
-cdef inline uint64_t ravel_task(const Ravel* c, int64_t task) noexcept nogil:
+cdef inline uint64_t ravel_task(const Ravel* ravel, int64_t task) noexcept nogil:
     cdef int64_t rows[BLOCK]
     cdef uint8_t stage[BLOCK * 4]
-    cdef int64_t t = c.count * task // c.tasks, stop = c.count * (task + 1) // c.tasks, take
-    cdef int64_t step = min(block_size(c.walk.nd), STEP // max(1, c.walk.tuple_bytes))
-    cdef Cursor at
-    seek(&at, &c.walk, t)
+    cdef int64_t t = ravel.count * task // ravel.tasks
+    cdef int64_t stop = ravel.count * (task + 1) // ravel.tasks, n
+    cdef int64_t step = min(
+        block_size(ravel.walk.space), INDEX_BYTES // max(1, ravel.walk.tuple_bytes)
+    )
+    cdef Cursor cursor
+    seek(&cursor, &ravel.walk, t)
     while t < stop:
-        take = min(step, stop - t)
-        if offsets_from(&at, &c.walk, t, take, rows):
+        n = min(step, stop - t)
+        if prefetch_next_offsets(&cursor, &ravel.walk, t, n, rows):
             return 1
-        narrow_rows(rows, take, stage, c.bytes_each)
-        stream(c.to + t * c.bytes_each, stage, take * c.bytes_each)
-        t += take
+        narrow_rows(rows, n, stage, ravel.index_itemsize)
+        stream(ravel.target + t * ravel.index_itemsize, stage, n * ravel.index_itemsize)
+        t += n
     stream_end()
     return 0
 
 
 cdef inline void narrow_rows "ndtool_narrow_rows"(
-    const int64_t* rows, Py_ssize_t n, uint8_t* to, int bytes_each
+    const int64_t* rows, Py_ssize_t n, uint8_t* target, int index_itemsize
 ) noexcept nogil:
     cdef Py_ssize_t i
-    if bytes_each == 2:
+    if index_itemsize == 2:
         for i in range(n):
-            (<uint16_t*> to)[i] = <uint16_t> rows[i]
+            (<uint16_t*> target)[i] = <uint16_t> rows[i]
     else:
         for i in range(n):
-            (<uint32_t*> to)[i] = <uint32_t> rows[i]
+            (<uint32_t*> target)[i] = <uint32_t> rows[i]
 
 
 cdef struct RowBlock:
     # rows of one batch to gather: of data at `source`, to contiguous memory at `to`
     const uint8_t* source
     const uint8_t* indices
-    uint8_t* to
+    uint8_t* target
     Py_ssize_t n
-    uint64_t size             # indices from here on are out of bounds
-    const uint8_t* next_rows  # data of a later batch, to prefetch
-    Py_ssize_t pace           # bytes of that batch to prefetch for every PACE rows
+    uint64_t size               # the number of rows: indices from `size` on are out of bounds
+    const uint8_t* next_rows    # data of a later batch, to prefetch
+    Py_ssize_t batch_bytes      # bytes of next_rows to prefetch for every PREFETCH_INTERVAL rows
 
 
-cdef inline bint skips_offsets(const Gather* g) noexcept nogil:
-    """Return whether rows can be copied by their stored indices, without offsets."""
-    return has_row_indices(&g.walk, g.width) and (g.walk.kind & VALIDATED or g.walk.nd.in_cache)
+cdef inline bint is_gather_by_row(const Gather* g) noexcept nogil:
+    """Return whether rows are gathered by their stored indices, without offsets."""
+    return has_row_indices(&g.walk, g.width) and (
+        g.walk.kind & VALIDATED or g.walk.space.fits_in_cache
+    )
 
 
 cdef inline uint64_t gather_by_row_task(const Gather* g, int64_t task) noexcept nogil:
     """Gather rows by their stored indices; validated ones are not checked again.
 
-    From an index out of bounds on, the rest of a step is gathered by offsets.
+    After an index out of bounds, the remaining rows of a step are gathered by offsets.
     """
-    cdef const Nd* nd = g.walk.nd
-    cdef uint8_t stage[SHORT * LINE + LINE]
+    cdef const IndexSpace* space = g.walk.space
+    cdef uint8_t stage[SHORT_BLOCK * LINE + LINE]
     cdef int64_t t = g.count * task // g.tasks, stop = g.count * (task + 1) // g.tasks
-    cdef int64_t batches = 1 + AHEAD // max(1, nd.span)    # as the last prefetched may come first
-    cdef int64_t pace = nd.span * PACE // nd.per_batch if nd.in_cache and nd.batch_rank else 0
-    cdef int64_t step = min(BLOCK, SHORT * LINE // g.width)
-    cdef Py_ssize_t done, pending = 0    # bytes in the stage
-    cdef bint uncached
+    # a batch further ahead, as the last bytes to be prefetched may be needed first
+    cdef int64_t batches = 1 + PREFETCH_DISTANCE // max(1, space.span)
+    cdef bint has_next_batch = space.fits_in_cache and space.batch_rank
+    cdef int64_t batch_bytes = (
+        space.span * PREFETCH_INTERVAL // space.per_batch if has_next_batch else 0
+    )
+    cdef int64_t step = min(BLOCK, SHORT_BLOCK * LINE // g.width)
+    cdef Py_ssize_t copied, pending = 0    # bytes in the stage
+    cdef bint is_uncached
     cdef int64_t offsets[BLOCK]
-    cdef Cursor at
+    cdef Cursor cursor
     cdef RowBlock rows
-    cdef uint8_t* to = g.to + t * g.width
-    seek(&at, &g.walk, t)
-    rows.pace = pace
-    rows.size = nd.sizes[0]
+    cdef uint8_t* target = g.target + t * g.width
+    seek(&cursor, &g.walk, t)
+    rows.batch_bytes = batch_bytes
+    rows.size = space.sizes[0]
     while t < stop:
-        if at.remaining == 0:
-            next_batch(&at, nd)
-        rows.n = min(min(step, stop - t), at.remaining)
-        rows.source = g.source + at.base
+        if cursor.remaining == 0:
+            next_batch(&cursor, space)
+        rows.n = min(min(step, stop - t), cursor.remaining)
+        rows.source = g.source + cursor.base
         rows.indices = g.walk.index + t * g.walk.tuple_bytes
-        rows.next_rows = rows.source + nd.lowest + (nd.per_batch - at.remaining) // PACE * pace
-        if nd.batch_rank:
-            rows.next_rows += batches * nd.batch_strides[nd.batch_rank - 1]
-        rows.to = to
-        if g.streamed:
-            rows.to = stage + pending
-        uncached = not nd.in_cache and t + rows.n + DISTANCE <= g.count
-        done = copy_rows(&rows, g.width, g.walk.tuple_bytes, uncached)
-        at.remaining -= done
-        if done < rows.n:
-            if next_offsets(&at, &g.walk, t + done, rows.n - done, offsets):
+        copied = space.per_batch - cursor.remaining
+        rows.next_rows = rows.source + space.lowest + copied // PREFETCH_INTERVAL * batch_bytes
+        if space.batch_rank:
+            rows.next_rows += batches * space.batch_strides[space.batch_rank - 1]
+        rows.target = target
+        if g.non_temporal:
+            rows.target = stage + pending
+        is_uncached = not space.fits_in_cache and t + rows.n + PREFETCH_ROWS <= g.count
+        copied = copy_rows(&rows, g.width, g.walk.tuple_bytes, is_uncached)
+        cursor.remaining -= copied
+        if copied < rows.n:
+            if next_offsets(&cursor, &g.walk, t + copied, rows.n - copied, offsets):
                 return 1
             gather_block(
-                rows.to + done * g.width, g.source, offsets, rows.n - done, g.width, 0
+                rows.target + copied * g.width, g.source, offsets, rows.n - copied, g.width, 0
             )
-        if g.streamed:
-            to += stream_full_lines(to, stage, pending + rows.n * g.width, &pending)
+        if g.non_temporal:
+            target += stream_full_lines(target, stage, pending + rows.n * g.width, &pending)
         else:
-            to += rows.n * g.width
+            target += rows.n * g.width
         t += rows.n
-    if g.streamed:
-        stream(to, stage, pending)
+    if g.non_temporal:
+        stream(target, stage, pending)
         stream_end()
     return 0
 
 
 cdef inline Py_ssize_t copy_rows(
-    const RowBlock* rows, Py_ssize_t width, int bytes_each, bint uncached
+    const RowBlock* rows, Py_ssize_t width, int index_itemsize, bint is_uncached
 ) noexcept nogil:
-    """Call copy_by_row with constants, to compile it for each itemsize of indices."""
-    if uncached and bytes_each == 2:
-        return by_width(rows, width, 2, True)
-    if uncached:
-        return by_width(rows, width, 4, True)
-    if bytes_each == 2:
-        return by_width(rows, width, 2, False)
-    if bytes_each == 4:
-        return by_width(rows, width, 4, False)
-    return by_width(rows, width, 8, False)
+    """Call copy_by_row with a constant index itemsize."""
+    if is_uncached and index_itemsize == 2:
+        return copy_by_width(rows, width, 2, True)
+    if is_uncached:
+        return copy_by_width(rows, width, 4, True)
+    if index_itemsize == 2:
+        return copy_by_width(rows, width, 2, False)
+    if index_itemsize == 4:
+        return copy_by_width(rows, width, 4, False)
+    return copy_by_width(rows, width, 8, False)
 
 
-cdef inline Py_ssize_t by_width(
-    const RowBlock* rows, Py_ssize_t width, int bytes_each, bint uncached
+cdef inline Py_ssize_t copy_by_width(
+    const RowBlock* rows, Py_ssize_t width, int index_itemsize, bint is_uncached
 ) noexcept nogil:
     """Call copy_by_row with a constant width."""
     if width == 1:
-        return copy_by_row(rows, 1, bytes_each, uncached)
+        return copy_by_row(rows, 1, index_itemsize, is_uncached)
     if width == 2:
-        return copy_by_row(rows, 2, bytes_each, uncached)
+        return copy_by_row(rows, 2, index_itemsize, is_uncached)
     if width == 4:
-        return copy_by_row(rows, 4, bytes_each, uncached)
+        return copy_by_row(rows, 4, index_itemsize, is_uncached)
     if width == 8:
-        return copy_by_row(rows, 8, bytes_each, uncached)
-    return copy_by_row(rows, 16, bytes_each, uncached)
+        return copy_by_row(rows, 8, index_itemsize, is_uncached)
+    return copy_by_row(rows, 16, index_itemsize, is_uncached)
 
 
 cdef inline Py_ssize_t copy_by_row "ndtool_copy_by_row"(
-    const void* of, Py_ssize_t width, int bytes_each, bint uncached
+    const void* args, Py_ssize_t width, int index_itemsize, bint is_uncached
 ) noexcept nogil:
-    """Copy rows up to the first index out of bounds; return how many.
+    """Copy rows up to the first index out of bounds; return the number of rows copied.
 
-    uncached: data exceeds the cache and indices are validated, so prefetch DISTANCE rows ahead.
+    is_uncached: data exceed the cache and indices are validated, so rows are prefetched.
     Indices of two bytes are always validated.
     """
-    cdef const RowBlock* rows = <const RowBlock*> of
+    cdef const RowBlock* rows = <const RowBlock*> args
     cdef const uint8_t* source = rows.source
     cdef const uint8_t* indices = rows.indices
     cdef const uint8_t* next_rows = rows.next_rows
-    cdef uint8_t* to = rows.to
+    cdef uint8_t* target = rows.target
     cdef uint64_t row, size = rows.size
-    cdef Py_ssize_t i = 0, j, k, n = rows.n, pace = rows.pace
+    cdef Py_ssize_t i = 0, j, k, n = rows.n, batch_bytes = rows.batch_bytes
     while i < n:
-        prefetch_lines(indices + i * bytes_each + AHEAD, PACE * bytes_each)
-        for k in range(0, pace, 64):
+        prefetch_lines(
+            indices + i * index_itemsize + PREFETCH_DISTANCE, PREFETCH_INTERVAL * index_itemsize
+        )
+        for k in range(0, batch_bytes, 64):
             prefetch(next_rows + k)
-        next_rows += pace
-        for j in range(i, min(i + PACE, n)):
-            if uncached:
-                prefetch(source + row_at(indices, j + DISTANCE, bytes_each) * width)
-            row = row_at(indices, j, bytes_each)
-            if bytes_each != 2 and not uncached:
+        next_rows += batch_bytes
+        for j in range(i, min(i + PREFETCH_INTERVAL, n)):
+            if is_uncached:
+                prefetch(
+                    source + load_row_index(indices, j + PREFETCH_ROWS, index_itemsize) * width
+                )
+            row = load_row_index(indices, j, index_itemsize)
+            if index_itemsize != 2 and not is_uncached:
                 read_once(row)
                 if row >= size:
                     return j
-            memcpy(to + j * width, source + row * width, width)
-        i += PACE
+            memcpy(target + j * width, source + row * width, width)
+        i += PREFETCH_INTERVAL
     return n

@@ -6,46 +6,48 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from ndtool.loops.blocks cimport (
-    BLOCK, DROPPED, LINE, SHORT, Cursor, Nd, Walk, block_size, column_of, has_row_indices,
-    next_batch, offsets_from, prefetch_next_batch, seek,
+    BLOCK, DROPPED, LINE, SHORT_BLOCK, Cursor, IndexSpace, Walk, block_size, task_column,
+    has_row_indices,
+    next_batch, prefetch_next_offsets, prefetch_next_batch, seek,
 )
 from ndtool.loops.counts cimport (
-    Counts, Divided, Means, Occurrence, add_totals, all_counted, count_address, count_block,
-    count_rows, count_slice, divide, drops, means_task, next_occurrence,
+    Counts, PartitionedUpdates, Means, Occurrence, add_totals, all_counted, count_address,
+    count_block,
+    count_rows, count_slice, partition_updates, any_dropped, means_task, next_occurrence,
 )
 from ndtool.loops.memory cimport (
-    AHEAD, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
+    PREFETCH_DISTANCE, prefetch, prefetch_lines, prefetch_slice, stream, stream_end, write_window,
 )
 from ndtool.loops.moves cimport copy_bytes, fill_block, scatter_block
 from ndtool.loops.neutral cimport has_nan
 from ndtool.loops.reductions cimport Reduction, is_light, reduce_block, reduce_elements, reduce_rows
 
 cdef enum:
-    BURST = 32    # short updates between prefetches
-    SINK = 8      # int64s of the sink: a cache line to which dropped short updates are redirected
-    FIRST_PASS = -1    # instead of a reduction: write neutral elements, or count totals
-    EVERY = 4096  # tuples between two tests whether all slices have updates
+    BURST = 32              # number of short updates between prefetches
+    SINK = 8                # int64s of the sink: a line that dropped short updates are written to
+    FIRST_PASS = -1         # instead of a reduction: write neutral elements or count totals
+    TEST_INTERVAL = 4096    # tuples between two tests of whether all slices have updates
 
 cdef enum:            # bits of the result of a scatter
-    BAD = 1           # an index is out of bounds
-    NAN = 2           # of a first pass: an update has a NaN
+    BAD = 1    # an index is out of bounds
+    NAN = 2    # of a first pass: an update has a NaN
 
 
-cdef inline Py_ssize_t owned(
+cdef inline Py_ssize_t filter_owned(
     int64_t* offsets, int64_t* positions, Py_ssize_t n, int64_t first, int64_t owner, int64_t owners
 ) noexcept nogil:
-    """Filter n offsets by owner, in place, and list their positions; return their number.
+    """Keep those of n offsets that `owner` owns, in place, and their positions; return the count.
 
     Threads own slices by a hash of the offset, so that each slice is updated by one thread.
     """
     cdef Py_ssize_t i, n_owned = 0
-    cdef uint64_t mixed
+    cdef uint64_t hashed
     cdef bint is_owned
     for i in range(n):
-        mixed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32    # a hash
+        hashed = <uint64_t> offsets[i] * <uint64_t> 0x9E3779B97F4A7C15 >> 32    # a hash
         offsets[n_owned] = offsets[i]
         positions[n_owned] = first + i
-        is_owned = <int64_t> (mixed * <uint64_t> owners >> 32) == owner
+        is_owned = <int64_t> (hashed * <uint64_t> owners >> 32) == owner
         n_owned += is_owned & (offsets[n_owned] != DROPPED)
     return n_owned
 
@@ -56,354 +58,364 @@ cdef struct Updates:
     Py_ssize_t pitch          # bytes from one update to the next
     int code, op              # arithmetic type, and reduction: 0 copies
     Counts counts             # of the slices' updates, if the reduction needs them
-    int means                 # the type of sums to be divided, 0 if there are none
+    int mean_type             # the type of the sums, if the reduction is a mean; else 0
     const uint8_t* neutral    # neutral elements for a slice, to replace current values; or NULL
-    uint64_t* found           # where a first pass sets NAN
+    uint64_t* result          # a first pass sets NAN here
 
 
 cdef inline int64_t sink_offset(
-    const Updates* u, const int64_t* sink, const uint8_t* to
+    const Updates* u, const int64_t* sink, const uint8_t* target
 ) noexcept nogil:
-    """Return the offset for dropped updates: that of the sink from `to`, or DROPPED.
+    """Return the offset for dropped updates: that of the sink from `target`, or DROPPED.
 
-    The loops skip long updates and counted ones that are DROPPED; a sink saves short ones the test.
+    Loops skip long or counted updates that are DROPPED; with a sink, short ones need no test.
     """
-    return <const uint8_t*> sink - to if u.pitch <= LINE and not u.counts.data else DROPPED
+    return <const uint8_t*> sink - target if u.pitch <= LINE and not u.counts.data else DROPPED
 
 
-cdef inline void redirect_dropped(int64_t* offsets, Py_ssize_t n, int64_t redirect) noexcept nogil:
-    """Replace the offsets of dropped tuples by `redirect`."""
+cdef inline void redirect_dropped(
+    int64_t* offsets, Py_ssize_t n, int64_t redirect_offset
+) noexcept nogil:
+    """Replace the offsets of dropped tuples by `redirect_offset`."""
     cdef Py_ssize_t i
     for i in range(n):
         if offsets[i] == DROPPED:
-            offsets[i] = redirect
+            offsets[i] = redirect_offset
 
 
-cdef inline bint goes_by_row(const Updates* u, const Walk* walk) noexcept nogil:
-    """Return whether elements can be reduced by stored row index, without computing offsets."""
+cdef inline bint is_reduction_by_row(const Updates* u, const Walk* walk) noexcept nogil:
+    """Return whether updates can be reduced by stored row index, without offsets."""
     return (
         u.op > 0 and is_light(u.code) and has_row_indices(walk, u.pitch)
-        and not (u.counts.data and u.counts.copies_first)
+        and not (u.counts.data and u.counts.copies_first_update)
     )
 
 
 cdef inline Py_ssize_t window_bytes(Py_ssize_t nbytes) noexcept nogil:
-    """Return the bytes from the start of a window to its counts, which begin with a cache line."""
+    """Round `nbytes` up to full cache lines: the counts of a window follow it at this offset."""
     return (nbytes + LINE - 1) // LINE * LINE
 
 
-cdef inline Updates of_window(
+cdef inline Updates window_updates(
     const Updates* u, uint8_t* window, uint8_t* scratch, Py_ssize_t nbytes
 ) noexcept nogil:
-    """Return the updates for a window; zero its own counts, which follow the window in scratch."""
-    cdef Updates own = u[0]
+    """Return the updates for a window, with its own counts, which are zeroed."""
+    cdef Updates copied_updates = u[0]
     if u.counts.per_window:
-        own.counts.data = scratch + window_bytes(nbytes)
-        own.counts.origin = window
-        memset(own.counts.data, 0, nbytes // u.pitch * u.counts.bytes_each)
-    return own
+        copied_updates.counts.data = scratch + window_bytes(nbytes)
+        copied_updates.counts.origin = window
+        memset(copied_updates.counts.data, 0, nbytes // u.pitch * u.counts.count_itemsize)
+    return copied_updates
 
 
-cdef inline Updates first_pass_of(const Updates* u, uint64_t* found) noexcept nogil:
-    """Return the first pass of updates: it writes neutral elements and sets NAN if `u` has one."""
+cdef inline Updates first_pass_updates(const Updates* u, uint64_t* result) noexcept nogil:
+    """Return the first pass of updates: it writes neutral elements, and sets NAN for a NaN."""
     cdef Updates first_pass = u[0]
     first_pass.op = FIRST_PASS
     first_pass.counts.data = NULL
-    first_pass.found = found
+    first_pass.result = result
     return first_pass
 
 
-cdef inline void after_first_pass(Updates* u, uint64_t found) noexcept nogil:
-    """Set updates to be all reduced, as neutral elements replaced current values; not after NAN."""
-    u.counts.copies_first = found & NAN != 0
-    if not u.counts.copies_first and not u.means:
+cdef inline void finish_first_pass(Updates* u, uint64_t result) noexcept nogil:
+    """After a first pass without a NaN, let all updates be reduced: none is copied."""
+    u.counts.copies_first_update = result & NAN != 0
+    if not u.counts.copies_first_update and not u.mean_type:
         u.counts.data = NULL
 
 
-cdef inline void complete(
-    const Updates* given, const Updates* own, uint8_t* window, Py_ssize_t nbytes
+cdef inline void divide_window(
+    const Updates* updates, const Updates* window_updates, uint8_t* window, Py_ssize_t nbytes
 ) noexcept nogil:
-    """Divide the sums of a window by its own counts, if it has any."""
+    """Divide the sums of a window by its own counts, if the reduction is a mean."""
     cdef Means m
-    if given.means and given.counts.per_window:
+    if updates.mean_type and updates.counts.per_window:
         m = Means(
-            own.counts, window, nbytes // given.pitch, 1, given.means,
-            not given.counts.copies_first,
+            window_updates.counts, window, nbytes // updates.pitch, 1, updates.mean_type,
+            not updates.counts.copies_first_update,
         )
         means_task(&m, 0)
 
 
 cdef enum:            # how threads divide a scatter
     BY_COLUMNS = 0
-    BY_SLICES = 1     # every thread reads all tuples and updates the slices that it owns
-    BY_BATCHES = 2    # of which no two update the same slice
+    BY_SLICES = 1     # each thread reads all tuples and updates the slices that it owns
+    BY_BATCHES = 2    # no two batches update the same slice
     BY_COPIES = 3     # each thread applies a share of the tuples to its own copy of the output
 
 
 cdef struct Scatter:
     Walk walk
     Updates updates
-    uint8_t* to               # the first byte to update of the slice at offset 0
+    uint8_t* target     # the first byte to update of the slice at offset 0
     int64_t count, tasks
-    Py_ssize_t width          # bytes to update of each slice
-    Py_ssize_t copy           # bytes from one copy to the next
+    Py_ssize_t width    # bytes to update of each slice
+    Py_ssize_t copy     # bytes from one copy to the next
     int division
-    bint streamed
+    bint non_temporal
 
 
 cdef inline uint64_t scatter_task(const Scatter* s, int64_t task) noexcept nogil:
-    """Apply a task's share of the batches, tuples, slices or columns."""
-    cdef int64_t per = s.walk.nd.per_batch, batches = s.count // per
+    """Apply the updates of a task: of some batches, tuples, slices or columns."""
+    cdef int64_t per_batch = s.walk.space.per_batch, batches = s.count // per_batch
     if s.division == BY_BATCHES:
         return scatter_range(
-            s, s.to, batches * task // s.tasks * per, batches * (task + 1) // s.tasks * per,
+            s, s.target, batches * task // s.tasks * per_batch,
+            batches * (task + 1) // s.tasks * per_batch,
             0, s.width, 0, 1,
         )
     if s.division == BY_COPIES:
         return scatter_range(
-            s, s.to + task * s.copy, s.count * task // s.tasks,
+            s, s.target + task * s.copy, s.count * task // s.tasks,
             s.count * (task + 1) // s.tasks, 0, s.width, 0, 1,
         )
     if s.division == BY_SLICES:
-        return scatter_range(s, s.to, 0, s.count, 0, s.width, task, s.tasks)
+        return scatter_range(s, s.target, 0, s.count, 0, s.width, task, s.tasks)
     return scatter_range(
-        s, s.to, 0, s.count, column_of(task, s.tasks, s.width),
-        column_of(task + 1, s.tasks, s.width), 0, 1,
+        s, s.target, 0, s.count, task_column(task, s.tasks, s.width),
+        task_column(task + 1, s.tasks, s.width), 0, 1,
     )
 
 
 cdef inline uint64_t scatter_range(
-    const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end,
+    const Scatter* s, uint8_t* target, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t end,
     int64_t owner, int64_t owners,
 ) noexcept nogil:
-    """Update bytes [column, end) of those slices of tuples [t, stop) that `owner` owns."""
+    """Update bytes [column, end) of the slices of tuples [t, stop) that `owner` owns."""
     cdef Py_ssize_t width = end - column
     if width == 0:
         return 0
     if width == s.updates.pitch <= LINE:
-        return scatter_short(s, to, t, stop)
-    return scatter_rows(s, to + column, t, stop, column, width, owner, owners)
+        return scatter_short(s, target, t, stop)
+    return scatter_rows(s, target + column, t, stop, column, width, owner, owners)
 
 
 cdef inline uint64_t scatter_short(
-    const Scatter* s, uint8_t* to, int64_t t, int64_t stop
+    const Scatter* s, uint8_t* target, int64_t t, int64_t stop
 ) noexcept nogil:
     """Apply updates of at most a cache line, prefetching the slices of the next block."""
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t sink[SINK]
-    cdef const Nd* nd = s.walk.nd
+    cdef const IndexSpace* space = s.walk.space
     cdef Walk walk = s.walk
-    cdef Cursor at
+    cdef Cursor cursor
     cdef Updates updates = s.updates
     cdef Py_ssize_t width = updates.pitch
-    cdef int64_t n, done, test = t + EVERY, upcoming = 0, step = min(block_size(nd), SHORT)
-    cdef bint by_row = nd.in_cache and goes_by_row(&updates, &walk)
-    cdef uint64_t found = 0
-    updates.found = &found
+    cdef int64_t n, applied, next_test = t + TEST_INTERVAL, n_next = 0
+    cdef int64_t step = min(block_size(space), SHORT_BLOCK)
+    cdef bint is_by_row = space.fits_in_cache and is_reduction_by_row(&updates, &walk)
+    cdef uint64_t result = 0
+    updates.result = &result
     memset(sink, 0, LINE)
-    walk.redirect = sink_offset(&updates, sink, to)
-    seek(&at, &walk, t)
+    walk.redirect_offset = sink_offset(&updates, sink, target)
+    seek(&cursor, &walk, t)
     while t < stop:
         n = min(step, stop - t)
-        done = reduce_by_row(&updates, to, &walk, &at, t, min(BLOCK, stop - t)) if by_row else 0
-        if done:
-            t += done
+        applied = 0
+        if is_by_row:
+            applied = reduce_by_row(&updates, target, &walk, &cursor, t, min(BLOCK, stop - t))
+        if applied:
+            t += applied
             continue
-        if not upcoming and offsets_from(&at, &walk, t, n, offsets):
+        if not n_next and prefetch_next_offsets(&cursor, &walk, t, n, offsets):
             return BAD
-        upcoming = 0 if nd.in_cache else min(step, stop - t - n)
-        if upcoming and offsets_from(&at, &walk, t + n, upcoming, offsets + n):
+        n_next = 0 if space.fits_in_cache else min(step, stop - t - n)
+        if n_next and prefetch_next_offsets(&cursor, &walk, t + n, n_next, offsets + n):
             return BAD
-        apply_short(&updates, to, offsets, updates.first + t * width, n, upcoming)
-        memcpy(offsets, offsets + n, upcoming * 8)
+        apply_short(&updates, target, offsets, updates.first + t * width, n, n_next)
+        memcpy(offsets, offsets + n, n_next * 8)
         t += n
-        if t >= test and updates.op > 0 and updates.counts.copies_first:
-            test = t + max(EVERY, updates.counts.slices)
+        if t >= next_test and updates.op > 0 and updates.counts.copies_first_update:
+            next_test = t + max(TEST_INTERVAL, updates.counts.slices)
             if updates.counts.data and s.division != BY_BATCHES and all_counted(&updates.counts):
-                after_first_pass(&updates, 0)
-                by_row = nd.in_cache and goes_by_row(&updates, &walk)
-                walk.redirect = sink_offset(&updates, sink, to)
-                redirect_dropped(offsets, upcoming, walk.redirect)
-    return found
+                finish_first_pass(&updates, 0)
+                is_by_row = space.fits_in_cache and is_reduction_by_row(&updates, &walk)
+                walk.redirect_offset = sink_offset(&updates, sink, target)
+                redirect_dropped(offsets, n_next, walk.redirect_offset)
+    return result
 
 
 cdef inline uint64_t scatter_rows(
-    const Scatter* s, uint8_t* to, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t width,
+    const Scatter* s, uint8_t* target, int64_t t, int64_t stop, Py_ssize_t column, Py_ssize_t width,
     int64_t owner, int64_t owners,
 ) noexcept nogil:
     """Apply updates longer than a cache line, prefetching those of the next block."""
     cdef int64_t offsets[2 * BLOCK]
     cdef int64_t positions[2 * BLOCK]
-    cdef Cursor at
-    cdef Py_ssize_t n = 0, more
-    cdef int64_t take
-    seek(&at, &s.walk, t)
+    cdef Cursor cursor
+    cdef Py_ssize_t n = 0, n_next
+    cdef int64_t n_block
+    seek(&cursor, &s.walk, t)
     while n or t < stop:
-        take = min(block_size(s.walk.nd), stop - t)
-        if take and offsets_from(&at, &s.walk, t, take, offsets + n):
+        n_block = min(block_size(s.walk.space), stop - t)
+        if n_block and prefetch_next_offsets(&cursor, &s.walk, t, n_block, offsets + n):
             return BAD
-        more = owned(offsets + n, positions + n, take, t, owner, owners)
+        n_next = filter_owned(offsets + n, positions + n, n_block, t, owner, owners)
         apply_rows(
-            &s.updates, to, offsets, s.updates.first + column, positions, n, more, width, s.streamed
+            &s.updates, target, offsets, s.updates.first + column, positions, n, n_next, width,
+            s.non_temporal
         )
-        memcpy(offsets, offsets + n, more * 8)
-        memcpy(positions, positions + n, more * 8)
-        n = more
-        t += take
-    if s.streamed:
+        memcpy(offsets, offsets + n, n_next * 8)
+        memcpy(positions, positions + n, n_next * 8)
+        n = n_next
+        t += n_block
+    if s.non_temporal:
         stream_end()
     return 0
 
 
 cdef inline void apply_short(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
-    Py_ssize_t more,
+    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    Py_ssize_t n_next,
 ) noexcept nogil:
-    """Apply n short updates, interleaved with prefetches of the next `more` destinations."""
-    cdef Py_ssize_t i = 0, j, take, burst = BURST if more else n, width = u.pitch
-    cdef bint spans = width > 16 or width & (width - 1)    # slices may span two cache lines
+    """Apply n short updates, interleaved with prefetches of the next n_next destinations."""
+    cdef Py_ssize_t i = 0, j, n_block, burst = BURST if n_next else n, width = u.pitch
+    cdef bint spans_lines = width > 16 or width & (width - 1)    # slices may span two cache lines
     while i < n:
-        take = min(burst, n - i)
-        prefetch_lines(updates + i * width + AHEAD, take * width)
-        for j in range(n + i, min(n + i + take, n + more)):
-            prefetch(to + offsets[j])
-            if spans:
-                prefetch(to + offsets[j] + width - 1)
+        n_block = min(burst, n - i)
+        prefetch_lines(updates + i * width + PREFETCH_DISTANCE, n_block * width)
+        for j in range(n + i, min(n + i + n_block, n + n_next)):
+            prefetch(target + offsets[j])
+            if spans_lines:
+                prefetch(target + offsets[j] + width - 1)
         if u.counts.data:
-            for j in range(n + i, min(n + i + take, n + more)):
-                prefetch(count_address(&u.counts, to + offsets[j]))
-        apply_block(u, to, offsets + i, updates + i * width, take, width)
-        i += take
+            for j in range(n + i, min(n + i + n_block, n + n_next)):
+                prefetch(count_address(&u.counts, target + offsets[j]))
+        apply_block(u, target, offsets + i, updates + i * width, n_block, width)
+        i += n_block
 
 
 cdef struct BatchWindows:
-    # complete batches, each applied in a window: a copy of the bytes that it updates, in scratch
+    # complete batches, each applied in a window: a copy, in scratch, of the bytes that it updates
     Walk walk
     Updates updates
     const uint8_t* data
-    uint8_t* to
-    uint8_t* windows          # one per thread, of `scratch` bytes
+    uint8_t* target
+    uint8_t* windows    # one per thread, of `scratch` bytes
     Py_ssize_t span, scratch
     int64_t batches, tasks
-    bint streamed
+    bint non_temporal
 
 
 cdef inline uint64_t windows_task(const BatchWindows* s, int64_t task, int thread) noexcept nogil:
     """For each batch, copy the bytes that it updates to a window, update it, and write it once."""
     cdef uint8_t* window = s.windows + thread * s.scratch
     cdef Updates updates
-    cdef Cursor at
-    cdef int64_t per = s.walk.nd.per_batch, base, t = s.batches * task // s.tasks * per
-    cdef int64_t stop = s.batches * (task + 1) // s.tasks * per
+    cdef Cursor cursor
+    cdef int64_t per_batch = s.walk.space.per_batch, base
+    cdef int64_t t = s.batches * task // s.tasks * per_batch
+    cdef int64_t stop = s.batches * (task + 1) // s.tasks * per_batch
     cdef uint64_t nan
-    seek(&at, &s.walk, t)
+    seek(&cursor, &s.walk, t)
     while t < stop:
-        base, at.base = at.base, 0    # offsets are into the window
+        base, cursor.base = cursor.base, 0    # offsets are into the window
         memcpy(window, s.data + base, s.span)
-        updates = of_window(&s.updates, window, window, s.span)
+        updates = window_updates(&s.updates, window, window, s.span)
         if updates.neutral:
             nan = 0
-            if apply_batch(s, first_pass_of(&updates, &nan), window, &at, t, base):
+            if apply_batch(s, first_pass_updates(&updates, &nan), window, &cursor, t, base):
                 return BAD
-            after_first_pass(&updates, nan)
-            at.remaining = per
-        if apply_batch(s, updates, window, &at, t, base):
+            finish_first_pass(&updates, nan)
+            cursor.remaining = per_batch
+        if apply_batch(s, updates, window, &cursor, t, base):
             return BAD
-        complete(&s.updates, &updates, window, s.span)
-        write_window(s.to + base, window, s.span, s.streamed)
-        t += per
-        at.base = base
-        next_batch(&at, s.walk.nd)
+        divide_window(&s.updates, &updates, window, s.span)
+        write_window(s.target + base, window, s.span, s.non_temporal)
+        t += per_batch
+        cursor.base = base
+        next_batch(&cursor, s.walk.space)
     return 0
 
 
 cdef inline uint64_t apply_batch(
-    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* at, int64_t t, int64_t base
+    const BatchWindows* s, Updates updates, uint8_t* window, Cursor* cursor, int64_t t, int64_t base
 ) noexcept nogil:
     """Apply the updates of a batch, whose first tuple is t, prefetching the next batch's data."""
-    cdef const Nd* nd = s.walk.nd
+    cdef const IndexSpace* space = s.walk.space
     cdef int64_t offsets[BLOCK]
     cdef int64_t sink[SINK]
     cdef Walk walk = s.walk
-    cdef int64_t take, done, end = t + nd.per_batch
-    cdef double share = nd.span / <double> nd.per_batch
-    cdef bint by_row = goes_by_row(&updates, &walk)
+    cdef int64_t n_block, applied, end = t + space.per_batch
+    cdef double batch_fraction = space.span / <double> space.per_batch
+    cdef bint is_by_row = is_reduction_by_row(&updates, &walk)
     memset(sink, 0, LINE)
-    walk.redirect = sink_offset(&updates, sink, window)
+    walk.redirect_offset = sink_offset(&updates, sink, window)
     while t < end:
-        take = min(SHORT, end - t)
-        prefetch_next_batch(at, nd, s.data + base, take, share)
-        done = reduce_by_row(&updates, window, &walk, at, t, take) if by_row else 0
-        if done:
-            t += done
+        n_block = min(SHORT_BLOCK, end - t)
+        prefetch_next_batch(cursor, space, s.data + base, n_block, batch_fraction)
+        applied = reduce_by_row(&updates, window, &walk, cursor, t, n_block) if is_by_row else 0
+        if applied:
+            t += applied
             continue
-        if offsets_from(at, &walk, t, take, offsets):
+        if prefetch_next_offsets(cursor, &walk, t, n_block, offsets):
             return BAD
-        apply_short(&updates, window, offsets, updates.first + t * updates.pitch, take, 0)
-        t += take
+        apply_short(&updates, window, offsets, updates.first + t * updates.pitch, n_block, 0)
+        t += n_block
     return 0
 
 
 cdef inline void apply_rows(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* positions, Py_ssize_t n, Py_ssize_t more, Py_ssize_t width, bint streamed,
+    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates,
+    const int64_t* positions, Py_ssize_t n, Py_ssize_t n_next, Py_ssize_t width, bint non_temporal,
 ) noexcept nogil:
-    """Apply n long updates, listed by their positions, prefetching the next `more` ones."""
-    cdef Py_ssize_t i, ahead = max(1, AHEAD // 2 // width), pitch = u.pitch
-    cdef Reduction r = Reduction(to, offsets, updates, n, width, positions, pitch, more, NULL, 0, 0)
+    """Apply the n long updates at `positions`, prefetching the next n_next ones."""
+    cdef Py_ssize_t i, ahead = max(1, PREFETCH_DISTANCE // 2 // width), pitch = u.pitch
+    cdef Reduction r = Reduction(
+        target, offsets, updates, n, width, positions, pitch, n_next, NULL, 0, 0
+    )
     if u.op == FIRST_PASS:
-        add_totals(&u.counts, to, offsets, n)
+        add_totals(&u.counts, target, offsets, n)
         return
-    if u.counts.data and (u.counts.copies_first or u.counts.has_totals):
+    if u.counts.data and (u.counts.copies_first_update or u.counts.has_totals):
         for i in range(n):
-            if i + BURST < n + more:
-                prefetch(count_address(&u.counts, to + offsets[i + BURST]))
-            if i + ahead < n + more:
+            if i + BURST < n + n_next:
+                prefetch(count_address(&u.counts, target + offsets[i + BURST]))
+            if i + ahead < n + n_next:
                 prefetch_slice(updates + positions[i + ahead] * pitch, width)
-                prefetch_slice(to + offsets[i + ahead], width)
-            apply_row(u, to + offsets[i], updates + positions[i] * pitch, width)
+                prefetch_slice(target + offsets[i + ahead], width)
+            apply_row(u, target + offsets[i], updates + positions[i] * pitch, width)
         return
     if u.counts.data:
-        count_block(&u.counts, to, offsets, n)
+        count_block(&u.counts, target, offsets, n)
     if u.op:
         reduce_rows(u.code, u.op, &r)
         return
     for i in range(n):
-        if i + ahead < n + more:
+        if i + ahead < n + n_next:
             prefetch_slice(updates + positions[i + ahead] * pitch, width)
-            if not streamed:  # non-temporal stores do not read the lines
-                prefetch_slice(to + offsets[i + ahead], width)
-        if streamed:
-            stream(to + offsets[i], updates + positions[i] * pitch, width)
+            if not non_temporal:  # non-temporal stores do not read the lines
+                prefetch_slice(target + offsets[i + ahead], width)
+        if non_temporal:
+            stream(target + offsets[i], updates + positions[i] * pitch, width)
         else:
-            memcpy(to + offsets[i], updates + positions[i] * pitch, width)
+            memcpy(target + offsets[i], updates + positions[i] * pitch, width)
 
 
 cdef inline void apply_block(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n <= BLOCK contiguous updates to their offsets: write, reduce, count, as `u` says."""
+    """Apply n <= BLOCK contiguous updates to their offsets: copied, reduced or counted."""
     if u.op == FIRST_PASS:
-        fill_block(to, offsets, u.neutral, n, width)
+        fill_block(target, offsets, u.neutral, n, width)
         if has_nan(u.code, updates, n * width):
-            u.found[0] |= NAN
+            u.result[0] |= NAN
     elif u.counts.data:
-        apply_counted(u, to, offsets, updates, n, width)
+        apply_counted(u, target, offsets, updates, n, width)
     else:
-        apply_plain(u.op, u.code, to, offsets, updates, n, width)
+        apply_uncounted(u.op, u.code, target, offsets, updates, n, width)
 
 
-cdef inline void apply_plain(
-    int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+cdef inline void apply_uncounted(
+    int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates without counting them; offsets of long ones may be DROPPED."""
-    cdef Reduction r = Reduction(to, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
+    """Apply n updates without counts; those of long updates may have the offset DROPPED."""
+    cdef Reduction r = Reduction(target, offsets, updates, n, width, NULL, width, 0, NULL, 0, 0)
     cdef Py_ssize_t i
     if not op:
-        scatter_block(to, offsets, updates, n, width)
-    elif width <= LINE or not drops(offsets, n):
+        scatter_block(target, offsets, updates, n, width)
+    elif width <= LINE or not any_dropped(offsets, n):
         reduce_block(code, op, &r)
     else:
         r.n = 1
@@ -414,105 +426,110 @@ cdef inline void apply_plain(
 
 
 cdef inline void apply_counted(
-    const Updates* u, uint8_t* to, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
+    const Updates* u, uint8_t* target, const int64_t* offsets, const uint8_t* updates, Py_ssize_t n,
     Py_ssize_t width,
 ) noexcept nogil:
-    """Apply n updates and count them; an update whose count is 0 may be copied, not reduced.
+    """Apply n updates and count them; the first update of a slice may be copied, not reduced.
 
     Short updates are divided into those to copy and those to reduce. As a copy is the first update
     of its slice, all copies of a block precede its reductions.
     """
-    cdef int64_t lists[2][SHORT]
-    cdef Divided d
-    cdef Py_ssize_t i = 0, take
+    cdef int64_t lists[2][SHORT_BLOCK]
+    cdef PartitionedUpdates partitioned
+    cdef Py_ssize_t i = 0, n_block
     while width > LINE and i < n:
         if offsets[i] != DROPPED:
-            apply_row(u, to + offsets[i], updates + i * width, width)
+            apply_row(u, target + offsets[i], updates + i * width, width)
         i += 1
-    if i < n and not u.counts.copies_first and not drops(offsets, n):
-        count_block(&u.counts, to, offsets, n)
-        apply_plain(u.op, u.code, to, offsets, updates, n, width)
+    if i < n and not u.counts.copies_first_update and not any_dropped(offsets, n):
+        count_block(&u.counts, target, offsets, n)
+        apply_uncounted(u.op, u.code, target, offsets, updates, n, width)
         return
     while i < n:
-        take = min(SHORT, n - i)
-        d = divide(&u.counts, to, offsets + i, take, lists[0], lists[1])
-        if u.op and d.reduced == take:
-            apply_plain(u.op, u.code, to, offsets + i, updates + i * width, take, width)
+        n_block = min(SHORT_BLOCK, n - i)
+        partitioned = partition_updates(&u.counts, target, offsets + i, n_block, lists[0], lists[1])
+        if u.op and partitioned.n_reduced == n_block:
+            apply_uncounted(u.op, u.code, target, offsets + i, updates + i * width, n_block, width)
         else:
-            apply_listed(
-                0, u.code, to, offsets + i, updates + i * width, lists[0], d.copied, width
+            apply_selected(
+                0, u.code, target, offsets + i, updates + i * width, lists[0], partitioned.n_copied,
+                width
             )
             if u.op:
-                apply_listed(
-                    u.op, u.code, to, offsets + i, updates + i * width, lists[1], d.reduced, width
+                apply_selected(
+                    u.op, u.code, target, offsets + i, updates + i * width, lists[1],
+                    partitioned.n_reduced, width
                 )
-        i += take
+        i += n_block
 
 
-cdef inline void apply_listed(
-    int op, int code, uint8_t* to, const int64_t* offsets, const uint8_t* updates,
-    const int64_t* listed, Py_ssize_t n, Py_ssize_t width
+cdef inline void apply_selected(
+    int op, int code, uint8_t* target, const int64_t* offsets, const uint8_t* updates,
+    const int64_t* positions, Py_ssize_t n, Py_ssize_t width
 ) noexcept nogil:
-    """Apply some of at most SHORT updates: the `n` whose numbers are listed."""
-    cdef int64_t chosen[SHORT]
-    cdef uint8_t packed[SHORT * LINE]
+    """Apply those n of at most SHORT_BLOCK updates that are at `positions`."""
+    cdef int64_t selected_offsets[SHORT_BLOCK]
+    cdef uint8_t selected_updates[SHORT_BLOCK * LINE]
     cdef Py_ssize_t i
     for i in range(n):
-        chosen[i] = offsets[listed[i]]
-        copy_bytes(packed + width * i, updates + width * listed[i], width)
-    apply_plain(op, code, to, &chosen[0], &packed[0], n, width)
+        selected_offsets[i] = offsets[positions[i]]
+        copy_bytes(selected_updates + width * i, updates + width * positions[i], width)
+    apply_uncounted(op, code, target, &selected_offsets[0], &selected_updates[0], n, width)
 
 
 cdef inline int64_t reduce_by_row(
-    const Updates* u, uint8_t* to, const Walk* walk, Cursor* at, int64_t t, int64_t most
+    const Updates* u, uint8_t* target, const Walk* walk, Cursor* cursor, int64_t t, int64_t limit
 ) noexcept nogil:
-    """Reduce at most `most` updates from t on by stored row index, up to an index out of bounds.
+    """Reduce at most `limit` updates from t on by stored row index, up to an index out of bounds.
 
-    Returns their number: 0 if all have the same index, since `one_element` is faster for these.
+    Returns their count: 0 if all have the same index: `reduce_one_element` is faster for these.
     """
     cdef const uint8_t* rows = walk.index + t * walk.tuple_bytes
     cdef const uint8_t* updates = u.first + t * u.pitch
-    cdef int bytes_each = walk.tuple_bytes
+    cdef int index_itemsize = walk.tuple_bytes
     cdef Reduction r
-    cdef int64_t n, done
-    if at.remaining == 0:
-        next_batch(at, walk.nd)
-    n = min(most, at.remaining)
-    if memcmp(rows, rows + (n - 1) * bytes_each, bytes_each) == 0:
+    cdef int64_t n, applied
+    if cursor.remaining == 0:
+        next_batch(cursor, walk.space)
+    n = min(limit, cursor.remaining)
+    if memcmp(rows, rows + (n - 1) * index_itemsize, index_itemsize) == 0:
         return 0
     r = Reduction(
-        to + at.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, bytes_each, walk.nd.sizes[0]
+        target + cursor.base, NULL, updates, n, u.pitch, NULL, 0, 0, rows, index_itemsize,
+        walk.space.sizes[0]
     )
-    done = reduce_elements(u.code, u.op, &r)
+    applied = reduce_elements(u.code, u.op, &r)
     if u.counts.data:
-        count_rows(&u.counts, to + at.base, rows, bytes_each, done, walk.nd.sizes[0])
-    at.remaining -= done
-    return done
+        count_rows(
+            &u.counts, target + cursor.base, rows, index_itemsize, applied, walk.space.sizes[0]
+        )
+    cursor.remaining -= applied
+    return applied
 
 
 cdef inline void apply_row(
-    const Updates* u, uint8_t* to, const uint8_t* update, Py_ssize_t width
+    const Updates* u, uint8_t* target, const uint8_t* update, Py_ssize_t width
 ) noexcept nogil:
     """Apply one long update."""
     cdef int64_t zero = 0
-    cdef Reduction r = Reduction(to, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
+    cdef Reduction r = Reduction(target, &zero, update, 1, width, &zero, width, 0, NULL, 0, 0)
     cdef Counts counts
     cdef Occurrence occurrence = Occurrence(u.op == 0, False, 0)
     cdef Means m
     if u.op == FIRST_PASS:
-        apply_block(u, to, &zero, update, 1, width)
+        apply_block(u, target, &zero, update, 1, width)
         return
     if u.counts.has_totals:
-        occurrence = next_occurrence(&u.counts, to)
-        occurrence.first &= u.counts.copies_first
+        occurrence = next_occurrence(&u.counts, target)
+        occurrence.first &= u.counts.copies_first_update
     elif u.counts.data:
-        occurrence.first = count_slice(&u.counts, to)
+        occurrence.first = count_slice(&u.counts, target)
     if occurrence.first:
-        memcpy(to, update, width)
+        memcpy(target, update, width)
     elif u.op:
         reduce_rows(u.code, u.op, &r)
     if occurrence.last:    # divide the mean while the slice is in cache
         counts = u.counts
         counts.data = <uint8_t*> &occurrence.total
-        m = Means(counts, to, 1, 1, u.means, not counts.copies_first)
+        m = Means(counts, target, 1, 1, u.mean_type, not counts.copies_first_update)
         means_task(&m, 0)

@@ -5,42 +5,42 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
-from ndtool.loops.blocks cimport LINE, MOST_RANK, column_of
+from ndtool.loops.blocks cimport LINE, MAX_RANK, task_column
 from ndtool.loops.memory cimport write_window
 from ndtool.loops.moves cimport copy_bytes
 
 cdef enum:
-    TALL = 4096          # elements of a strip along the axis of the smallest stride
+    STRIP_ROWS = 4096    # rows of a strip: elements along the axis of the smallest stride
 
 
 cdef struct View:
     # an array with any strides, in bytes
     int rank
-    int64_t sizes[MOST_RANK]
-    int64_t strides[MOST_RANK]
+    int64_t sizes[MAX_RANK]
+    int64_t strides[MAX_RANK]
     Py_ssize_t itemsize
 
 
 cdef inline void copy_view(
-    uint8_t* to, const uint8_t* source, const View* view, int64_t first, int64_t count
+    uint8_t* target, const uint8_t* source, const View* view, int64_t first, int64_t count
 ) noexcept nogil:
     """Copy elements [first, first + count), in row-major order, to contiguous memory."""
-    cdef int64_t coordinates[MOST_RANK]
-    cdef int64_t rest = first, last, stride, take
+    cdef int64_t coordinates[MAX_RANK]
+    cdef int64_t remaining = first, last_size, stride, n
     cdef int d
     for d in reversed(range(view.rank)):
-        coordinates[d] = rest % view.sizes[d]
+        coordinates[d] = remaining % view.sizes[d]
         source += coordinates[d] * view.strides[d]
-        rest //= view.sizes[d]
-    last = view.sizes[view.rank - 1]
+        remaining //= view.sizes[d]
+    last_size = view.sizes[view.rank - 1]
     stride = view.strides[view.rank - 1]
     while count > 0:
-        take = min(count, last - coordinates[view.rank - 1])
-        copy_strided(to, source, stride, take, view.itemsize)
-        to += take * view.itemsize
-        count -= take
-        coordinates[view.rank - 1] += take
-        source += take * stride
+        n = min(count, last_size - coordinates[view.rank - 1])
+        copy_strided(target, source, stride, n, view.itemsize)
+        target += n * view.itemsize
+        count -= n
+        coordinates[view.rank - 1] += n
+        source += n * stride
         for d in reversed(range(1, view.rank)):
             if coordinates[d] < view.sizes[d]:
                 break
@@ -50,36 +50,36 @@ cdef inline void copy_view(
 
 
 cdef inline void copy_strided(
-    uint8_t* to, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
+    uint8_t* target, const uint8_t* source, int64_t stride, int64_t n, Py_ssize_t itemsize
 ) noexcept nogil:
     """Copy n elements, `stride` bytes apart, to contiguous memory."""
     cdef int64_t i
     if stride == itemsize:
-        memcpy(to, source, n * itemsize)
+        memcpy(target, source, n * itemsize)
     elif itemsize == 4:
         for i in range(n):
-            memcpy(to + 4 * i, source + i * stride, 4)
+            memcpy(target + 4 * i, source + i * stride, 4)
     elif itemsize == 8:
         for i in range(n):
-            memcpy(to + 8 * i, source + i * stride, 8)
+            memcpy(target + 8 * i, source + i * stride, 8)
     else:
         for i in range(n):
-            copy_bytes(to + itemsize * i, source + i * stride, itemsize)
+            copy_bytes(target + itemsize * i, source + i * stride, itemsize)
 
 
-cdef inline int64_t strips_of(const View* view, int closest) noexcept nogil:
-    """Return the number of strips; closest: the axis of the smallest stride, not the last one.
+cdef inline int64_t count_strips(const View* view, int smallest_stride_axis) noexcept nogil:
+    """Return the number of strips; smallest_stride_axis is not the last axis.
 
-    A strip is up to TALL elements of that axis, and a cache line's elements of the last.
+    A strip is up to STRIP_ROWS elements along it, and a cache line of elements of the last axis.
     """
-    cdef int64_t across = max(1, LINE // view.itemsize)
+    cdef int64_t strip_columns = max(1, LINE // view.itemsize)
     cdef int64_t count = 1
     cdef int d
     for d in range(view.rank):
         if d == view.rank - 1:
-            count *= (view.sizes[d] + across - 1) // across
-        elif d == closest:
-            count *= (view.sizes[d] + TALL - 1) // TALL
+            count *= (view.sizes[d] + strip_columns - 1) // strip_columns
+        elif d == smallest_stride_axis:
+            count *= (view.sizes[d] + STRIP_ROWS - 1) // STRIP_ROWS
         else:
             count *= view.sizes[d]
     return count
@@ -88,46 +88,47 @@ cdef inline int64_t strips_of(const View* view, int closest) noexcept nogil:
 cdef struct Strips:
     # strips of a view from `first` on, copied to row-major order
     const View* view
-    int closest
+    int smallest_stride_axis
     const uint8_t* source
-    uint8_t* to
+    uint8_t* target
     int64_t first
 
 
 cdef inline uint64_t copy_strip(const Strips* c, int64_t task) noexcept nogil:
-    """Copy one strip: full lines are read and written."""
+    """Copy one strip; it reads and writes full cache lines."""
     cdef const View* view = c.view
     cdef const uint8_t* source = c.source
-    cdef uint8_t* to = c.to
-    cdef int last = view.rank - 1, closest = c.closest, d
-    cdef int64_t number = c.first + task
-    cdef int64_t wide = view.sizes[last], tall = view.sizes[closest]
-    cdef int64_t across = max(1, LINE // view.itemsize)
-    cdef int64_t tiles = (wide + across - 1) // across, bands = (tall + TALL - 1) // TALL
-    cdef int64_t column = number % tiles * across, row = number // tiles % bands * TALL
-    cdef int64_t i, outer = number // tiles // bands, step = view.itemsize, pitch = 0
+    cdef uint8_t* target = c.target
+    cdef int last = view.rank - 1, smallest_stride_axis = c.smallest_stride_axis, d
+    cdef int64_t strip = c.first + task
+    cdef int64_t columns = view.sizes[last], rows = view.sizes[smallest_stride_axis]
+    cdef int64_t strip_columns = max(1, LINE // view.itemsize)
+    cdef int64_t tiles = (columns + strip_columns - 1) // strip_columns
+    cdef int64_t bands = (rows + STRIP_ROWS - 1) // STRIP_ROWS
+    cdef int64_t column = strip % tiles * strip_columns, row = strip // tiles % bands * STRIP_ROWS
+    cdef int64_t i, outer = strip // tiles // bands, step = view.itemsize, pitch = 0
     for d in reversed(range(view.rank)):
-        if d == closest:
+        if d == smallest_stride_axis:
             pitch = step
         elif d != last:
-            to += outer % view.sizes[d] * step
+            target += outer % view.sizes[d] * step
             source += outer % view.sizes[d] * view.strides[d]
             outer //= view.sizes[d]
         step *= view.sizes[d]
-    to += row * pitch + column * view.itemsize
-    source += row * view.strides[closest] + column * view.strides[last]
-    for i in range(min(TALL, tall - row)):
+    target += row * pitch + column * view.itemsize
+    source += row * view.strides[smallest_stride_axis] + column * view.strides[last]
+    for i in range(min(STRIP_ROWS, rows - row)):
         copy_strided(
-            to + i * pitch, source + i * view.strides[closest], view.strides[last],
-            min(across, wide - column), view.itemsize,
+            target + i * pitch, source + i * view.strides[smallest_stride_axis], view.strides[last],
+            min(strip_columns, columns - column), view.itemsize,
         )
     return 0
 
 
 cdef struct Spread:
-    # contiguous rows to copy to an output in which they are `pitch` bytes apart
+    # contiguous rows to copy to an output whose row stride is `pitch` bytes
     const uint8_t* source
-    uint8_t* to
+    uint8_t* target
     int64_t rows
     int64_t width
     int64_t pitch
@@ -137,22 +138,23 @@ cdef struct Spread:
 cdef inline uint64_t spread_task(const Spread* c, int64_t task) noexcept nogil:
     cdef int64_t i
     for i in range(c.rows * task // c.tasks, c.rows * (task + 1) // c.tasks):
-        memcpy(c.to + i * c.pitch, c.source + i * c.width, c.width)
+        memcpy(c.target + i * c.pitch, c.source + i * c.width, c.width)
     return 0
 
 
 cdef struct Copy:
-    # bytes to copy as they are
+    # contiguous bytes to copy
     const uint8_t* source
-    uint8_t* to
+    uint8_t* target
     Py_ssize_t nbytes
     int64_t tasks
-    bint streamed
+    bint non_temporal
 
 
 cdef inline uint64_t copy_task(const Copy* c, int64_t task) noexcept nogil:
-    cdef Py_ssize_t begin = column_of(task, c.tasks, c.nbytes)
+    cdef Py_ssize_t begin = task_column(task, c.tasks, c.nbytes)
     write_window(
-        c.to + begin, c.source + begin, column_of(task + 1, c.tasks, c.nbytes) - begin, c.streamed
+        c.target + begin, c.source + begin, task_column(task + 1, c.tasks, c.nbytes) - begin,
+        c.non_temporal
     )
     return 0

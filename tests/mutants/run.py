@@ -133,13 +133,12 @@ FUNCTION = re.compile(
 TYPED_FIELD = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed.
 SPEED_ONLY = re.compile(
-    r"prefetch|ahead|AHEAD|touch|LOCAL_FRACTION|stream|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|team\("
+    r"prefetch|ahead|PREFETCH|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
     r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|division|is_reused|last_index|lowest \+=|highest \+="
-    r"|\bwork =|work_bytes =|unit_bytes|\bmoved =|moved_bytes =|\bmost =|max_elements =|max_groups =|\bsoon\b|strict=|lru_cache"
-    r"|packs_data =|packs_tiles =|is_packing_faster|is_contiguous =|is_dense"
+    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|is_packing_faster =|is_contiguous =|lru_cache"
     r"|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
-    r"|\bin_cache|locality|n_local|closest"
+    r"|fits_in_cache|local_fraction|is_local|n_local|smallest_stride_axis"
 )
 # In the kernels, a condition in the line before this text detects only bugs of callers.
 ARGUMENT_CHECK = "raise ValueError"
@@ -150,13 +149,13 @@ NO_CODE = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\
 # (file, text in the line, token): the reason why the mutant is equivalent.
 EQUIVALENT = {
     ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
-    ("loops/blocks.pxd", "return BLOCK if nd.k", "<="): "for two components both are BLOCK",
+    ("loops/blocks.pxd", "return BLOCK if space.k", "<="): "for two components both are BLOCK",
     ("loops/gathers.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
     ("loops/radix.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
     ("loops/panels.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
     (
         "loops/scatters.pxd",
-        "        mixed = ",
+        "        hashed = ",
         "*",
     ): "slices are distributed to threads in another way",
     (
@@ -168,13 +167,13 @@ EQUIVALENT = {
     ("_kernels.pyx", "return 16 * threads", ">"): "other work items have the same result",
     ("_kernels.pyx", "return 16 * threads", "1"): "other work items have the same result",
     ("_operands.pxi", "max(per_batch, 1)", "1"): "per_batch is 0 only without tuples",
-    ("_operands.pxi", "self.nd.span = ", "-"): "fewer bytes are prefetched",
+    ("_operands.pxi", "self.space.span = ", "-"): "fewer bytes are prefetched",
     (
         "loops/checks.pxd",
-        "found = Found(-1, 0, -1)",
+        "result = OutOfBounds(-1, 0, -1)",
         "1",
     ): "any negative position is none; the other fields are not read",
-    ("loops/checks.pxd", "found = Found(-1, 0, -1)", "-"): "any negative position is none",
+    ("loops/checks.pxd", "result = OutOfBounds(-1, 0, -1)", "-"): "any negative position is none",
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap completely equal one copy",
     (
@@ -236,7 +235,7 @@ EQUIVALENT = {
     ): "two updates of an element are combined by another algorithm",
     (
         "loops/scatters.pxd",
-        "for j in range(n + i, min(n + i + take, n + more)):",
+        "for j in range(n + i, min(n + i + n_block, n + n_next)):",
         "+",
     ): "affects only prefetching",
     (
@@ -272,7 +271,7 @@ EQUIVALENT = {
 
 # Mutants with a known outcome, as (file, text in the line, token).
 KNOWN_KILLED = (
-    ("loops/gathers.pxd", "to += n * width", "*"),
+    ("loops/gathers.pxd", "target += n * width", "*"),
     ("rules/shapes.py", "+ data[b + k :]", "+"),
 )
 KNOWN_EQUIVALENT = (

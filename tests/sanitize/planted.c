@@ -1,9 +1,9 @@
-/* Loops that race and loops that do not, with all synchronization that gomp.c annotates. */
+/* Loops with and without data races, with all synchronization that gomp.c annotates. */
 #include <stdint.h>
 
 #define ROUNDS 20000
 
-/* Every thread adds to one sum. */
+/* All threads add to one sum. */
 int64_t race(int threads)
 {
     volatile int64_t sum = 0;

@@ -1,4 +1,4 @@
-"""Data races that ThreadSanitizer must and must not report: planted.c, and misused kernels.
+"""Data races that ThreadSanitizer must report, and code without races: planted.c, misused kernels.
 
 python planted.py            runs every case in its own process
 python planted.py CASE       runs one
@@ -14,11 +14,11 @@ THREADS = 4
 ROUNDS = 20000
 SUM = ROUNDS * (ROUNDS - 1) // 2
 LIBRARY = Path("planted.so").resolve()
-FOUND = "WARNING: ThreadSanitizer: data race"
+RACE_REPORT = "WARNING: ThreadSanitizer: data race"
 
 
 def planted(name: str) -> Callable[[], None]:
-    """Return a case that is a function of planted.c."""
+    """Return a case that calls a function of planted.c."""
 
     def case() -> None:
         function = getattr(ctypes.CDLL(str(LIBRARY)), name)
@@ -29,8 +29,8 @@ def planted(name: str) -> Callable[[], None]:
     return case
 
 
-def batches_on_one_place(overlap: bool) -> None:
-    """Scatter batches with several threads as if their destinations were disjoint."""
+def scatter_batches(overlap: bool) -> None:
+    """Scatter batches with several threads, to the same or to disjoint destinations."""
     from ndtool import _kernels
 
     size, count = 64, 4_000_000  # enough work for every thread
@@ -38,12 +38,12 @@ def batches_on_one_place(overlap: bool) -> None:
     batches = _kernels.Addressing((size,), (4,), size, (count // size,), (stride,), True)
     out = bytearray(count * 4)
     indices = _kernels.Indices(bytearray(count), 1, False, False)
-    change = _kernels.UpdateSpec(bytearray(count * 4), 4, "add", "int32")
-    piece, options = _kernels.WorkItem(0, count, 0, 4), _kernels.KernelOptions(THREADS)
-    _kernels.scatter(batches, indices, piece, change, out, True, options)
+    spec = _kernels.UpdateSpec(bytearray(count * 4), 4, "add", "int32")
+    item, options = _kernels.WorkItem(0, count, 0, 4), _kernels.KernelOptions(THREADS)
+    _kernels.scatter(batches, indices, item, spec, out, True, options)
 
 
-def one_output() -> None:
+def update_one_output() -> None:
     """Update one array from two Python threads at once."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -65,27 +65,29 @@ CASES: dict[str, tuple[Callable[[], None], str]] = {
     "clean_dynamic": (planted("clean_dynamic"), ""),
     "clean_barriers": (planted("clean_barriers"), ""),
     "clean_critical": (planted("clean_critical"), ""),
-    "batches_on_one_place": (lambda: batches_on_one_place(True), "_kernels"),
-    "batches_on_their_own": (lambda: batches_on_one_place(False), ""),
-    "one_output_from_two_threads": (one_output, "_kernels"),
+    "overlapping_batches": (lambda: scatter_batches(True), "_kernels"),
+    "disjoint_batches": (lambda: scatter_batches(False), ""),
+    "one_output_from_two_threads": (update_one_output, "_kernels"),
 }
 
 
 def main() -> int:
-    """Run every case; return the number of unexpected results."""
-    wrong = 0
-    for name, (_, where) in CASES.items():
+    """Run all cases; return the number of unexpected results."""
+    unexpected = 0
+    for name, (_, reported_file) in CASES.items():
         command = [sys.executable, __file__, name]
         run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if where:
-            right = run.returncode == 66 and FOUND in run.stderr and where in run.stderr
+        if reported_file:
+            is_expected = (
+                run.returncode == 66 and RACE_REPORT in run.stderr and reported_file in run.stderr
+            )
         else:
-            right = run.returncode == 0 and not run.stderr
-        print(f"{name}: {'found' if FOUND in run.stderr else 'nothing'}")
-        if not right:
-            print(f"not as it should be (status {run.returncode})\n{run.stderr}")
-        wrong += not right
-    return wrong
+            is_expected = run.returncode == 0 and not run.stderr
+        print(f"{name}: {'found' if RACE_REPORT in run.stderr else 'nothing'}")
+        if not is_expected:
+            print(f"unexpected result (status {run.returncode})\n{run.stderr}")
+        unexpected += not is_expected
+    return unexpected
 
 
 if __name__ == "__main__":

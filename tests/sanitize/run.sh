@@ -13,7 +13,7 @@ case $kind in
   address) flags="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-wrapv" ;;
   # without __SSE2__, streaming stores are memcpy, which TSan instruments, unlike builtins
   thread) flags="-fsanitize=thread -U__SSE2__" ;;
-  *) echo "address or thread?" >&2; exit 2 ;;
+  *) echo "the first two arguments must be PYTHON and address or thread" >&2; exit 2 ;;
 esac
 
 rm -rf "$folder"
@@ -44,7 +44,7 @@ fi
 known='GOMP_(parallel(_loop(_nonmonotonic)?_dynamic)?|barrier|loop_end(_nowait)?'
 known+='|(critical|atomic)_\w*|loop(_nonmonotonic)?_dynamic_(start|next))'
 if nm -D --undefined-only ndtool/_kernels.*.so | grep -o ' GOMP_\w*' | grep -vwE "$known"; then
-  echo "gomp.c does not know these" >&2
+  echo "gomp.c does not annotate the functions above" >&2
   exit 1
 fi
 # Fixed addresses: TSan of gcc 12 fails with wide address randomization.

@@ -17,18 +17,18 @@ ABOUT_LIMITS = (
 _setrlimit = resource.setrlimit
 
 
-def _without_addresses(kind: int, limits: tuple[int, int]) -> None:
+def _set_other_limit(kind: int, limits: tuple[int, int]) -> None:
     if kind != resource.RLIMIT_AS:
         _setrlimit(kind, limits)
 
 
 def pytest_configure() -> None:
-    """Remove the limit, in this process and for its children."""
-    resource.setrlimit = _without_addresses  # type: ignore[assignment]
+    """Replace setrlimit, in this process, by one that ignores limits on address space."""
+    resource.setrlimit = _set_other_limit  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip the tests of the limit itself."""
-    out = [item for item in items if item.nodeid.endswith(ABOUT_LIMITS)]
-    config.hook.pytest_deselected(items=out)
-    items[:] = [item for item in items if item not in out]
+    """Deselect the tests of the limit itself."""
+    deselected = [item for item in items if item.nodeid.endswith(ABOUT_LIMITS)]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item not in deselected]

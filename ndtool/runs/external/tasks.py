@@ -109,13 +109,13 @@ def split(work: Work, number: int, depth: int = 0) -> TaskResult | OutOfBounds:
                     copies.swap_bytes(updates, work.inference.dtype.unit)
         start = (group.first + block * group.block) * partitioning.spilled_per_tuple(depth)
         segment = spills.create(spill.Segment(phase("split", depth), number, start))
-        _permute(ids, starts[:-1], local, permuted, n, back=False)
+        _permute(ids, starts[:-1], local, permuted, n, inverse=False)
         spills.write(segment, 0, permuted)
         if updates is None:
             spills.write(segment, n * size, ids)
         else:
             ordered = allocate(n * width)
-            _permute(ids, starts[:-1], updates, ordered, n, back=False)
+            _permute(ids, starts[:-1], updates, ordered, n, inverse=False)
             spills.write(segment, n * size, ordered)
         result = TaskResult(segment.attempt, bytes(starts[: boxes.partitions + 1]), outside)
         spills.finish(segment, result.end)
@@ -178,7 +178,7 @@ def replay(work: Work, number: int, depth: int = 0) -> TaskResult:
             counts.append(n - sum(counts))
             rows[len(rows) - counts[-1] * width :] = work.filling * counts[-1]
         starts = memoryview(array("q", accumulate(counts[:-1], initial=0)))
-        _permute(ids, starts, rows, out, n, back=True)
+        _permute(ids, starts, rows, out, n, inverse=True)
         if not depth:
             assert work.arrays.output is not None
             write_range(work.arrays.output, block * partitioning.block, out)
@@ -226,9 +226,9 @@ sweep = sweeps.sweep
 
 
 def _permute(
-    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, back: bool
+    ids: memoryview, starts: memoryview, rows: memoryview, out: memoryview, n: int, inverse: bool
 ) -> None:
     """Permute the rows of tuples by partition, stably, or back to the order of tuples."""
     table = memoryview(bytearray(starts)).cast("q")
-    if _kernels.permute(ids, table, rows, out, n, back):
+    if _kernels.permute(ids, table, rows, out, n, inverse):
         raise changed()
