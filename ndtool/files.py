@@ -323,17 +323,19 @@ def _run(
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
             require_same(inputs, call.sources)
-            inference, target = call.inference, steps.resolved(call)
-            with steps.prepared(call, target) as prepared:
+            inference, target = call.inference, steps.resolve_output(call)
+            with steps.prepare(call, target) as prepared:
                 sink = None
                 if target is None:
                     buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(prepared, progress, sink=sink)
-            if outcome.outside is not None:
-                name_exactly(outcome.outside, inputs["indices"], argument_name(arguments["data"]))
-            run_warnings = steps.warnings(prepared, outcome.outside)  # they name the index as above
+            if outcome.bounds_report is not None:
+                name_exactly(
+                    outcome.bounds_report, inputs["indices"], argument_name(arguments["data"])
+                )
+            run_warnings = steps.warnings(prepared, outcome.bounds_report)
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         name_exactly(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
@@ -346,5 +348,5 @@ def _run(
         result, output, inference.dtype.name, inference.plan.output,
         inference.nbytes, outcome.preserved or (), warnings, prepared.call.threads,
         time.perf_counter() - started,
-        outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
+        outcome.bounds_report.count if outcome.bounds_report else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

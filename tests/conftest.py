@@ -76,14 +76,14 @@ def force_levels(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that sets the number of partitioning levels of all runs."""
 
     def set_levels(levels: int) -> None:
-        possible_levels = choice._levels
+        possible_levels = choice._partitionings_by_levels
 
         def filter_levels(partition: Any, budget: int) -> Any:
             return [
                 option for option in possible_levels(partition, budget) if option.levels == levels
             ]
 
-        monkeypatch.setattr(choice, "_levels", filter_levels)
+        monkeypatch.setattr(choice, "_partitionings_by_levels", filter_levels)
 
     return set_levels
 

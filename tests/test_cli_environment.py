@@ -603,7 +603,7 @@ import sys
 from ndtool.runs import steps
 def fail(*_):
     raise {error}
-steps.resolved = fail
+steps.resolve_output = fail
 sys.argv[1:] = {arguments}
 from ndtool.__main__ import main
 sys.exit(main())

@@ -474,9 +474,11 @@ def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -
             worker.perform(make_call(remaining - 1), phase, remaining - 1)
         assert remaining not in closed_tokens
 
-    monkeypatch.setattr(worker, "do", lambda work, phase, number: work.do(phase, number))
-    monkeypatch.setattr(worker, "_Opened", Opened)
-    monkeypatch.setattr(worker, "_open", OrderedDict())
+    monkeypatch.setattr(
+        worker, "run_task", lambda work, phase, number: work.run_task(phase, number)
+    )
+    monkeypatch.setattr(worker, "_OpenRun", Opened)
+    monkeypatch.setattr(worker, "_open_runs", OrderedDict())
     worker.perform(make_call(9), "begin", 9)
     assert closed_tokens == []
     worker.perform(make_call(10), "begin", 0)

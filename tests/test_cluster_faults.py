@@ -73,7 +73,7 @@ NDTOOL_WITH_SHORT_TIMEOUTS = (
     SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()",
 )
 FAST_RETRY_SETTINGS = (
-    "from ndtool.runs.external import policy; policy.LEAST_LATE = 0.5; policy.KNOWN = 1; "
+    "from ndtool.runs.external import policy; policy.MIN_LATE_SECONDS = 0.5; policy.MIN_DURATIONS = 1; "
     "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
 )
 NDTOOL_WITH_FAST_RETRIES = (

@@ -309,14 +309,14 @@ def test_segments_of_a_killed_run_are_resumed(
 def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     folder = spillfiles.create_folder(f"{BUCKET_URL}/tmp")
     spillfiles.open_store(folder.inside).write_file("manifest", b"{}")
-    assert spillfiles.abandoned(f"{BUCKET_URL}/tmp") == ([], [])  # its process is alive
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])  # its process is alive
     assert spillfiles.reopen(folder.inside) is None
     folder.leave()
     folder.drop()
-    assert spillfiles.abandoned(f"{BUCKET_URL}/tmp") == ([folder.inside], [])
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([folder.inside], [])
     reopened = spillfiles.reopen(folder.inside)
     assert reopened is not None
-    assert spillfiles.abandoned(f"{BUCKET_URL}/tmp") == ([], [])
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])
     assert spillfiles.open_store(reopened.inside).read_file("manifest") == b"{}"
     assert spillfiles.open_store(reopened.inside).read_file("starts") is None
     reopened.drop()
@@ -324,7 +324,7 @@ def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
     s3.put("tmp/.spill-1.ndtool", lock_object(1, "another", folder="spill-1"))
     s3.put("tmp/.spill-2.ndtool", lock_object(DEAD_PROCESS, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spillfiles.abandoned(f"{BUCKET_URL}/tmp") == (
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == (
         [f"{BUCKET_URL}/tmp/spill-2"],
         [f"{BUCKET_URL}/tmp/spill-1"],
     )
@@ -645,8 +645,8 @@ def test_missing_segments_and_ended_runs_are_errors(stores: Path) -> None:
     save(numbers=np.arange(12))
     spills = ObjectStore("memory://spill")
     rows = memoryview(np.arange(12))
-    spills.tabulate(Table("starts", 3), rows)
-    assert spills.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
+    spills.write_table(Table("starts", 3), rows)
+    assert spills.read_lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
         spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
     segment = spills.create(Segment("split", 0, 0))

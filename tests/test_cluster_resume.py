@@ -289,7 +289,7 @@ def test_segments_with_malformed_trailers_are_recomputed(spill_copies: KilledRun
     for index, trailer in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
         (path,) = folder.glob(f"split-{index}-*")
         raw = path.read_bytes()
-        path.write_bytes(raw[: -resume.NOTE] + trailer.ljust(resume.NOTE))
+        path.write_bytes(raw[: -resume.REPORT_BYTES] + trailer.ljust(resume.REPORT_BYTES))
     assert spill_copies.resume().resumed == 4 + 2
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
@@ -448,7 +448,7 @@ def test_data_without_a_fingerprint_are_read_again(
     fields = json.loads(manifest.read_text())
     fields["fingerprint"]["data"][1] = None
     manifest.write_text(json.dumps(fields))
-    monkeypatch.setattr(resume, "LISTED", 0)
+    monkeypatch.setattr(resume, "MAX_FINGERPRINTED_CHUNKS", 0)
     assert spill_copies.resume().resumed == 7
     assert spill_copies.workers.count_begun_tasks() == {"sweep": 7, "replay": 7}
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))

@@ -108,14 +108,14 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
             buffer = np.full(call.inference.nbytes, 255, np.uint8)
             sink = memory.BufferSink(buffer.data, call.metadata)
             rows = rows_of(call.inference)
-            if is_external and (not rows.tuples or not rows.width or rows.height < 2):
+            if is_external and (not rows.tuples or not rows.width or rows.row_count < 2):
                 return
             if is_external:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
-                with steps.prepared(call, None) as prepared:
-                    steps.execute(prepared, sink=sink)
+                with steps.prepare(call, None) as prepared:
+                    steps.execute(prepare, sink=sink)
         assert bits_equal(buffer.view(expected.dtype).reshape(expected.shape), expected)
 
 

@@ -65,7 +65,7 @@ def write_stores(s3: Bucket) -> None:
 
 def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without those that open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|places|offsets|attempts).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -78,7 +78,7 @@ def simulate_requests(
     """Return the requests of the same run on a simulated cluster with local copies."""
     paths, meter = [f"{name}.zarr" for name in inputs], Meter()
     with OpenCall(Request(operator, *paths, output="out.zarr", **options)) as call:
-        output = steps.resolved(call)
+        output = steps.resolve_output(call)
         assert output is not None
         sink = outputs.create(output)
         try:
@@ -118,11 +118,11 @@ def test_the_store_counts_the_planned_requests(
         spill=f"{ROOT}/tmp", scheduler=RunOnce(1, 1 << 23), **options,
     )  # fmt: skip
     with OpenCall(request) as call:
-        output = steps.resolved(call)
-        with steps.prepared(call, output) as prepared:
+        output = steps.resolve_output(call)
+        with steps.prepare(call, output) as prepared:
             plan = prepared.plan
             assert plan.partitioning is not None
-            run = estimates.run_of(call, plan.partitioning, output, f"{ROOT}/tmp")
+            run = estimates.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
             phases = run.phases()
             steps.execute(prepared)
     assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
@@ -183,7 +183,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     request = Request(
         operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
     )
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared:
         plan = prepared.plan
         calls = SimpleNamespace(**vars(descriptors))
         counter = CallCounter(monkeypatch, calls, read_into="read", write_at="write")
@@ -271,10 +271,14 @@ def test_a_store_charges_requests_and_bytes() -> None:
 
 def test_time_is_limited_by_the_slowest_resource() -> None:
     phase = costs.Costs("sweep", 100, Counter(get=100_000), 10**11, 0, 0, 4)
-    machine = Machine(0.01, 10, 1e9, moved=float("inf"))
+    machine = Machine(0.01, 10, 1e9, copy_rate=float("inf"))
     assert estimates.seconds(phase, machine, 1) == pytest.approx(200)
     assert estimates.seconds(phase, machine, 100) == pytest.approx(2)
     assert estimates.seconds(phase, machine, 1000) == pytest.approx(2)  # there are 100 tasks
-    assert estimates.seconds(phase, machine._replace(gets=1000.0), 100) == pytest.approx(100)
-    assert estimates.seconds(phase, machine._replace(every=1e10), 100) == pytest.approx(10)
-    assert estimates.seconds(phase, machine._replace(scheduled=1.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(get_rate=1000.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(total_bandwidth=1e10), 100) == pytest.approx(
+        10
+    )
+    assert estimates.seconds(phase, machine._replace(scheduler_seconds=1.0), 100) == pytest.approx(
+        100
+    )

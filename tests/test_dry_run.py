@@ -286,8 +286,8 @@ def dry_run_result(call: Any) -> Any:
     """Return the result of a dry run."""
     from ndtool.runs import steps
 
-    with steps.prepared(call, steps.resolved(call)) as prepared:
-        return steps.rehearse(prepared)
+    with steps.prepare(call, steps.resolve_output(call)) as prepared:
+        return steps.dry_run(prepare)
 
 
 def forbid_call(*_: object, **__: object) -> None:

@@ -1060,7 +1060,7 @@ def test_indices_that_change_after_validation(
     valid_indices = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
     save(idx=valid_indices)
     request = Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared:
         invalid_indices = memoryview((valid_indices << 40).tobytes())
         validated = prepared.validated._replace(indices=invalid_indices)
         execution = steps._execution(call, prepared.plan, validated)

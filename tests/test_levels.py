@@ -21,7 +21,7 @@ from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import batches, choice, distributed, spillstore
-from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, partitioning_for
+from ndtool.runs.external.partitioning import MAX_CHILDREN, Partitioning, partitioning_for
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
@@ -43,7 +43,7 @@ def test_each_row_is_in_one_partition_of_one_group(
     partitioning = partitioning_for(Rows(10, 8, sizes, 1), True, 8 * rows, 1, units, levels)
     assert partitioning.levels <= levels
     counts = np.zeros(sizes, int)
-    for partition in partitioning.used(partitioning.levels):
+    for partition in partitioning.group_numbers(partitioning.levels):
         number, box = partition, partitioning.box(partition)
         counts[tuple(slice(*bounds) for bounds in box)] += 1
         for depth in reversed(range(partitioning.levels)):
@@ -53,7 +53,7 @@ def test_each_row_is_in_one_partition_of_one_group(
             assert all(a <= c < d <= b for (a, b), (c, d) in zip(group_box, box, strict=True))
     assert (counts == 1).all()
     assert (
-        len(list(partitioning.used(partitioning.levels)))
+        len(list(partitioning.group_numbers(partitioning.levels)))
         == partitioning.partitions
         <= partitioning.groups(partitioning.levels)
     )
@@ -63,8 +63,8 @@ def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     partitioning = partitioning_for(rows, True, 1 << 33, 2)
-    assert partitioning.partitions > MOST_CHILDREN
-    assert max(map(partitioning.fan_out, range(partitioning.levels))) <= MOST_CHILDREN
+    assert partitioning.partitions > MAX_CHILDREN
+    assert max(map(partitioning.fan_out, range(partitioning.levels))) <= MAX_CHILDREN
     assert (partitioning.local_bytes(1), partitioning.local_bytes(partitioning.levels)) == (8, 4)
 
 
@@ -98,10 +98,11 @@ def terabyte_partitioning(gathers: bool, budget: int, levels: int) -> Partitioni
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [terabyte_partitioning(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
+    tables = [terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
     segments = [
-        choice._segments(terabyte_partitioning(gathers, 1 << 30, levels)) for levels in (1, 2, 3)
+        choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels))
+        for levels in (1, 2, 3)
     ]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
     assert (
@@ -113,12 +114,12 @@ def test_the_choice_of_levels() -> None:
     """More levels if memory or the number of segments requires them, and only then."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         max_tables = memory // 2
-        partitioning = choice.chosen(
+        partitioning = choice.choose(
             lambda *options: terabyte_partitioning(True, *options), max_tables, memory
         )
         assert partitioning is not None
         assert (partitioning.levels, partitioning.memory <= memory) == (levels, True)
-    small = choice.chosen(
+    small = choice.choose(
         lambda budget, levels: partitioning_for(
             Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
         ),
@@ -134,13 +135,13 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    partitioning = choice.chosen(
+    partitioning = choice.choose(
         partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory
     )
     assert partitioning is not None
     spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.levels))) * rows.tuples
     assert partitioning.levels > 1
-    assert spilled / choice._segments(partitioning) > 1 << 20
+    assert spilled / choice._segment_count(partitioning) > 1 << 20
 
 
 @pytest.fixture
@@ -265,13 +266,13 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
     force_levels(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
-    expect, prefetch_group = spillstore.Store.expect, batches.SpilledTuples.prefetch
+    prefetch_segment, prefetch_group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
     monkeypatch.setattr(
         spillstore.Store,
-        "expect",
+        "prefetch",
         lambda store, segment, offset, nbytes: (
             expected.append((segment.phase, segment.start + offset, nbytes)),
-            expect(store, segment, offset, nbytes),
+            prefetch_segment(store, segment, offset, nbytes),
         ),
     )
 

@@ -256,5 +256,5 @@ def test_memory_limits_the_number_of_threads_that_decode_chunks(workdir: Path) -
     )
     assert limited < unlimited
     request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
-    with steps.open_call(request) as call, steps.prepared(call, None) as prepared:
+    with steps.open_call(request) as call, steps.prepare(call, None) as prepared:
         assert prepared.call.threads < call.threads == 8  # the call itself does not change

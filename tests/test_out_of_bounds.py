@@ -28,7 +28,7 @@ from ndtool.rules.inference import Input
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
 from ndtool.runs.external.partitioning import partitioning_for
@@ -158,9 +158,9 @@ def test_files(
             validated = operands.validate(call)
             rows = rows_of(call.inference)
             if not is_external:
-                with steps.prepared(call, None) as prepared:
-                    steps.execute(prepared, sink=sink)
-            elif rows.tuples and rows.width and rows.height > 1:
+                with steps.prepare(call, None) as prepared:
+                    steps.execute(prepare, sink=sink)
+            elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
                 partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
                 partitioning = partitioning._replace(in_memory=in_memory, range_tuples=range_tuples)
@@ -168,7 +168,7 @@ def test_files(
                 assert list(
                     execution.run(call, partitioning, sink, ignore_progress, reports.append)
                 )
-                bounds_report = validated.outside
+                bounds_report = validated.bounds_report
                 assert [error_fields(report) for report in reports] == (
                     [] if bounds_report is None else [error_fields(bounds_report)]
                 )
@@ -206,11 +206,11 @@ def test_modes_on_extreme_indices(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + normalized_indices(indices, 3, Handling("clip"))).tolist() == clipped
-    assert (10 + normalized_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
+    assert (10 + normalize_indices(indices, 3, Handling("clip"))).tolist() == clipped
+    assert (10 + normalize_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
     filled_indices = [
         -7 if i == 13 else i
-        for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
+        for i in (10 + normalize_indices(indices, 3, Handling("fill"))).tolist()
     ]
     assert filled_indices == filled
 

@@ -488,7 +488,7 @@ def test_a_stream_takes_bytes_in_order_only():
 def test_nothing_is_streamed_before_the_first_write():
     reader = PipeReader()
     out = stream_sink(reader.write_fd, b"header")
-    with pytest.raises(KeyError), direct.whole_output(out):
+    with pytest.raises(KeyError), direct.output_buffer(out):
         raise KeyError
     out.abort()
     assert reader.close() == b""
@@ -705,7 +705,7 @@ def test_a_temporary_copy_without_space(monkeypatch, error):
     out = stream_sink(1, b"header", metadata_of(ARRAY), "o\n")
     with (
         pytest.raises(kind, match=r"temporary copy of o\\n: (not enough memory for 96|Input)"),
-        direct.whole_output(out),
+        direct.output_buffer(out),
     ):
         pass
 

@@ -315,7 +315,7 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
     for only in (False, True):
         request = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
         with OpenCall(request) as call:
-            planned = steps.resolved(call)
+            planned = steps.resolve_output(call)
             assert planned is not None
             out = outputs.create(planned)
             out.abort()

@@ -106,7 +106,7 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
-    rule, outside = call.inference.attributes.out_of_bounds, outcome.outside
+    rule, outside = call.inference.attributes.out_of_bounds, outcome.bounds_report
     if rule == "error":
         return record
     count, first = (outside.count, outside.first()) if outside else (0, None)

@@ -95,11 +95,11 @@ def _run_operator(
     with steps.open_call(request) as call:
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
-            target = steps.resolved(call)
+            target = steps.resolve_output(call)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
-            with steps.prepared(call, target) as prepared:
+            with steps.prepare(call, target) as prepared:
                 reporter.report_plan(prepared)
                 if report:
                     report.warnings += [
@@ -107,9 +107,9 @@ def _run_operator(
                         *steps.warnings(prepared),
                     ]
                 if dry_run:
-                    outcome = steps.rehearse(prepared)
+                    outcome = steps.dry_run(prepared)
                 elif target is None:
-                    outcome = steps.unwritten(prepared)
+                    outcome = steps.outcome_without_output(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = progress_bar.callback(prepared.plan.moved)
