@@ -115,7 +115,7 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
                 with steps.prepare(call, None) as prepared:
-                    steps.execute(prepare, sink=sink)
+                    steps.execute(prepared, sink=sink)
         assert bits_equal(buffer.view(expected.dtype).reshape(expected.shape), expected)
 
 

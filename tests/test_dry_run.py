@@ -287,7 +287,7 @@ def dry_run_result(call: Any) -> Any:
     from ndtool.runs import steps
 
     with steps.prepare(call, steps.resolve_output(call)) as prepared:
-        return steps.dry_run(prepare)
+        return steps.dry_run(prepared)
 
 
 def forbid_call(*_: object, **__: object) -> None:

@@ -159,7 +159,7 @@ def test_files(
             rows = rows_of(call.inference)
             if not is_external:
                 with steps.prepare(call, None) as prepared:
-                    steps.execute(prepare, sink=sink)
+                    steps.execute(prepared, sink=sink)
             elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
                 partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
