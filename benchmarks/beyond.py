@@ -262,28 +262,28 @@ np.save("out.npy", joined.collect(engine="streaming")["value"].to_numpy())
         + """
 import polars as pl
 table = pl.LazyFrame({"value": data}).with_row_index("row").cast({"row": pl.Int64})
-more = pl.LazyFrame({"row": idx[:, 0], "value": upd})
-summed = pl.concat([table, more]).group_by("row").agg(pl.col("value").sum()).sort("row")
+added = pl.LazyFrame({"row": idx[:, 0], "value": upd})
+summed = pl.concat([table, added]).group_by("row").agg(pl.col("value").sum()).sort("row")
 out[:] = summed.collect(engine="streaming")["value"].to_numpy()
 """,
     },
     "duckdb": {
         "nd": DUCKDB
         + """
-found = duckdb.sql(f'''
+gathered = duckdb.sql(f'''
     WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_}),
          w AS (SELECT row_number() OVER () AS nth, row_id FROM wanted)
     SELECT value FROM w JOIN t USING (row_id) ORDER BY nth
 ''')
-np.save("out.npy", found.fetchnumpy()["value"])
+np.save("out.npy", gathered.fetchnumpy()["value"])
 """,
         "add": DUCKDB
         + CREATE_OUTPUT
         + """
-more = {"row_id": wanted["row_id"], "value": upd}
+added = {"row_id": wanted["row_id"], "value": upd}
 summed = duckdb.sql(f'''
     WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_})
-    SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM more)
+    SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM added)
     GROUP BY row_id ORDER BY row_id
 ''')
 out[:] = summed.fetchnumpy()["value"]

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, argument_name
-from ndtool.formats.opened import require_same
+from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import attributes_of, name_exactly
 from ndtool.literals import Reduction, WriteMode
 from ndtool.options import (
@@ -322,7 +322,7 @@ def _run(
         }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
-            require_same(inputs, call.sources)
+            require_same_shape(inputs, call.sources)
             inference, target = call.inference, steps.resolve_output(call)
             with steps.prepare(call, target) as prepared:
                 sink = None

@@ -32,7 +32,7 @@ def metadata_of(array: Any) -> ArrayMetadata:
 
 def open_sink(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
     """Return a sink for an array."""
-    return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry=dry)
+    return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry_run=dry)
 
 
 @contextmanager

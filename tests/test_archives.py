@@ -161,8 +161,8 @@ def test_a_member_that_declares_512_gib_is_refused(write_archive):
     end_record[12:16] = struct.pack("<L", length)
     refused(write_archive(raw[:start] + bytes(entry) + extra_field + bytes(end_record)), "disagree")
     name = b"a.npy"
-    head = writer.head(name, claimed_size, 0)
-    end = bytearray(writer.tail(name, claimed_size, 0))
+    head = writer.local_header(name, claimed_size, 0)
+    end = bytearray(writer.central_directory(name, claimed_size, 0))
     body = npy()
     # The central directory is found from the end of the file, whatever its declared offset.
     record = end.index(b"PK\6\6")
@@ -331,10 +331,10 @@ def test_a_member_of_a_hundred_thousand_is_read(write_archive):
 @pytest.mark.parametrize("method", METHODS)
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
     path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
-    reads, parses = Mock(wraps=os.pread), Mock(wraps=headers.read)
-    monkeypatch.setattr(directory, "_headers", {})
+    reads, parses = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
+    monkeypatch.setattr(directory, "_header_cache", {})
     monkeypatch.setattr(os, "pread", reads)
-    monkeypatch.setattr(headers, "read", parses)
+    monkeypatch.setattr(headers, "read_header", parses)
     entries = locators.describe(path)
     assert {entry.label for entry in entries} == {"float32[2,3,4]"}
     assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
@@ -348,7 +348,7 @@ def test_cached_headers_are_limited_and_checked_against_sizes(write_archive):
     for _ in range(2):
         shapes = [entry.metadata.shape for entry in locators.describe(path)]
         assert shapes == [array.shape for array in arrays]
-        assert len(directory._headers) <= directory._CACHED
+        assert len(directory._header_cache) <= directory._MAX_CACHED
     path = write_archive(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
     entries = locators.describe(path)
     assert entries[0].metadata.shape == ARRAY.shape
@@ -374,11 +374,11 @@ def test_a_member_of_more_than_4_gib_is_read(write_archive):
     )
     size = len(npy_header) + nbytes
     name = b"big.npy"
-    local = writer.head(name, size, 0)
+    local = writer.local_header(name, size, 0)
     with open("x.npz", "wb") as file:
         file.write(local + npy_header)
         file.seek(len(local) + size)
-        file.write(writer.tail(name, size, 0))
+        file.write(writer.central_directory(name, size, 0))
         end = file.tell()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == size
@@ -496,18 +496,18 @@ def test_a_member_of_another_volume_is_refused(write_archive):
 
 
 def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.head(name, size, crc) + npy() + writer.tail(name, size, crc)
+    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     assert np.array_equal(load(write_archive(raw)), ARRAY)
     offset = raw.rindex(b"PK\6\6")
     refused(write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]), "extends past")
 
 
 def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.head(name, size, crc) + npy() + writer.tail(name, size, crc)
+    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     start = 30 + len(name)
     end = start + struct.unpack_from("<H", raw, 28)[0]
     sizes, padding = raw[start : start + 20], raw[start + 20 : end]
@@ -525,7 +525,7 @@ def test_a_member_that_is_truncated_during_the_read_is_refused(write_archive, me
         (member,) = directory.members(partial(descriptors.read_at, fd), len(raw), path)
         os.truncate(path, len(raw) // 2)
         with pytest.raises(InputError, match=rf"expected {member.size} bytes, found \d+"):
-            directory.check(partial(descriptors.read_at, fd), member, path)
+            directory.check_member(partial(descriptors.read_at, fd), member, path)
     finally:
         os.close(fd)
 
@@ -535,7 +535,7 @@ def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
         raise MemoryError
 
     path = write_archive(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
-    monkeypatch.setattr(directory, "_unpack", unpack)
+    monkeypatch.setattr(directory, "_decompress_blocks", unpack)
     refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
 
 

@@ -96,8 +96,8 @@ def test_dictionaries_tensors_and_slices_are_read(suffix: str) -> None:
 
 
 def test_large_row_groups_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "LARGEST", 100)
-    monkeypatch.setattr(arrow, "BATCH", 64)
+    monkeypatch.setattr(arrow, "MAX_BLOCK_BYTES", 100)
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 64)
     lists = RNG.random((50, 3))
     fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
     write_table(
@@ -217,7 +217,7 @@ def test_encrypted_and_version_1_files_are_refused() -> None:
 def test_pyarrow_reads_the_outputs(
     dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP", 64)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
         expected = random_array(dtype, *shape)
         write_array(f"x.{suffix}:ids", expected, "items")

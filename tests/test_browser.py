@@ -125,8 +125,8 @@ def highlighted_cells(browser: Browser) -> dict[str, list[str]]:
             """
             return [...document.querySelectorAll("[role=gridcell]")].map((cell) => {
               cell.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-              const highlighted = [...document.querySelectorAll(".highlighted")].map((node) => node.id);
-              return [cell.id, highlighted.sort()];
+              const lit = [...document.querySelectorAll(".highlighted")].map((node) => node.id);
+              return [cell.id, lit.sort()];
             });
             """
         )

@@ -29,7 +29,7 @@ from ndtool.errors import (
     ResourceError,
     UsageError,
 )
-from ndtool.formats.zarr import location
+from ndtool.formats.zarr import newstore
 from ndtool.runs import plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import dask
@@ -46,7 +46,7 @@ PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.formats.zarr import ZarrSource
-from ndtool.formats.zarr.writer import Chunks
+from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.runs.external import tasks
 
 ORDER, RECORDS = {folder!r} + "/order", {folder!r} + "/records"
@@ -87,7 +87,7 @@ def delay_writes(put):
 if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
     RemoteFolder.put = delay_writes(RemoteFolder.put)
     ZarrSource.block = record_calls("read", ZarrSource.block, 0)
-    Chunks.put = record_calls("write", Chunks.put, 0)
+    ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
     tasks.PHASES.update({{phase: follow_orders(phase, task) for phase, task in tasks.PHASES.items()}})
     tasks.follow_orders = True
 """
@@ -351,12 +351,12 @@ def test_a_malformed_scheduler_file_is_refused(stores: Path, text: str) -> None:
 def test_an_output_that_a_worker_cannot_access_is_an_error(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = snapshot(stores), location._LocalStore.shared
+    before, shared = snapshot(stores), newstore._LocalStore.shared
 
     def missing_path(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
 
-    monkeypatch.setattr(location._LocalStore, "shared", missing_path)
+    monkeypatch.setattr(newstore._LocalStore, "shared", missing_path)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
         run_operator("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
     assert snapshot(stores) == before
@@ -474,9 +474,7 @@ def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -
             worker.perform(make_call(remaining - 1), phase, remaining - 1)
         assert remaining not in closed_tokens
 
-    monkeypatch.setattr(
-        worker, "run_task", lambda work, phase, number: work.run_task(phase, number)
-    )
+    monkeypatch.setattr(worker, "run_task", lambda work, phase, number: work.do(phase, number))
     monkeypatch.setattr(worker, "_OpenRun", Opened)
     monkeypatch.setattr(worker, "_open_runs", OrderedDict())
     worker.perform(make_call(9), "begin", 9)

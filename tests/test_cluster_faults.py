@@ -290,7 +290,7 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
         wait_for_workers=Mock(side_effect=TimeoutError), workers={0: starting}
     )
     with pytest.raises(ResourceError, match="2 workers have not started in 0 seconds"):
-        local._await(started, 2, 0)
+        local._wait_for_workers(started, 2, 0)
 
 
 @pytest.mark.slow("attempts are limited; each takes the start of a worker")

@@ -615,7 +615,7 @@ def test_a_removed_lock_object_is_an_error_on_a_worker(s3: Bucket) -> None:
     assert isinstance(shared_output, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.Chunks.reopen(shared_output)
+        writer.ChunkWriter.reopen(shared_output)
     sink.abort()
     assert s3.keys() == []
 

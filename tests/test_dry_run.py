@@ -265,7 +265,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 
     write_existing(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.location")  # imported before its functions are replaced
+        import_module("ndtool.formats.zarr.newstore")  # imported before its functions are replaced
     monkeypatch.setattr(Frame, "begin", forbid_call)
     monkeypatch.setattr(local.LocalFile, "copy", forbid_call)
     monkeypatch.setattr(descriptors, "write_at", forbid_call)

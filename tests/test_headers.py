@@ -26,7 +26,7 @@ def header_with_shape(shape, descr="'<f4'"):
 
 
 def parse(raw, available=None, name="x.npy"):
-    return headers.read(io.BytesIO(raw).read, available, name)
+    return headers.read_header(io.BytesIO(raw).read, available, name)
 
 
 def refusal(raw, available=None):
@@ -151,7 +151,9 @@ def test_declared_lengths_are_compared_before_any_read():
     raw = header(version=(2, 0), length=2**32 - 1)
     stream = io.BytesIO(raw)
     with pytest.raises(InputError, match="claims 4294967295 bytes, only"):
-        headers.read(lambda n: stream.read(n) if n < 100 else fail_large_read(n), len(raw), "x.npy")
+        headers.read_header(
+            lambda n: stream.read_header(n) if n < 100 else fail_large_read(n), len(raw), "x.npy"
+        )
     refusal(header_with_shape("(1099511627776,)"), 224)
     assert "6442450941" in refusal(header_with_shape("(3,)", "'|S2147483647'"), 224).message
 

@@ -803,7 +803,7 @@ def test_attributes_that_json_lacks_or_of_another_type() -> None:
 def test_the_number_of_tensors_of_a_model_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     from ndtool.formats import onnx as format_of_models
 
-    monkeypatch.setattr(format_of_models, "MOST", 3)
+    monkeypatch.setattr(format_of_models, "MAX_TENSORS", 3)
     Path("m.onnx").write_bytes(model(*(tensor(ARRAY, str(i)) for i in range(4))))
     with pytest.raises(InputError, match="it has more than 3 tensors"):
         locators.describe("m.onnx")

@@ -333,7 +333,7 @@ def test_an_existing_path_takes_precedence_over_a_member():
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3))])
 def test_archives_with_64_bit_sizes(monkeypatch, array):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     save("x.npz:a", array)
     with np.load("x.npz") as archive:
         assert np.array_equal(archive["a"], array)

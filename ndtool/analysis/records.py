@@ -81,7 +81,7 @@ def conversion_record(
     origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
-        "dtype": conversion.output.stored.name,
+        "dtype": conversion.output.stored_dtype.name,
         "shape": metadata.shape,
         "bytes": metadata.nbytes,
     }

@@ -111,7 +111,7 @@ class TaskGraph:
 
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
         """Return the chunks of data that the tuples of a chunk of indices may select from."""
-        numbers: Array = np.zeros(1, int)
+        reachable: Array = np.zeros(1, int)
         for axis, source in zip(self.axes.rows, self.axes.sources, strict=True):
             sizes = np.array(self.call.chunks[axis])
             stops = np.cumsum(sizes)
@@ -119,8 +119,8 @@ class TaskGraph:
             if source is not None:
                 start = origin[source]
                 is_reachable &= (stops - sizes < start + shape[source]) & (stops > start)
-            numbers = (numbers[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
-        return list(map(int, numbers))
+            reachable = (reachable[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
+        return list(map(int, reachable))
 
     def _split_now(self, indices: Array, original: object) -> Key | None:
         """Split indices in memory; return the key of a task that raises the error, None if"

@@ -101,7 +101,7 @@ def _resolve_output(
         request.output, metadata, clobber=request.clobber, sync=request.sync, only=request.only,
         encoding=Encoding(request.chunks, request.shards, request.codec, layout),
     )  # fmt: skip
-    dtype, stored = metadata.dtype.name, output.stored.name
+    dtype, stored = metadata.dtype.name, output.stored_dtype.name
     if stored != dtype and not request.as_void:
         name = "standard output" if request.output == "-" else argument_name(request.output)
         raise DtypeError(

@@ -74,10 +74,10 @@ def _require_memory(indices: int, limit: int | None) -> None:
 def _literal(indices: tensorscatter.Array) -> str:
     """Return indices as a literal for workers to parse; UsageError if it is too long."""
     text = str(indices.tolist())
-    if len(text) > literal.LONGEST:
+    if len(text) > literal.MAX_CHARACTERS:
         raise UsageError(
             f"{indices.size} computed indices are too many for a cluster: valid up to"
-            f" {literal.LONGEST} characters",
+            f" {literal.MAX_CHARACTERS} characters",
             hint="without --scheduler and --workers, there is no limit",
         )
     return text

@@ -165,7 +165,7 @@ def dry_run(run: Prepared) -> Outcome:
     sink: Sink | None = None
     try:
         if run.output is not None:
-            sink = outputs.create(run.output, dry=True)
+            sink = outputs.create(run.output, dry_run=True)
             if call.inference.nbytes:
                 with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)

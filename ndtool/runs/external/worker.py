@@ -194,7 +194,7 @@ def version_error(worker_name: str, actual: object, expected: str) -> UsageError
 def _reopen_output(target: Shared) -> Any:
     """Reopen the output that the client created and will publish."""
     if target.metadata.in_chunks:
-        from ndtool.formats.zarr.writer import Chunks
+        from ndtool.formats.zarr.writer import ChunkWriter
 
-        return Chunks.reopen(target)
+        return ChunkWriter.reopen(target)
     return SharedFile(target)
