@@ -34,7 +34,7 @@ from strategies import (
     random_values,
     raw_bytes,
 )
-from test_large import expected_scatter, numbers
+from test_large import expected_scatter, order_sensitive_values
 from thresholds import lowered
 
 import ndtool
@@ -140,7 +140,7 @@ def make_call(
         indices, linear_indices = elements(rng, algorithm, algorithm.axis, few_targets)
         shape = indices.shape
     has_special_values = dtype not in COMPLEX and rng.integers(2)
-    make_array = random_values if has_special_values else numbers
+    make_array = random_values if has_special_values else order_sensitive_values
     data, updates = make_array(rng, dtype, algorithm.data), make_array(rng, dtype, shape)
     expected = expected_scatter(data, linear_indices, updates, **reduction_options)
     return Call(algorithm, (data, indices, updates), reduction_options, expected)

@@ -124,8 +124,8 @@ def test_a_name_in_a_picture_is_text() -> None:
 def test_a_picture_as_html() -> None:
     plot("p.html")
     page = Page("p.html")
-    assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
-    assert "1000 index tuples select 501 of 10000 slices" in page.words
+    assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.visible_text
+    assert "1000 index tuples select 501 of 10000 slices" in page.visible_text
 
 
 @pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])

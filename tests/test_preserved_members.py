@@ -20,7 +20,7 @@ from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
 from outputs import fill, open_sink, preserved_in_dry_run
 from outputs import save as write
-from test_faults import faulty
+from test_faults import run_with_faults
 
 from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators as files
@@ -620,7 +620,7 @@ def test_the_archive_is_complete_despite_failures(
     Path("a.npz").write_bytes(before)
     calls = "open,pread,pwrite,posix_fallocate,copy_file_range,fsync,link,replace,close,fstat"
     ends = set()
-    for where in faulty(calls, wrongs, unnamed, run):
+    for where in run_with_faults(calls, wrongs, unnamed, run):
         now = Path("a.npz").read_bytes()
         assert now in (before, after), where
         ends.add(now == after)

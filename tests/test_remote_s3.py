@@ -125,7 +125,7 @@ def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
     assert s3.uploads() == []
 
 
-def test_a_failure_leaves_nothing(s3: Bucket) -> None:
+def test_a_failure_leaves_no_object(s3: Bucket) -> None:
     with temporary_sink("s3://bucket/x.npy", LARGE) as out:
         out.write(0, LARGE.tobytes())
         out.finish()

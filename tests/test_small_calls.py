@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from strategies import Array, Case, bits_equal, raw_bytes, void_view
-from test_out_of_bounds import beyond
+from test_out_of_bounds import out_of_bounds_calls
 from test_properties import many
 
 import ndtool
@@ -91,7 +91,7 @@ def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array
 
 
 @many
-@given(drawn=beyond(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
+@given(drawn=out_of_bounds_calls(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
 def test_the_outcome_equals_the_general_path(
     drawn: tuple[Case, str], which: int, threads: int | None
 ) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory import peak_megabytes
 from strategies import EXAMPLES, Case, bits_equal, void_view
-from test_out_of_bounds import beyond, described, outcome
+from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_error
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
@@ -75,14 +75,14 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
+    st.data(), out_of_bounds_calls(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
     st.integers(1, 3),
 )  # fmt: skip
 def test_chunks_give_the_bits_of_the_reference(
     given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
 ) -> None:
     case, rule = drawn
-    expected = outcome(
+    expected = result_or_error(
         getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
     )
     if not isinstance(expected, np.ndarray):
@@ -116,8 +116,8 @@ def test_chunks_give_the_bits_of_the_reference(
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, partitioning, sink, ignore_progress, counted.append))
-    assert [described(item) for item in counted] == (
-        [] if outside is None else [described(outside)]
+    assert [error_fields(item) for item in counted] == (
+        [] if outside is None else [error_fields(outside)]
     )
     assert bits_equal(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
@@ -163,8 +163,8 @@ def test_a_sweep_of_stores_equals_direct_execution(
 ) -> None:
     result = ndtool(*call, *SMALL_MEMORY, *options, "-o", output, "--json")
     assert result.status == 0, result.err
-    described = result.json if output != "-" else json.loads(result.err)
-    assert described["plan"]["way"] == "sweep"
+    report = result.json if output != "-" else json.loads(result.err)
+    assert report["plan"]["way"] == "sweep"
     expected = [item.replace(".zarr", ".npy") for item in call]
     checked = ndtool(
         "verify",
