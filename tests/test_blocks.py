@@ -19,7 +19,7 @@ from ndtool import (
     scatter_elements,
     scatter_nd,
 )
-from ndtool.analysis.oracle import reference as slow
+from ndtool.analysis.oracle import reference
 from ndtool.engine import tuning
 
 SIZES = {"fits in cache": 5000, "exceeds the cache": 1 << 20}  # bytes of data
@@ -85,13 +85,13 @@ def test_elements_selected_by_negative_indices_are_reduced(
         indices = rng.integers(0, size, (count, 1)).astype(index_dtype)
         if index_dtype[0] == "i":
             indices[rng.permutation(count)[:negatives]] -= size
-        expected = slow.scatter_nd(data, indices, updates, reduction)
+        expected = reference.scatter_nd(data, indices, updates, reduction)
         result = scatter_nd(data, indices, updates, reduction, threads=1)
         assert result.tobytes() == expected.tobytes(), name
         assert (gather_nd(data, indices, threads=1) == data[indices[:, 0]]).all(), name
         rows, row_updates = np.stack([data] * 3), np.stack([updates[:size]] * 3)
         row_indices = np.stack([indices[start : start + size, 0] for start in (0, 100, 400)])
-        expected = slow.scatter_elements(rows, row_indices, row_updates, 1, reduction)
+        expected = reference.scatter_elements(rows, row_indices, row_updates, 1, reduction)
         result = scatter_elements(rows, row_indices, row_updates, 1, reduction)
         assert result.tobytes() == expected.tobytes(), name
 
@@ -125,7 +125,7 @@ def test_batches_of_one_tuple_are_correct_in_every_mode(
     indices = rng.integers(-5, 5, (*batches, 1))
     attributes = {"batch_dims": len(batches), "out_of_bounds": mode}
     assert (
-        gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+        gather_nd(data, indices, **attributes) == reference.gather_nd(data, indices, **attributes)
     ).all()
     indices[tuple(n - 1 for n in batches)] = 5
     if mode == "error":
@@ -133,7 +133,9 @@ def test_batches_of_one_tuple_are_correct_in_every_mode(
             gather_nd(data, indices, **attributes)
         assert excinfo.value.position == tuple(n - 1 for n in batches)
     else:
-        same = gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+        same = gather_nd(data, indices, **attributes) == reference.gather_nd(
+            data, indices, **attributes
+        )
         assert same.all()
 
 
@@ -191,7 +193,7 @@ def test_max_and_min_of_one_element_take_the_first_nan_and_the_zero_of_the_order
             nan = np.array(np.nan, element_type).view(unsigned)
             bits[count // 2 :: 3] = nan + 1 + np.arange(len(bits[count // 2 :: 3])).astype(unsigned)
         data, indices = np.zeros(4, element_type), np.full((count, 1), 2)
-        expected = slow.scatter_nd(data, indices, updates, reduction)
+        expected = reference.scatter_nd(data, indices, updates, reduction)
         result = scatter_nd(data, indices, updates, reduction)
         assert (result.view(unsigned) == expected.view(unsigned)).all(), count
 
@@ -208,7 +210,7 @@ def test_one_panel_is_divided_by_columns(
     gathered = gather_elements(data, indices, threads=threads)
     assert (gathered == np.take_along_axis(data, indices, 0)).all()
     result = scatter_elements(data, indices, updates, 0, "add", threads=threads)
-    expected = slow.scatter_elements(data, indices, updates, 0, "add")
+    expected = reference.scatter_elements(data, indices, updates, 0, "add")
     assert (result == expected).all()
 
 
