@@ -304,11 +304,9 @@ def attribute_options(operator: Operator) -> tuple[click.Parameter, ...]:
     return (*attribute_parameters, *update_parameters, *bounds_parameters)
 
 
-def omit_if_lowered(
-    operator: Operator, *parameters: click.Parameter
-) -> tuple[click.Parameter, ...]:
+def omit_if_lowered(operator: Operator, *params: click.Parameter) -> tuple[click.Parameter, ...]:
     """Return parameters, () for an operator that ndtool computes as another operator."""
-    return () if operator.name in LOWERED else parameters
+    return () if operator.name in LOWERED else params
 
 
 def input_arguments(operator: Operator, all_required: bool = False) -> Iterator[click.Argument]:

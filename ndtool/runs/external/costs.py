@@ -56,14 +56,10 @@ class StoredArray(NamedTuple):
             return Counter()
         if not metadata.is_chunked:
             return Counter(get=1 + -(-metadata.nbytes // http.MAX_REQUEST), head=1)
-        chunks, is_sharded = (
-            grid.count_blocks(metadata.shape, metadata.block_shape),
-            int(self.is_sharded),
-        )
-        per_chunk = (
-            -(-prod(metadata.block_shape) * metadata.dtype.itemsize // http.MAX_REQUEST)
-            + is_sharded
-        )
+        chunks = grid.count_blocks(metadata.shape, metadata.block_shape)
+        is_sharded = int(self.is_sharded)
+        chunk_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
+        per_chunk = -(-chunk_nbytes // http.MAX_REQUEST) + is_sharded
         reread = self._reread_chunks(partitioning, chunks)
         # At the end, each process checks whether the chunks that it read have changed.
         head = self.files + min(reread, self.files * (partitioning.workers - 1))
