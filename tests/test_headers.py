@@ -152,7 +152,7 @@ def test_declared_lengths_are_compared_before_any_read():
     stream = io.BytesIO(raw)
     with pytest.raises(InputError, match="claims 4294967295 bytes, only"):
         headers.read_header(
-            lambda n: stream.read_header(n) if n < 100 else fail_large_read(n), len(raw), "x.npy"
+            lambda n: stream.read(n) if n < 100 else fail_large_read(n), len(raw), "x.npy"
         )
     refusal(header_with_shape("(1099511627776,)"), 224)
     assert "6442450941" in refusal(header_with_shape("(3,)", "'|S2147483647'"), 224).message
