@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from strategies import COMPLEX, FLOATS, UFUNCS, Array, same
+from strategies import COMPLEX, FLOATS, UFUNCS, Array, bits_equal
 
-# A block: element type (if not all), reduction; the updates; a row per current value.
-# s: a signaling NaN, q: a quiet one, with its payload.
-TEXT = """\
+# Each block: the element type (omitted if all types share it) and the reduction; a header of updates;
+# a row per current value. s: a signaling NaN, q: a quiet NaN; the digits are its payload.
+TABLES = """\
 add
          0   -0    1  inf -inf   s1  -s2   q1  -q2   -q
 0        0    0    1  inf -inf   q1  -q2   q1  -q2   -q
@@ -168,37 +168,36 @@ q1      q1   q1   q1   q1   q1   q1   q1   q1   q1   q1
 -q2    -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2  -q2
 -q      -q   -q   -q   -q   -q   -q   -q   -q   -q   -q
 """
-FRACTION = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
-Words = tuple[str, ...]
+FRACTION_BITS = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}  # payload bits
 
 
-def _parsed(block: str) -> tuple[str, dict[tuple[str, str], str]]:
+def _parse_block(block: str) -> tuple[str, dict[tuple[str, str], str]]:
     title, header, *rows = block.strip().splitlines()
     updates = header.split()
     results = {}
     for row in rows:
-        old, *values = row.split()
-        results |= {(old, new): value for new, value in zip(updates, values, strict=True)}
+        current, *values = row.split()
+        results |= {(current, update): value for update, value in zip(updates, values, strict=True)}
     return title, results
 
 
-BLOCKS = dict(map(_parsed, TEXT.split("\n\n")))
-PAIRS = tuple(BLOCKS["add"])
-NAMES = tuple(dict.fromkeys(old for old, _ in PAIRS))
+BLOCKS = dict(map(_parse_block, TABLES.split("\n\n")))
+CURRENT_AND_UPDATE = tuple(BLOCKS["add"])
+VALUE_NAMES = tuple(dict.fromkeys(current for current, _ in CURRENT_AND_UPDATE))
 
 
-def table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
-    """Return the result of a reduction on a current value and an update, by their names."""
+def result_table(dtype: np.dtype, reduction: str) -> dict[tuple[str, str], str]:
+    """Return the names of the results of a reduction, by the names of current value and update."""
     return BLOCKS.get(f"{dtype.name} {reduction}", BLOCKS[reduction])
 
 
-def named(names: Any, dtype: np.dtype) -> Array:
-    """Return the values of a type by their names."""
-    return np.array([_word(name, dtype) for name in names], f"u{dtype.itemsize}").view(dtype)
+def values_by_name(names: Any, dtype: np.dtype) -> Array:
+    """Return the values of an element type that have these names."""
+    return np.array([_bit_pattern(name, dtype) for name in names], f"u{dtype.itemsize}").view(dtype)
 
 
-def _word(name: str, dtype: np.dtype) -> int:
-    bits, fraction = 8 * dtype.itemsize, FRACTION[dtype.name]
+def _bit_pattern(name: str, dtype: np.dtype) -> int:
+    bits, fraction = 8 * dtype.itemsize, FRACTION_BITS[dtype.name]
     sign, digits = name.startswith("-") << (bits - 1), name.lstrip("-")
     infinity, quiet = (1 << (bits - 1)) - (1 << fraction), 1 << (fraction - 1)
     if digits[0] == "q":
@@ -209,32 +208,40 @@ def _word(name: str, dtype: np.dtype) -> int:
 
 
 @cache
-def of_numpy(dtype: np.dtype, reduction: str) -> bool:
-    """Whether NumPy's ufunc.at gives the bits of the table here; for complex numbers it never does.
+def numpy_matches(dtype: np.dtype, reduction: str) -> bool:
+    """Whether NumPy's ufunc.at gives the documented bits on this machine.
 
-    NumPy's own loops differ for them.
+    It never does for complex numbers, for which NumPy's own loops differ.
     """
     if reduction == "none" or dtype not in FLOATS:
         return dtype not in COMPLEX
-    old, new = (named(names, dtype) for names in zip(*PAIRS * 20, strict=True))
+    current, updates = (
+        values_by_name(names, dtype) for names in zip(*CURRENT_AND_UPDATE * 20, strict=True)
+    )
     with np.errstate(all="ignore"):
-        UFUNCS[reduction].at(old, np.arange(old.size), new)
-    return same(old, named([*table(dtype, reduction).values()] * 20, dtype))
+        UFUNCS[reduction].at(current, np.arange(current.size), updates)
+    return bits_equal(
+        current, values_by_name([*result_table(dtype, reduction).values()] * 20, dtype)
+    )
 
 
-def agree(actual: Array, expected: Array, reduction: str) -> bool:
-    """Whether a result equals ufunc.at's; any NaN where NumPy's bits differ, and any zero.
+def results_match(actual: Array, expected: Array, reduction: str) -> bool:
+    """Whether a result equals that of ufunc.at.
 
-    Only max and min may choose among zeros.
+    Where NumPy's bits differ from the documented ones, any NaN equals any other and, for max and min,
+    0 equals -0.
     """
-    if same(actual, expected) or of_numpy(actual.dtype, reduction):
-        return same(actual, expected)
+    if bits_equal(actual, expected) or numpy_matches(actual.dtype, reduction):
+        return bits_equal(actual, expected)
     size = actual.dtype.itemsize // (2 if actual.dtype in COMPLEX else 1)
-    part = actual.dtype if actual.dtype in FLOATS else np.dtype(f"f{size}")
-    left, right = (np.ascontiguousarray(a).reshape(-1).view(part) for a in (actual, expected))
-    alike = left.view(f"u{size}") == right.view(f"u{size}")
-    with np.errstate(invalid="ignore"):  # processors also differ in when they raise the flag
-        alike |= np.isnan(left) & np.isnan(right)
+    real_type = actual.dtype if actual.dtype in FLOATS else np.dtype(f"f{size}")
+    actual_values, expected_values = (
+        np.ascontiguousarray(a).reshape(-1).view(real_type) for a in (actual, expected)
+    )
+    is_equal = actual_values.view(f"u{size}") == expected_values.view(f"u{size}")
+    # Processors differ in when they set the invalid-operation flag.
+    with np.errstate(invalid="ignore"):
+        is_equal |= np.isnan(actual_values) & np.isnan(expected_values)
         if reduction in ("max", "min"):
-            alike |= left == right
-    return actual.shape == expected.shape and bool(alike.all())
+            is_equal |= actual_values == expected_values
+    return actual.shape == expected.shape and bool(is_equal.all())

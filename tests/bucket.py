@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 NAME = "bucket"
-KEYS = {
+CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "one",
     "AWS_SECRET_ACCESS_KEY": "two",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -24,7 +24,7 @@ KEYS = {
 
 
 class Bucket:
-    """endpoint: of the server. s3: boto3's client."""
+    """An S3 bucket. endpoint: the URL of the server. s3: boto3's client."""
 
     def __init__(self, endpoint: str) -> None:
         import boto3
@@ -48,36 +48,38 @@ class Bucket:
         return body
 
     def keys(self) -> list[str]:
-        return [one["Key"] for one in self.s3.list_objects_v2(Bucket=NAME).get("Contents", [])]
+        return [entry["Key"] for entry in self.s3.list_objects_v2(Bucket=NAME).get("Contents", [])]
 
     def uploads(self) -> list[Any]:
-        found: list[Any] = self.s3.list_multipart_uploads(Bucket=NAME).get("Uploads", [])
-        return found
+        uploads: list[Any] = self.s3.list_multipart_uploads(Bucket=NAME).get("Uploads", [])
+        return uploads
 
-    def empty(self) -> None:
+    def clear(self) -> None:
         for key in self.keys():
             self.s3.delete_object(Bucket=NAME, Key=key)
-        for one in self.uploads():
-            self.s3.abort_multipart_upload(Bucket=NAME, Key=one["Key"], UploadId=one["UploadId"])
+        for upload in self.uploads():
+            self.s3.abort_multipart_upload(
+                Bucket=NAME, Key=upload["Key"], UploadId=upload["UploadId"]
+            )
 
 
 @contextmanager
-def serving() -> Iterator[Bucket]:
+def run_server() -> Iterator[Bucket]:
     server = pytest.importorskip("moto.server", reason="moto is not installed")
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
     pytest.importorskip("flask_cors", reason="flask_cors is not installed")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
+    moto = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    host, port = moto.get_host_and_port()
     s3fs.S3FileSystem.clear_instance_cache()  # existing sessions use another endpoint
     try:
         yield Bucket(f"http://{host}:{port}")
     finally:
-        running.stop()
+        moto.stop()
 
 
-def kind(method: str, path: str) -> str:
+def request_kind(method: str, path: str) -> str:
     """Return the kind of a request, as plans count them."""
     if method == "GET" and re.search(r"[?&](list-type|prefix|delimiter|uploads)\b", path):
         return "list"
@@ -86,35 +88,35 @@ def kind(method: str, path: str) -> str:
     return {"POST": "put"}.get(method, method.lower())
 
 
-class Counted(NamedTuple):
-    """What the server answered: requests, and bytes of objects, by kind and key."""
+class RequestCounts(NamedTuple):
+    """The requests that the server answered, and the bytes of their objects, by kind and key."""
 
     requests: Counter[tuple[str, str]]
     nbytes: Counter[tuple[str, str]]
 
 
 @contextmanager
-def counted() -> Iterator[Counted]:
-    """Count the requests that the server answers; `put` sends objects before."""
+def count_requests() -> Iterator[RequestCounts]:
+    """Count the requests that the server answers, and the bytes of objects put meanwhile."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
-    found, sizes = Counted(Counter(), Counter()), dict[str, int]()
+    counts, sizes = RequestCounts(Counter(), Counter()), dict[str, int]()
 
-    def note(handler: Any, *_: Any) -> None:
+    def record_request(handler: Any, *_: Any) -> None:
         key = handler.path.partition("?")[0].removeprefix(f"/{NAME}").lstrip("/")
-        what, headers = kind(handler.command, handler.path), handler.headers
-        if headers.get("Range") == "bytes=0-0":  # for the version, as HEAD
-            what = "head"
-        found.requests[what, key] += 1
-        if what == "put":
+        kind, headers = request_kind(handler.command, handler.path), handler.headers
+        if headers.get("Range") == "bytes=0-0":  # requests the version, like HEAD
+            kind = "head"
+        counts.requests[kind, key] += 1
+        if kind == "put":
             length = headers.get("x-amz-decoded-content-length", headers.get("Content-Length"))
             sizes[key] = int(length or 0)
-            found.nbytes[what, key] += sizes[key]
-        elif what == "get" and key in sizes:
+            counts.nbytes[kind, key] += sizes[key]
+        elif kind == "get" and key in sizes:
             first, last = map(int, headers["Range"].removeprefix("bytes=").split("-"))
-            found.nbytes[what, key] += min(last + 1, sizes[key]) - first
+            counts.nbytes[kind, key] += min(last + 1, sizes[key]) - first
 
-    with patch.object(serving.WSGIRequestHandler, "log_request", note):
-        yield found
+    with patch.object(serving.WSGIRequestHandler, "log_request", record_request):
+        yield counts
 
 
 SLOW_DOWN = (
@@ -123,13 +125,13 @@ SLOW_DOWN = (
 
 
 @contextmanager
-def throttled(rate: float, burst: int) -> Iterator[Counter[str]]:
-    """Refuse requests beyond `rate` per second by 503 Slow Down, as S3 does; count both."""
+def throttle_requests(rate: float, burst: int) -> Iterator[Counter[str]]:
+    """Refuse requests beyond `rate` per second with 503 Slow Down, as S3 does; count both kinds."""
     serving = pytest.importorskip("werkzeug.serving", reason="moto is not installed")
-    real, lock, counts = serving.WSGIRequestHandler.run_wsgi, threading.Lock(), Counter[str]()
+    run_wsgi, lock, counts = serving.WSGIRequestHandler.run_wsgi, threading.Lock(), Counter[str]()
     tokens = [float(burst), time.monotonic()]
 
-    def run(handler: Any) -> None:
+    def respond(handler: Any) -> None:
         with lock:
             now = time.monotonic()
             tokens[:] = min(float(burst), tokens[0] + rate * (now - tokens[1])), now
@@ -137,7 +139,7 @@ def throttled(rate: float, burst: int) -> Iterator[Counter[str]]:
             tokens[0] -= not is_refused
             counts["refused" if is_refused else "served"] += 1
         if not is_refused:
-            real(handler)
+            run_wsgi(handler)
             return
         handler.close_connection = True  # the body of the request is not read
         handler.send_response(503, "Slow Down")
@@ -146,20 +148,20 @@ def throttled(rate: float, burst: int) -> Iterator[Counter[str]]:
         handler.end_headers()
         handler.wfile.write(b"" if handler.command == "HEAD" else SLOW_DOWN)
 
-    with patch.object(serving.WSGIRequestHandler, "run_wsgi", run):
+    with patch.object(serving.WSGIRequestHandler, "run_wsgi", respond):
         yield counts
 
 
 class Proxy:
-    """Forwards bytes, but of each connection at most `limit` until it is released.
+    """A proxy that forwards at most `limit` bytes of each connection until it is released.
 
-    held: set once a connection has reached the limit.
+    stalled: set when a connection has reached the limit.
     """
 
     def __init__(self, endpoint: str, limit: int) -> None:
-        self._to = endpoint.removeprefix("http://").split(":")
+        self._target = endpoint.removeprefix("http://").split(":")
         self._limit = limit
-        self.held, self._let_go = threading.Event(), threading.Event()
+        self.stalled, self._released = threading.Event(), threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -172,48 +174,48 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((self._to[0], int(self._to[1])))
+            server = socket.create_connection((self._target[0], int(self._target[1])))
             self._sockets += client, server
             for pair in ((client, server, self._limit), (server, client, 1 << 62)):
-                self._threads.append(threading.Thread(target=self._pass_on, args=pair, daemon=True))
+                self._threads.append(threading.Thread(target=self._forward, args=pair, daemon=True))
                 self._threads[-1].start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
-        passed = 0
+    def _forward(self, source: socket.socket, sink: socket.socket, limit: int) -> None:
+        forwarded = 0
         try:
             while block := source.recv(1 << 16):
-                passed += len(block)
-                if passed > limit:
-                    self.held.set()
-                    self._let_go.wait()
+                forwarded += len(block)
+                if forwarded > limit:
+                    self.stalled.set()
+                    self._released.wait()
                 sink.sendall(block)
         except OSError:
             pass
-        for one in (source, sink):
+        for connection in (source, sink):
             try:
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
 
-    def drop_cached(self) -> None:
-        self._let_go.set()
+    def release(self) -> None:
+        self._released.set()
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # or a thread in accept would continue
+        self._listener.shutdown(socket.SHUT_RDWR)  # else a thread in accept would continue
         self._listener.close()
-        self.drop_cached()
-        for one in self._sockets:
+        self.release()
+        for connection in self._sockets:
             try:
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
         for thread in self._threads:
             thread.join(10)
-        for one in self._sockets:
-            one.close()
+        for connection in self._sockets:
+            connection.close()
 
 
-def settings(endpoint: str, **changes: str | None) -> dict[str, str | None]:
+def client_environment(endpoint: str, **changes: str | None) -> dict[str, str | None]:
     """Return the environment variables by which clients find the server."""
-    here = {name: None for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))}
-    return {**here, **KEYS, "AWS_ENDPOINT_URL": endpoint, **changes}
+    unset = {name: None for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))}
+    return {**unset, **CREDENTIALS, "AWS_ENDPOINT_URL": endpoint, **changes}

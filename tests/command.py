@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import forkserver
 import numpy as np
-from limits import limited
+from limits import limit_resources
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 NDTOOL = (sys.executable, "-m", "ndtool")
-_OURS = ("NDTOOL_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "OMP_")
+_NDTOOL_VARIABLES = ("NDTOOL_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_", "OMP_")
 
 
-class Ran(NamedTuple):
+class Completed(NamedTuple):
     """The exit status and output of a run; `screen`: the output to a terminal."""
 
     status: int
@@ -37,28 +37,34 @@ class Ran(NamedTuple):
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """Return our environment without variables that affect ndtool's output; None removes a name."""
-    ours = {k for k in os.environ if k.startswith(_OURS)} - {"OMP_WAIT_POLICY"}  # of `make test`
-    names = {k: v for k, v in os.environ.items() if k not in ours}
-    names.update({k: v for k, v in changes.items() if v is not None})
-    return {k: v for k, v in names.items() if changes.get(k, v) is not None}
+    """Return the environment without variables that affect ndtool's output; None removes a name."""
+    removed = {name for name in os.environ if name.startswith(_NDTOOL_VARIABLES)} - {
+        "OMP_WAIT_POLICY"
+    }  # set by `make test`
+    variables = {name: value for name, value in os.environ.items() if name not in removed}
+    variables.update({name: value for name, value in changes.items() if value is not None})
+    return {
+        name: value for name, value in variables.items() if changes.get(name, value) is not None
+    }
 
 
-def ndtool(*arguments: object, **options: Any) -> Ran:
+def ndtool(*arguments: object, **options: Any) -> Completed:
     """Run `ndtool` without a terminal, in a fork unless an option needs a new process.
 
     addresses: the limit of its address space in bytes.
     """
     if options.keys() <= {"stdin", "env", "addresses"}:
-        names = environment(**(options.get("env") or {}))
+        variables = environment(**(options.get("env") or {}))
         source, sink = os.pipe()
         with ThreadPoolExecutor(1) as pool, open(source, "rb", 0) as stdin:
             pool.submit(write, sink, options.get("stdin", b""))
-            ran = forked(arguments, names, stdin.fileno(), addresses=options.get("addresses", -1))
-        if ran:
-            return ran
+            completed = run_forked(
+                arguments, variables, stdin.fileno(), addresses=options.get("addresses", -1)
+            )
+        if completed:
+            return completed
     if addresses := options.pop("addresses", None):
-        options.setdefault("preexec_fn", limited(AS=addresses))
+        options.setdefault("preexec_fn", limit_resources(AS=addresses))
     return execute(*NDTOOL, *arguments, **options)
 
 
@@ -72,40 +78,40 @@ def read(pipe: int) -> bytes:
         return file.read()
 
 
-def forked(
+def run_forked(
     arguments: Sequence[object],
-    names: dict[str, str],
+    variables: dict[str, str],
     stdin: int,
     *,
     out: int = -1,
     err: int = -1,
     addresses: int = -1,
-) -> Ran | None:
+) -> Completed | None:
     """Run `ndtool` in a fork on the streams, -1 for a pipe; return None if it needs a new process."""
     pipes = [os.pipe() for stream in (out, err) if stream < 0]
     sinks = iter([sink for _, sink in pipes])
     streams = [stdin, *(next(sinks) if stream < 0 else stream for stream in (out, err))]
     with ThreadPoolExecutor(2) as pool:
-        texts = iter([pool.submit(read, source) for source, _ in pipes])
+        reads = iter([pool.submit(read, source) for source, _ in pipes])
         try:
-            status = forkserver.run(list(map(str, arguments)), names, streams, addresses)
+            status = forkserver.run(list(map(str, arguments)), variables, streams, addresses)
         finally:
             for _, sink in pipes:
                 os.close(sink)
-        written = [next(texts).result() if stream < 0 else b"" for stream in (out, err)]
+        outputs = [next(reads).result() if stream < 0 else b"" for stream in (out, err)]
     if status is None:
         return None
-    return Ran(status, written[0], written[1].decode("utf-8", "backslashreplace"))
+    return Completed(status, outputs[0], outputs[1].decode("utf-8", "backslashreplace"))
 
 
-def python(program: str, *arguments: object, **options: Any) -> Ran:
+def python(program: str, *arguments: object, **options: Any) -> Completed:
     """Run a program in another Python process."""
     return execute(sys.executable, "-c", program, *arguments, **options)
 
 
-def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Ran:
+def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: Any) -> Completed:
     """Run a command without a terminal."""
-    ran = subprocess.run(
+    completed = subprocess.run(
         list(map(str, command)),
         input=stdin,
         capture_output=True,
@@ -113,47 +119,51 @@ def execute(*command: object, stdin: bytes = b"", env: Any = None, **options: An
         check=False,
         **options,
     )
-    return Ran(ran.returncode, ran.stdout, ran.stderr.decode("utf-8", "backslashreplace"))
+    return Completed(
+        completed.returncode, completed.stdout, completed.stderr.decode("utf-8", "backslashreplace")
+    )
 
 
-def at_terminal(
+def run_in_terminal(
     *command: object,
     columns: int = 80,
     stdout: bool = True,
     stderr: bool = True,
     env: Any = None,
     **options: Any,
-) -> Ran:
-    """Run a command with some of its standard streams on a terminal, the others on pipes."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (50, columns))
+) -> Completed:
+    """Run a command with some of its standard streams on a terminal, the remaining ones on pipes."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (50, columns))
     blocks = []
 
-    def watch() -> None:
+    def read_screen() -> None:
         try:
-            while block := os.read(ours, 1 << 16):
+            while block := os.read(controller, 1 << 16):
                 blocks.append(block)
         except OSError:
             pass  # the last process has closed the terminal
 
-    names = environment(**{"TERM": "xterm", **(env or {})})
-    reader = threading.Thread(target=watch)
+    variables = environment(**{"TERM": "xterm", **(env or {})})
+    reader = threading.Thread(target=read_screen)
     reader.start()
-    ran = None
+    completed = None
     if command[: len(NDTOOL)] == NDTOOL and not options:
-        streams = {"out": theirs if stdout else -1, "err": theirs if stderr else -1}
-        ran = forked(command[len(NDTOOL) :], names, theirs, **streams)
-    if not ran:
-        new = subprocess.run(
-            list(map(str, command)), stdin=theirs, stdout=theirs if stdout else subprocess.PIPE,
-            stderr=theirs if stderr else subprocess.PIPE, env=names, check=False, **options,
+        streams = {"out": terminal if stdout else -1, "err": terminal if stderr else -1}
+        completed = run_forked(command[len(NDTOOL) :], variables, terminal, **streams)
+    if not completed:
+        process = subprocess.run(
+            list(map(str, command)), stdin=terminal, stdout=terminal if stdout else subprocess.PIPE,
+            stderr=terminal if stderr else subprocess.PIPE, env=variables, check=False, **options,
         )  # fmt: skip
-        ran = Ran(new.returncode, new.stdout or b"", (new.stderr or b"").decode())
-    os.close(theirs)
+        completed = Completed(
+            process.returncode, process.stdout or b"", (process.stderr or b"").decode()
+        )
+    os.close(terminal)
     reader.join()
-    os.close(ours)
+    os.close(controller)
     screen = b"".join(blocks).decode("utf-8", "backslashreplace").replace("\r\n", "\n")
-    return ran._replace(screen=screen)
+    return completed._replace(screen=screen)
 
 
 def save(**arrays: Any) -> None:
@@ -162,8 +172,8 @@ def save(**arrays: Any) -> None:
         np.save(f"{name}.npy", array)
 
 
-def state(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Return the bytes and time of every file under a folder."""
+def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the bytes and modification time of every file under a folder."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))

@@ -16,7 +16,7 @@ from hypothesis import settings
 from ndtool.engine import tuning
 from ndtool.runs.external import choice
 
-SMALL = tuning.SMALL_CALL
+SMALL_CALL = tuning.SMALL_CALL
 
 if settings.get_current_profile_name() == "default":  # a loaded machine is slow
     settings.register_profile("patient", deadline=None)
@@ -24,9 +24,9 @@ if settings.get_current_profile_name() == "default":  # a loaded machine is slow
 
 # Tests run in the background may inherit ignored signals, and pass them on to child processes.
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-    number = getattr(signal, name, None)
-    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, signal.SIG_DFL)
+    signum = getattr(signal, name, None)
+    if signum is not None and signal.getsignal(signum) is signal.SIG_IGN:
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,22 +38,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def by_kernels() -> None:
+def force_kernels() -> None:
     """Disable the fast path of normalization, so that small arrays test the kernels."""
     tuning.NUMPY_COPY = tuning.SMALL_CALL = 0
 
 
 @pytest.fixture(scope="module")
-def short_calls() -> Iterator[None]:
+def fast_small_calls() -> Iterator[None]:
     """Enable the fast path of small calls."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tuning, "SMALL_CALL", SMALL)
+        patch.setattr(tuning, "SMALL_CALL", SMALL_CALL)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def frozen() -> None:
-    """Exclude modules that tests import from garbage collection: torch and JAX take seconds."""
+def freeze_imports() -> None:
+    """Exclude imported modules from garbage collection, which takes seconds with torch and JAX."""
     gc.collect()
     gc.freeze()
 
@@ -66,67 +66,69 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def interruptible() -> None:
+def enable_sigint() -> None:
     """Enable SIGINT, which pytest-xdist's workers, and some libraries, ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
-def leveled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Return a function that makes all runs use a number of levels."""
+def force_levels(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets the number of partitioning levels of all runs."""
 
-    def use(levels: int) -> None:
-        real = choice._partitionings_by_levels
+    def set_levels(levels: int) -> None:
+        possible_levels = choice._partitionings_by_levels
 
-        def chosen(partition: Any, budget: int) -> Any:
-            return [one for one in real(partition, budget) if one.levels == levels]
+        def filter_levels(partition: Any, budget: int) -> Any:
+            return [
+                option for option in possible_levels(partition, budget) if option.levels == levels
+            ]
 
-        monkeypatch.setattr(choice, "_partitionings_by_levels", chosen)
+        monkeypatch.setattr(choice, "_partitionings_by_levels", filter_levels)
 
-    return use
+    return set_levels
 
 
 def open_files() -> set[tuple[str, str]]:
-    """Return each open descriptor with its file, except the tests' own."""
-    found = set()
-    for number in set(os.listdir("/proc/self/fd")) - forkserver.descriptors():
+    """Return each open descriptor with its file, except those of the fork servers."""
+    files = set()
+    for fd in set(os.listdir("/proc/self/fd")) - forkserver.descriptors():
         try:
-            found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+            files.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
         except FileNotFoundError:
-            pass  # of the listing itself
-    return found
+            pass  # the descriptor of the listing itself
+    return files
 
 
 @pytest.fixture
-def all_closed() -> Iterator[None]:
+def check_files_closed() -> Iterator[None]:
     """Fail a test that leaves a file open."""
-    before = open_files()
+    initial = open_files()
     yield
-    if not open_files() <= before:
-        gc.collect()  # 0.2 s with all tests' packages
-        assert open_files() <= before
+    if not open_files() <= initial:
+        gc.collect()  # takes 0.2 s with the packages of all tests
+        assert open_files() <= initial
 
 
 @pytest.fixture
-def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disable coverage in processes that may not write its data, or lack the memory."""
+def without_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable coverage in processes that cannot write its data or lack memory for it."""
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Bucket]:
     """Run an S3 server with one bucket."""
-    with bucket.serving() as running:
-        yield running
+    with bucket.run_server() as server_bucket:
+        yield server_bucket
 
 
 @pytest.fixture
 def s3(s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """Direct s3:// to that server, with an empty bucket."""
-    for name, value in bucket.settings(s3_server.endpoint).items():
+    """Send requests for s3:// to the test server; empty its bucket at the end."""
+    for name, value in bucket.client_environment(s3_server.endpoint).items():
         if value is None:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
     yield s3_server
-    s3_server.empty()
+    s3_server.clear()

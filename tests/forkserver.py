@@ -1,9 +1,9 @@
-"""Commands in forks of a process that has imported the packages they need.
+"""Commands run in forks of a process that has already imported the packages they need.
 
 A new Python process takes 0.1 s for its imports, and 0.4 to 1 s with zarr or distributed. A fork
-has done most of them, and is otherwise a process as any: with its own status, signals, folder,
-environment and streams. It loads the kernels itself, because libgomp works with one thread in a
-fork of a process that has loaded it. Many tests still start Python.
+has most modules imported, and has its own exit status, signals, current folder, environment and
+streams. It loads the kernels itself, because libgomp uses only one thread in a fork of a process
+that has loaded it. Many tests still start a new Python process.
 """
 
 import atexit
@@ -22,18 +22,18 @@ from contextlib import suppress
 from typing import NoReturn
 
 AVAILABLE = sys.platform == "linux"
-LONGEST = 100_000  # bytes of a request, which is one packet
-ALWAYS = (
+MAX_REQUEST_BYTES = 100_000  # a request is one packet
+PRELOADED = (
     "json", "tempfile", "ndtool.cli.program", "ndtool.cli.reporter", "ndtool.formats.locators",
     "ndtool.publish.targets", "ndtool.runs.request",
 )  # fmt: skip
-# What commands import if one of their arguments contains a word.
+# The package that a command imports if an argument contains the key.
 PACKAGES = {
     ".npz": "zipfile", "zarr": "zarr", "://": "fsspec", "s3://": "s3fs",
     "--scheduler": "distributed", "verify": "numpy",
 }  # fmt: skip
-# Variables that Python and libraries read when they start.
-_AT_START = (
+# Prefixes of variables that Python and libraries read at startup.
+_STARTUP_PREFIXES = (
     "PYTHON",
     "COVERAGE",
     "LC_",
@@ -47,25 +47,25 @@ _AT_START = (
 
 
 class Server:
-    """The process that forks, one run at a time."""
+    """A process that forks for one run at a time."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                [sys.executable, __file__, str(child.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[child.fileno()],
                 cwd="/",
             )  # fmt: skip
-        self.connection = ours
-        self._environment = at_start(os.environ)
+        self.connection = parent
+        self._environment = startup_variables(os.environ)
 
-    def fits(self, environment: Mapping[str, str]) -> bool:
-        """Return whether its Python was started as this environment demands."""
-        return self._environment == at_start(environment)
+    def is_compatible(self, environment: Mapping[str, str]) -> bool:
+        """Return whether the process was started with the startup variables of an environment."""
+        return self._environment == startup_variables(environment)
 
     def run(self, request: bytes, streams: Sequence[int]) -> int:
-        """Fork, wait, and return the exit status as subprocess does."""
+        """Fork, wait, and return the exit status, negative for a signal as in subprocess."""
         socket.send_fds(self.connection, [request], streams)
         status: int = pickle.loads(self.connection.recv(1 << 10))
         return status
@@ -79,8 +79,10 @@ _all: list[Server] = []
 _idle: list[Server] = []
 
 
-def at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in environment.items() if k.startswith(_AT_START)}
+def startup_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value for name, value in environment.items() if name.startswith(_STARTUP_PREFIXES)
+    }
 
 
 def descriptors() -> set[str]:
@@ -89,22 +91,29 @@ def descriptors() -> set[str]:
 
 
 def run(
-    arguments: Sequence[str], environment: Mapping[str, str], streams: Sequence[int], addresses: int
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    streams: Sequence[int],
+    address_space: int,
 ) -> int | None:
     """Run `ndtool` with three streams; return its status, or None if it needs a new process.
 
-    addresses: the limit of its address space in bytes, or -1.
+    address_space: the limit of its address space in bytes, or -1.
     """
-    packages = {name for word, name in PACKAGES.items() if any(word in one for one in arguments)}
-    request = pickle.dumps((arguments, dict(environment), os.getcwd(), addresses, sorted(packages)))
-    if not AVAILABLE or len(request) > LONGEST:
+    packages = {
+        name for word, name in PACKAGES.items() if any(word in argument for argument in arguments)
+    }
+    request = pickle.dumps(
+        (arguments, dict(environment), os.getcwd(), address_space, sorted(packages))
+    )
+    if not AVAILABLE or len(request) > MAX_REQUEST_BYTES:
         return None
     try:
         server = _idle.pop()
     except IndexError:
         server = Server()
         _all.append(server)
-    if not server.fits(environment):
+    if not server.is_compatible(environment):
         _idle.append(server)
         return None
     status = server.run(request, streams)
@@ -121,63 +130,61 @@ def close_all() -> None:
 def serve(connection: socket.socket) -> None:
     """Fork a process for each request, until the connection is closed."""
     while True:
-        request, streams, _, _ = socket.recv_fds(connection, 2 * LONGEST, 3)
+        request, streams, _, _ = socket.recv_fds(connection, 2 * MAX_REQUEST_BYTES, 3)
         if not request:
             return
-        *run, packages = pickle.loads(request)
+        *run_arguments, packages = pickle.loads(request)
         for name in packages:
             with suppress(ImportError):
                 importlib.import_module(name)
         gc.freeze()
         if not (process := os.fork()):
             connection.close()
-            become(streams, *run)
+            run_ndtool(streams, *run_arguments)
         for stream in streams:
             os.close(stream)
         _, status = os.waitpid(process, 0)
         connection.send(pickle.dumps(os.waitstatus_to_exitcode(status)))
 
 
-def become(
+def run_ndtool(
     streams: Sequence[int],
     arguments: Sequence[str],
     environment: dict[str, str],
-    folder: str,
-    addresses: int,
+    directory: str,
+    address_space: int,
 ) -> NoReturn:
-    """Turn this fork into `python -m ndtool`."""
-    if addresses >= 0:
-        resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
+    """Execute `python -m ndtool` in this fork."""
+    if address_space >= 0:
+        resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
         os.close(stream)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        old = getattr(sys, f"__{name}__")
-        new = open(  # noqa: SIM115
-            number, "w" if number else "r", 1 if number == 2 else -1,
-            encoding=old.encoding, errors=old.errors, closefd=False,
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        original = getattr(sys, f"__{name}__")
+        reopened = open(  # noqa: SIM115
+            fd, "w" if fd else "r", 1 if fd == 2 else -1,
+            encoding=original.encoding, errors=original.errors, closefd=False,
         )  # fmt: skip
-        setattr(sys, name, new)
-        setattr(sys, f"__{name}__", new)
-    os.chdir(folder)
-    added = {name: os.environ[name] for name in os.environ.keys() - before.keys()}
+        setattr(sys, name, reopened)
+        setattr(sys, f"__{name}__", reopened)
+    os.chdir(directory)
+    added = {name: os.environ[name] for name in os.environ.keys() - initial_environment.keys()}
     os.environ.clear()
     os.environ.update(added | environment)
     sys.argv[1:] = arguments
-    sys.path.insert(0, folder)
+    sys.path.insert(0, directory)
     runpy.run_module("ndtool", run_name="__main__", alter_sys=True)
     os._exit(0)  # not reached: ndtool exits
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # a command's is its folder
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for pytest, which closes the connection
-    before = dict(os.environ)
-    for module in ALWAYS:
+    del sys.path[0]  # run_ndtool inserts the command's folder instead
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C, pytest closes the connection
+    initial_environment = dict(os.environ)
+    for module in PRELOADED:
         importlib.import_module(module)
     assert "ndtool._kernels" not in sys.modules
-    with socket.socket(fileno=int(sys.argv[1])) as ours:
-        serve(ours)
+    with socket.socket(fileno=int(sys.argv[1])) as connection:
+        serve(connection)

@@ -1,6 +1,7 @@
-"""Arrays between guard pages: an access outside of them ends the process.
+"""Arrays between guard pages: an access outside of them ends the process by SIGSEGV.
 
-position: the alignment of the next arrays: "start" or "end" of the accessible pages, or "unaligned".
+position: where the next arrays are placed: at the "start" or "end" of the accessible pages, or
+"unaligned" after the start.
 """
 
 import ctypes
@@ -14,46 +15,44 @@ Array = np.ndarray[Any, Any]
 
 PAGE = mmap.PAGESIZE
 position = "end"
-_rooms: dict[int, deque[Array]] = {}
+_pools: dict[int, deque[Array]] = {}
 
 
 def memory_block(size: int) -> Array:
-    """Return bytes between two guard pages; later calls reuse them."""
-    inner = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
-    made = _rooms.setdefault(inner, deque())
-    whole = made.popleft() if len(made) == 8 else _pages(inner)
-    made.append(whole)
-    begin = PAGE + inner - size if position == "end" else PAGE + (position == "unaligned")
-    return whole[begin : begin + size]
+    """Return a buffer between two guard pages; later calls reuse the pages."""
+    inner_size = PAGE << ((size + PAGE) // PAGE - 1).bit_length()
+    pool = _pools.setdefault(inner_size, deque())
+    pages = pool.popleft() if len(pool) == 8 else _map_pages(inner_size)
+    pool.append(pages)
+    start = PAGE + inner_size - size if position == "end" else PAGE + (position == "unaligned")
+    return pages[start : start + size]
 
 
-def _pages(inner: int) -> Array:
+def _map_pages(inner_size: int) -> Array:
     """Map pages between two guard pages."""
     protect = ctypes.CDLL(None).mprotect
     protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    whole = np.frombuffer(mmap.mmap(-1, inner + 2 * PAGE), np.uint8)
-    for guard in (0, PAGE + inner):
-        if protect(whole.ctypes.data + guard, PAGE, 0):
+    pages = np.frombuffer(mmap.mmap(-1, inner_size + 2 * PAGE), np.uint8)
+    for guard in (0, PAGE + inner_size):
+        if protect(pages.ctypes.data + guard, PAGE, 0):
             raise OSError("mprotect failed")
-    return whole
+    return pages
 
 
-def guarded(array: Array) -> Array:
+def guarded_copy(array: Array) -> Array:
     """Return a copy of an array between guard pages, with its strides and gaps."""
     low, high = np.lib.array_utils.byte_bounds(array)
-    first = array.ctypes.data
+    address = array.ctypes.data
     copy = memory_block(high - low if array.size else 0)
     ctypes.memmove(copy.ctypes.data, low, copy.size)
-    return np.ndarray(array.shape, array.dtype, copy, first - low, array.strides)
+    return np.ndarray(array.shape, array.dtype, copy, address - low, array.strides)
 
 
-def scratch(size: int) -> memoryview:
-    """Replace bytearray: buffers for the kernels are between guard pages, too, and not zero."""
+def guarded_buffer(size: int) -> memoryview:
+    """Return a nonzero buffer between guard pages, in place of a bytearray for the kernels."""
     global position
-    position, requested = (
-        "start" if position == "unaligned" else position,
-        position,
-    )  # bytearrays are aligned
-    made, position = memory_block(size), requested
-    made[: 1 << 14] = 0xA5
-    return memoryview(made)
+    requested = position
+    position = "start" if position == "unaligned" else position  # a bytearray is aligned
+    buffer, position = memory_block(size), requested
+    buffer[: 1 << 14] = 0xA5
+    return memoryview(buffer)

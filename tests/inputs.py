@@ -1,4 +1,4 @@
-"""Inputs opened as in a run: read completely, or refused."""
+"""Inputs, opened as a run opens them: read completely, or refused with an error."""
 
 import time
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
 
-ENOUGH = 2  # CPU seconds in which an input must be refused
+MAX_REFUSAL_SECONDS = 2  # CPU time
 
 
 @contextmanager
-def opened(argument: str, stdin: Streams | None = None, **options: Any) -> Iterator[Source]:
+def open_input(argument: str, stdin: Streams | None = None, **options: Any) -> Iterator[Source]:
     """Open an input, and close it at the end."""
     with closing(locators.open_source(argument, stdin or Streams(), **options)) as source:
         yield source
 
 
-def array(source: Source) -> Any:
+def read_array(source: Source) -> Any:
     """Return a copy of the array of an open input."""
     metadata, buffer = source.metadata, whole(source).buffer
     assert buffer.readonly
@@ -36,9 +36,9 @@ def array(source: Source) -> Any:
 
 def load(argument: str, stdin: Streams | None = None, **options: Any) -> Any:
     """Return the array of an input."""
-    with opened(argument, stdin, **options) as source:
+    with open_input(argument, stdin, **options) as source:
         source.recheck()
-        return array(source)
+        return read_array(source)
 
 
 def scalars_to_update(rng: np.random.Generator) -> dict[str, Any]:
@@ -50,13 +50,16 @@ def scalars_to_update(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def refused(
-    argument: str, reason: str, kind: type[NdtoolError] = InputError, stdin: Streams | None = None
+def assert_refused(
+    argument: str,
+    reason: str,
+    error_type: type[NdtoolError] = InputError,
+    stdin: Streams | None = None,
 ) -> NdtoolError:
-    """Return the error that refuses an input: one line, without delay."""
+    """Check that an input is refused quickly with an error of one line; return the error."""
     started = time.process_time()
-    with pytest.raises(kind, match=reason) as caught:
+    with pytest.raises(error_type, match=reason) as excinfo:
         locators.open_source(argument, stdin or Streams())
-    assert time.process_time() - started < ENOUGH
-    assert "\n" not in caught.value.message
-    return caught.value
+    assert time.process_time() - started < MAX_REFUSAL_SECONDS
+    assert "\n" not in excinfo.value.message
+    return excinfo.value

@@ -1,4 +1,4 @@
-"""Limits for a test: memory, files and permissions of a child process; failing system calls."""
+"""Limits on the resources and permissions of child processes, and failing system calls."""
 
 import ctypes
 import os
@@ -11,47 +11,47 @@ from typing import NoReturn
 
 import pytest
 
-ROOT = os.geteuid() == 0
-ADDRESSES = 4 << 30
+IS_ROOT = os.geteuid() == 0
+ADDRESS_SPACE = 4 << 30
 _DROP_FROM_BOUNDING_SET = 24  # prctl's PR_CAPBSET_DROP
-_OVERRIDES = (1, 2, 3)  # capabilities of root: DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
+_ROOT_CAPABILITIES = (1, 2, 3)  # capabilities of root: DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER
 
 
-def limited(**limits: int) -> Callable[[], None]:
+def limit_resources(**limits: int) -> Callable[[], None]:
     """Return a preexec_fn that sets limits by their names, such as NOFILE=10."""
-    numbers = {getattr(resource, f"RLIMIT_{name}"): value for name, value in limits.items()}
+    resources = {getattr(resource, f"RLIMIT_{name}"): value for name, value in limits.items()}
 
-    def apply() -> None:
-        for number, value in numbers.items():
-            resource.setrlimit(number, (value, value))
+    def set_limits() -> None:
+        for resource_id, value in resources.items():
+            resource.setrlimit(resource_id, (value, value))
 
-    return apply
+    return set_limits
 
 
 @contextmanager
-def disk_of_a_megabyte(folder: Path) -> Iterator[Path]:
-    """Mount a disk of a megabyte at a new folder; skip the test without the permission."""
+def mount_small_disk(folder: Path) -> Iterator[Path]:
+    """Mount a tmpfs of 1 MiB at a new folder; skip the test without permission to mount."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk needs the right to mount one")
+    if not IS_ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk requires permission")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def failing(number: int) -> Callable[..., NoReturn]:
-    """Return a replacement of a system call that fails with errno `number`."""
+def fail_with(error_number: int) -> Callable[..., NoReturn]:
+    """Return a replacement of a system call that fails with errno `error_number`."""
 
     def fail(*_: object, **__: object) -> NoReturn:
-        raise OSError(number, os.strerror(number))
+        raise OSError(error_number, os.strerror(error_number))
 
     return fail
 
 
-def without_overrides() -> None:
-    """Make permissions apply to root too, from the next exec on; a preexec_fn."""
-    if ROOT:
+def drop_root_capabilities() -> None:
+    """Make permissions apply to root, too, from the next exec; a preexec_fn."""
+    if IS_ROOT:
         library = ctypes.CDLL(None, use_errno=True)
-        for capability in _OVERRIDES:
+        for capability in _ROOT_CAPABILITIES:
             if library.prctl(_DROP_FROM_BOUNDING_SET, capability, 0, 0, 0):
                 raise OSError(ctypes.get_errno(), "prctl")

@@ -1,4 +1,4 @@
-"""The private memory of a run, as the system reports it."""
+"""The private memory of a run, as /proc reports it."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 from command import NDTOOL, environment
 
 
-def own_megabytes(pid: int) -> float:
+def private_megabytes(pid: int) -> float:
     """Return the private memory of a process, 0 after its end.
 
     Pages of mapped files are excluded: the system can drop them.
@@ -22,34 +22,34 @@ def own_megabytes(pid: int) -> float:
     return sum(int(fields.get(name, "0").split()[0]) for name in ("RssAnon", "RssShmem")) / 1024
 
 
-class Measured(NamedTuple):
+class MemoryUse(NamedTuple):
     """The peak of private memory of a run in megabytes, and its plan."""
 
     peak: float
     plan: dict[str, Any]
 
 
-def peak(*arguments: str) -> float:
-    """Run ndtool once and return its peak in megabytes."""
+def peak_megabytes(*arguments: str) -> float:
+    """Run ndtool once and return the peak of its private memory in megabytes."""
     with subprocess.Popen([*NDTOOL, *arguments], env=environment()) as process:
-        return _watched(process)
+        return _watch_peak(process)
 
 
-def measured(*arguments: str, stdin: IO[bytes] | None = None) -> Measured:
-    """Run ndtool once on files and return its peak beyond the plan's memory."""
+def measure_memory(*arguments: str, stdin: IO[bytes] | None = None) -> MemoryUse:
+    """Run ndtool once with --json and return its peak memory and its plan."""
     command = [*NDTOOL, *arguments, "--json"]
     with subprocess.Popen(
         command, env=environment(), stdin=stdin, stdout=subprocess.PIPE
     ) as process:
-        most = _watched(process)
+        peak = _watch_peak(process)
         assert process.stdout is not None
-        return Measured(most, json.loads(process.stdout.read())["plan"])
+        return MemoryUse(peak, json.loads(process.stdout.read())["plan"])
 
 
-def _watched(process: subprocess.Popen[bytes]) -> float:
-    most = 0.0
+def _watch_peak(process: subprocess.Popen[bytes]) -> float:
+    peak = 0.0
     while process.poll() is None:
-        most = max(most, own_megabytes(process.pid))
+        peak = max(peak, private_megabytes(process.pid))
         time.sleep(0.002)
     assert process.returncode == 0, process.args
-    return most
+    return peak

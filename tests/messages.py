@@ -1,11 +1,11 @@
-"""Protocol buffers built from bytes, including ones that ONNX's library refuses to write."""
+"""Protocol buffers built from bytes, including those that ONNX's library refuses to write."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-# ONNX's codes of element types that NumPy has, too.
+# ONNX's codes of the element types that NumPy also has.
 CODES = {
     "f4": 1, "u1": 2, "i1": 3, "u2": 4, "i2": 5, "i4": 6, "i8": 7, "b1": 9, "f2": 10, "f8": 11,
     "u4": 12, "u8": 13, "c8": 14, "c16": 15,
@@ -29,12 +29,12 @@ def field(number: int, value: Any) -> bytes:
     return varint(number << 3 | 2) + varint(len(raw)) + raw
 
 
-def fixed(number: int, raw: bytes) -> bytes:
+def fixed_field(number: int, raw: bytes) -> bytes:
     """Return a field of 4 or 8 bytes."""
     return varint(number << 3 | {4: 5, 8: 1}[len(raw)]) + raw
 
 
-def packed(number: int, values: Iterable[int]) -> bytes:
+def packed_field(number: int, values: Iterable[int]) -> bytes:
     return field(number, b"".join(map(varint, values)))
 
 
@@ -55,7 +55,7 @@ def pair(key: str, value: str) -> bytes:
     return message((1, key), (2, value))
 
 
-def external(shape: tuple[int, ...], code: int = 1, **keys: str) -> bytes:
+def external_tensor(shape: tuple[int, ...], code: int = 1, **keys: str) -> bytes:
     """Return a TensorProto whose data are in another file."""
     dims = [(1, size) for size in shape]
     pairs = [(13, pair(key, value)) for key, value in keys.items()]
@@ -64,6 +64,6 @@ def external(shape: tuple[int, ...], code: int = 1, **keys: str) -> bytes:
 
 def model(*initializers: bytes, nodes: Iterable[bytes] = (), inputs: Iterable[str] = ()) -> bytes:
     graph = b"".join(field(1, node) for node in nodes) + field(2, "main")
-    graph += b"".join(field(5, tensor_bytes) for tensor_bytes in initializers)
+    graph += b"".join(field(5, initializer) for initializer in initializers)
     graph += b"".join(field(11, message((1, name))) for name in inputs)
     return message((1, 10), (7, graph), (8, message((1, ""), (2, 18))))

@@ -1,4 +1,4 @@
-"""Bytes of .npy files: of arrays, and with any header; sparse files of zeros."""
+"""Bytes of .npy files, with valid or arbitrary headers, and sparse files of zeros."""
 
 import io
 from math import prod
@@ -16,17 +16,17 @@ def npy(array: Any = ARRAY, pickled: bool = False) -> bytes:
     return stream.getvalue()
 
 
-def with_header(
+def npy_with_header(
     text: str, payload: bytes = b"", version: tuple[int, int] = (1, 0), length: int | None = None
 ) -> bytes:
-    """Return a file with any text as its header, and optionally a wrong length."""
+    """Return a .npy file with any text as its header, and optionally a wrong header length."""
     raw = text.encode("latin-1")
     count = len(raw) if length is None else length
     width = 2 if version == (1, 0) else 4
     return b"\x93NUMPY" + bytes(version) + count.to_bytes(width, "little") + raw + payload
 
 
-def sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
+def write_sparse(name: str, descr: str, shape: tuple[int, ...], fortran: bool = False) -> int:
     """Write an array of zeros as a sparse file; return the offset of its data."""
     with open(name, "wb") as file:
         np.lib.format.write_array_header_1_0(

@@ -1,4 +1,4 @@
-"""Outputs as a run creates them: written in several ways, published or dropped."""
+"""Outputs, created as a run creates them: written in several ways, then committed or aborted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,31 +30,31 @@ def metadata_of(array: Any) -> ArrayMetadata:
     return ArrayMetadata(dtypes.from_numpy(array.dtype), array.shape, "C", array.shape, {})
 
 
-def opened(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
+def open_sink(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
     """Return a sink for an array."""
     return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry_run=dry)
 
 
 @contextmanager
-def written(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
-    """Yield a sink for an array; drop it unless committed."""
-    out = opened(target, array, **options)
+def temporary_sink(target: str, array: Any = ARRAY, **options: Any) -> Iterator[Any]:
+    """Yield a sink for an array; abort it unless committed."""
+    out = open_sink(target, array, **options)
     try:
         yield out
     finally:
         out.abort()
 
 
-def checked(target: str, array: Any = ARRAY, **options: Any) -> Any:
-    """Create a sink as a dry run does, and drop it; return the members to preserve."""
-    with written(target, array, dry=True, **options) as out:
+def preserved_in_dry_run(target: str, array: Any = ARRAY, **options: Any) -> Any:
+    """Create a sink as a dry run does, and abort it; return the members that it preserves."""
+    with temporary_sink(target, array, dry=True, **options) as out:
         return out.preserved
 
 
 def work_items(raw: Any) -> list[tuple[int, Any]]:
-    """Split bytes into work items of odd sizes, the same number for large arrays."""
+    """Split bytes into work items of 7 bytes, or 70,001 bytes for large arrays."""
     step = 7 if len(raw) < 1000 else 70_001
-    return [(at, raw[at : at + step]) for at in range(0, len(raw), step)]
+    return [(offset, raw[offset : offset + step]) for offset in range(0, len(raw), step)]
 
 
 def fill(out: Any, array: Any, mode: str = "write") -> None:
@@ -64,8 +64,8 @@ def fill(out: Any, array: Any, mode: str = "write") -> None:
         with direct.output_buffer(out) as (buffer, _):
             buffer[:] = raw
     elif mode == "items":
-        for at, item in work_items(raw):
-            out.write(at, item)
+        for offset, item in work_items(raw):
+            out.write(offset, item)
     else:
         assert mode == "write"
         out.write(0, raw)
@@ -73,7 +73,7 @@ def fill(out: Any, array: Any, mode: str = "write") -> None:
 
 def save(target: str, array: Any = ARRAY, mode: str = "write", **options: Any) -> Any:
     """Write an array as a run does; return the preserved members."""
-    with written(target, array, **options) as out:
+    with temporary_sink(target, array, **options) as out:
         assert out.metadata.nbytes == array.nbytes
         fill(out, array, mode)
         sinks.commit(out)

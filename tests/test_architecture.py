@@ -33,11 +33,11 @@ LAYERS = (
     ("cli",),
     ("__main__",),
 )
-LAYER = {name: number for number, layer in enumerate(LAYERS) for name in layer}
-# Modules of arrays in memory import nothing of arrays outside it.
+LAYER_INDEX = {name: index for index, layer in enumerate(LAYERS) for name in layer}
+# Modules for arrays in memory do not import those for arrays in files.
 IN_MEMORY = {"inmemory", "torch"}
-OUTSIDE = {"storage", "arrays", "publish", "formats"}
-# Libraries beyond the standard one, and the modules, or their packages, that import them.
+OUTSIDE_MEMORY = {"storage", "arrays", "publish", "formats"}
+# Third-party libraries, and the modules or packages that may import them.
 LIBRARIES = {
     "click": ("cli",),
     "rich": ("cli", "notebook"),
@@ -56,18 +56,18 @@ LIBRARIES = {
     "distributed": ("runs.executors",),
     "torch": ("torch", "inmemory.gradients", "analysis.engines"),
 }
-# Imports of the pure packages: no NumPy, nothing of the system.
+# Imports of the pure packages: no NumPy, no system calls.
 PURE = ("rules", "errors")
 PURE_LIBRARIES = {
     "__future__", "ast", "collections", "enum", "functools", "itertools", "math", "re",
     "struct", "sys", "typing",
 }  # fmt: skip
-LONGEST = 400  # lines of a module
-MOST = 10  # parameters of a function
+MAX_LINES = 400  # lines of a module
+MAX_PARAMETERS = 10  # parameters of a function
 
 
 def modules() -> dict[str, Path]:
-    """Return all modules by their names within the package."""
+    """Return all modules by their names in the package."""
     paths = {path.relative_to(PACKAGE).with_suffix(""): path for path in PACKAGE.rglob("*.py")}
     return {".".join(name.parts).removesuffix(".__init__"): path for name, path in paths.items()}
 
@@ -81,8 +81,8 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             for alias in node.names:
-                inside = f"{node.module}.{alias.name}"
-                names.add(inside if is_module(inside) else node.module)
+                member = f"{node.module}.{alias.name}"
+                names.add(member if is_module(member) else node.module)
     return names
 
 
@@ -91,85 +91,95 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists() or name == "ndtool._kernels"
 
 
-def within(name: str, packages: tuple[str, ...]) -> bool:
+def belongs_to(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def faults(name: str, needed: str) -> Iterator[str]:
+def violations(name: str, imported: str) -> Iterator[str]:
     """Yield the violations in the import of one module by another."""
-    layer_of_importer, (library, *inside) = name.split(".")[0], needed.split(".")
-    if library == "ndtool" and inside:
-        layer = inside[0]
-        same_layer = layer != layer_of_importer and LAYER[layer] == LAYER[layer_of_importer]
-        if LAYER[layer] > LAYER[layer_of_importer] or same_layer:
-            yield f"{name} imports {needed}: {layer_of_importer} is not above {layer}"
-        if layer_of_importer in IN_MEMORY and layer in OUTSIDE:
-            yield f"{name} imports {needed}: arrays in memory do without arrays outside"
-    if not within(name, LIBRARIES.get(library, (layer_of_importer,))):
-        yield f"{name} imports {library}: only {', '.join(LIBRARIES[library])} may"
-    if within(name, PURE) and library not in PURE_LIBRARIES | {"ndtool"}:
-        yield f"{name} imports {library}: it is pure"
+    layer_of_importer, (package, *path) = name.split(".")[0], imported.split(".")
+    if package == "ndtool" and path:
+        layer = path[0]
+        same_layer = (
+            layer != layer_of_importer and LAYER_INDEX[layer] == LAYER_INDEX[layer_of_importer]
+        )
+        if LAYER_INDEX[layer] > LAYER_INDEX[layer_of_importer] or same_layer:
+            yield f"{name} imports {imported}: {layer_of_importer} is not above {layer}"
+        if layer_of_importer in IN_MEMORY and layer in OUTSIDE_MEMORY:
+            yield f"{name} imports {imported}: modules for arrays in memory import none for files"
+    if not belongs_to(name, LIBRARIES.get(package, (layer_of_importer,))):
+        yield f"{name} imports {package}: only {', '.join(LIBRARIES[package])} may"
+    if belongs_to(name, PURE) and package not in PURE_LIBRARIES | {"ndtool"}:
+        yield f"{name} imports {package}: it is pure"
 
 
-def test_imports_point_down_and_libraries_are_known_to_few() -> None:
-    found = []
+def test_imports_point_down_and_libraries_are_restricted() -> None:
+    all_violations = []
     for name, path in modules().items():
         if name == "__init__":
             continue
-        assert name.split(".")[0] in LAYER, f"{name}: a new package needs its layer here"
-        found += [fault for needed in imports(path) for fault in faults(name, needed)]
-    assert not found, "\n".join(sorted(found))
+        assert name.split(".")[0] in LAYER_INDEX, f"{name}: a new package needs its layer here"
+        all_violations += [
+            violation for imported in imports(path) for violation in violations(name, imported)
+        ]
+    assert not all_violations, "\n".join(sorted(all_violations))
 
 
-def test_no_import_goes_in_a_circle_and_modules_are_short() -> None:
+def test_imports_have_no_cycle_and_modules_are_short() -> None:
     graph = {f"ndtool.{name}": imports(path) for name, path in modules().items()}
     remaining = dict(graph)
     while remaining:
-        free = [name for name, needs in remaining.items() if not needs & remaining.keys()]
-        assert free, f"a circle among {sorted(remaining)}"
-        for name in free:
+        independent = [
+            name for name, imported in remaining.items() if not imported & remaining.keys()
+        ]
+        assert independent, f"an import cycle among {sorted(remaining)}"
+        for name in independent:
             del remaining[name]
-    long = [
-        name for name, path in modules().items() if len(path.read_text().splitlines()) > LONGEST
+    too_long = [
+        name for name, path in modules().items() if len(path.read_text().splitlines()) > MAX_LINES
     ]
-    assert not long
+    assert not too_long
 
 
-def parameters(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield each function of a Cython source, and how many parameters it has."""
+def parameter_counts(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield each function of a Cython source with its number of parameters."""
     text = re.sub(r"#.*", "", path.read_text())
-    for found in re.finditer(r"^ *(?:cdef|def)\b[^\n(=:]*?(\w+) *(?:\"\w+\")?\(", text, re.M):
-        depth, count, filled = 1, 0, False
-        for character in text[found.end() :]:
+    for match in re.finditer(r"^ *(?:cdef|def)\b[^\n(=:]*?(\w+) *(?:\"\w+\")?\(", text, re.M):
+        depth, count, has_parameter = 1, 0, False
+        for character in text[match.end() :]:
             depth += (character in "([{") - (character in ")]}")
             if depth == 0:
                 break
             if character == "," and depth == 1:
-                count, filled = count + filled, False
+                count, has_parameter = count + has_parameter, False
             else:
-                filled |= not character.isspace()
-        yield found[1], count + filled
+                has_parameter |= not character.isspace()
+        yield match[1], count + has_parameter
 
 
 def test_functions_have_at_most_ten_parameters() -> None:
-    """But public functions of which each keyword is documented, and the operators' twins."""
-    long = []
+    """Public functions, whose keywords are documented, and their references are exempt."""
+    too_long = []
     for path in sorted(PACKAGE.rglob("*.p[yx]*")):
         if path.suffix in (".pyx", ".pxd", ".pxi"):
-            long += [f"{path.name}: {name}" for name, count in parameters(path) if count > MOST]
+            too_long += [
+                f"{path.name}: {name}"
+                for name, count in parameter_counts(path)
+                if count > MAX_PARAMETERS
+            ]
         elif path.suffix == ".py":
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.FunctionDef) and node.name not in (*OPERATORS, "convert"):
-                    given = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
-                    count = sum(one.arg not in ("self", "cls") for one in given)
-                    long += [f"{path.name}: {node.name}"] * (count > MOST)
-    assert not long
+                    arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                    count = sum(argument.arg not in ("self", "cls") for argument in arguments)
+                    too_long += [f"{path.name}: {node.name}"] * (count > MAX_PARAMETERS)
+    assert not too_long
 
 
-def test_kernels_are_short_and_loops_say_what_they_are_for() -> None:
+def test_kernels_are_short_and_loops_are_documented() -> None:
     kernels = PACKAGE / "_kernels.pyx"
     if not kernels.exists():
-        pytest.skip("an installed package has no sources of its kernels")
+        pytest.skip("an installed package has no kernel sources")
     assert len(kernels.read_text().splitlines()) < 600
     for path in PACKAGE.rglob("*.pxd"):
         lines = [line for line in path.read_text().splitlines() if not line.startswith("# cython:")]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import load, opened
-from npyfile import ARRAY, npy, with_header
+from inputs import load, open_input
+from npyfile import ARRAY, npy, npy_with_header
 from strategies import EXAMPLES
 
 from ndtool.errors import InputError, NdtoolError, ResourceError, UsageError
@@ -47,7 +47,7 @@ def pack(members, method=zipfile.ZIP_STORED, prefix=b""):
 
 
 @pytest.fixture
-def write_archive(workdir, all_closed):
+def write_archive(workdir, check_files_closed):
     """Write bytes to x.npz in a new current directory."""
 
     def write(raw):
@@ -57,17 +57,17 @@ def write_archive(workdir, all_closed):
     return write
 
 
-def refused(argument, reason, kind=InputError):
-    error = inputs.refused(argument, reason, kind)
+def refused(argument, reason, error_type=InputError):
+    error = inputs.assert_refused(argument, reason, error_type)
     assert error.message.startswith("x.npz")
     return error
 
 
-def patch_central(raw, offset, form, *values):
+def patch_central(raw, offset, fmt, *values):
     """Change one field of the (first) central directory entry."""
-    at = raw.index(b"PK\1\2") + offset
-    size = struct.calcsize(form)
-    return raw[:at] + struct.pack(form, *values) + raw[at + size :]
+    start = raw.index(b"PK\1\2") + offset
+    size = struct.calcsize(fmt)
+    return raw[:start] + struct.pack(fmt, *values) + raw[start + size :]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -78,7 +78,7 @@ def test_every_method_is_unpacked(write_archive, method, count):
     for name in ("a", "a.npy"):
         assert np.array_equal(load(f"{path}:{name}"), array)
     assert np.array_equal(load(f"{path}:b"), ARRAY)
-    with opened(f"{path}:a") as source:
+    with open_input(f"{path}:a") as source:
         byte_range = source.whole()
         assert byte_range.mapped == (method == "stored" and count > 5)
         assert (byte_range.file is None) == (method != "stored")
@@ -87,28 +87,28 @@ def test_every_method_is_unpacked(write_archive, method, count):
     assert [e.label for e in locators.describe(path)] == [f"int64[{count}]", "float32[2,3,4]"]
 
 
-def test_an_unknown_method(write_archive):
+def test_an_unknown_method_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
-    at = raw.index(b"PK\3\4") + 8
-    raw = raw[:at] + struct.pack("<H", 99) + raw[at + 2 :]
+    offset = raw.index(b"PK\3\4") + 8
+    raw = raw[:offset] + struct.pack("<H", 99) + raw[offset + 2 :]
     refused(
         write_archive(patch_central(raw, 10, "<H", 99)), "method 99: valid stored, deflate, bzip2"
     )
 
 
 @pytest.mark.parametrize("removed", [1, 10, 22, 200, 300, 600, 650])
-def test_a_truncated_archive(write_archive, removed):
+def test_a_truncated_archive_is_refused(write_archive, removed):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
     refused(write_archive(raw[:-removed]), "truncated|a .npy array")
 
 
-def test_an_archive_cut_after_another_inside(write_archive):
+def test_an_archive_truncated_after_a_nested_archive_is_refused(write_archive):
     raw = pack([("inner.npz", pack([("a.npy", npy())])), ("b.npy", npy())])
     refused(write_archive(raw[: raw.rindex(b"b.npy") - 40]), "truncated")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_damaged_data(write_archive, method):
+def test_damaged_data_are_refused(write_archive, method):
     raw = bytearray(pack([("a.npy", npy(np.arange(50_000)))], METHODS[method]))
     raw[len(raw) // 2] ^= 4
     refused(write_archive(bytes(raw)), "x.npz:a: .*(CRC|damaged|expected|more than)")
@@ -116,82 +116,83 @@ def test_damaged_data(write_archive, method):
 
 @pytest.mark.parametrize("method", ["bzip2", "lzma", "deflate"])
 def test_a_bomb_takes_no_memory(write_archive, method, monkeypatch):
-    blank = npy(np.zeros(1 << 20, "u1"))
-    raw = pack([("a.npy", blank)], METHODS[method])
+    zeros = npy(np.zeros(1 << 20, "u1"))
+    raw = pack([("a.npy", zeros)], METHODS[method])
     path = write_archive(raw)
-    monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(blank) - 1))
+    monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(zeros) - 1))
     tracemalloc.start()
-    error = refused(path, f"{len(blank)} bytes decompressed: valid up to", ResourceError)
+    error = refused(path, f"{len(zeros)} bytes decompressed: valid up to", ResourceError)
     assert tracemalloc.get_traced_memory()[1] < 1 << 20
     tracemalloc.stop()
-    assert f"NDTOOL_MAX_INFLATE={len(blank)}" in error.hint
-    monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(blank)))
+    assert f"NDTOOL_MAX_INFLATE={len(zeros)}" in error.hint
+    monkeypatch.setenv("NDTOOL_MAX_INFLATE", str(len(zeros)))
     assert not load(path).any()
     monkeypatch.setenv("NDTOOL_MAX_INFLATE", "much")
     with pytest.raises(UsageError, match="NDTOOL_MAX_INFLATE is 'much': expected bytes"):
         load(path)
 
 
-def resize(raw, size, packed=None):
+def resize(raw, size, compressed_size=None):
     """Change the sizes in the local header and in the central directory."""
-    packed = size if packed is None else packed
-    local = raw.index(b"PK\3\4") + 18
-    raw = raw[:local] + struct.pack("<2L", packed, size) + raw[local + 8 :]
-    return patch_central(raw, 20, "<2L", packed, size)
+    compressed_size = size if compressed_size is None else compressed_size
+    start = raw.index(b"PK\3\4") + 18
+    raw = raw[:start] + struct.pack("<2L", compressed_size, size) + raw[start + 8 :]
+    return patch_central(raw, 20, "<2L", compressed_size, size)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_larger_than_it_claims(write_archive, method):
+def test_a_member_larger_than_its_declared_size_is_refused(write_archive, method):
     raw = pack([("a.npy", npy(np.zeros(1 << 18)))], METHODS[method])
-    packed = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
+    compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
     reason = "but its size is 1000" if method == "stored" else "claims|expected"
-    refused(write_archive(resize(raw, 1000, packed)), reason)
+    refused(write_archive(resize(raw, 1000, compressed_size)), reason)
 
 
-def test_a_member_that_claims_512_gib(write_archive):
-    big = 1 << 39
-    wide = struct.pack("<2H2Q", 1, 16, big, big)
+def test_a_member_that_declares_512_gib_is_refused(write_archive):
+    claimed_size = 1 << 39
+    extra_field = struct.pack("<2H2Q", 1, 16, claimed_size, claimed_size)
     raw = pack([("a.npy", npy())])
-    at, end = raw.index(b"PK\1\2"), raw.index(b"PK\5\6")
-    entry = bytearray(raw[at:end])
+    start, end = raw.index(b"PK\1\2"), raw.index(b"PK\5\6")
+    entry = bytearray(raw[start:end])
     entry[20:28] = b"\xff" * 8
-    entry[30:32] = struct.pack("<H", len(wide))
-    length = end - at + len(wide)
-    tail = bytearray(raw[end:])
-    tail[12:16] = struct.pack("<L", length)
-    refused(write_archive(raw[:at] + bytes(entry) + wide + bytes(tail)), "disagree")
+    entry[30:32] = struct.pack("<H", len(extra_field))
+    length = end - start + len(extra_field)
+    end_record = bytearray(raw[end:])
+    end_record[12:16] = struct.pack("<L", length)
+    refused(write_archive(raw[:start] + bytes(entry) + extra_field + bytes(end_record)), "disagree")
     name = b"a.npy"
-    head = writer.local_header(name, big, 0)
-    end = bytearray(writer.central_directory(name, big, 0))
+    head = writer.local_header(name, claimed_size, 0)
+    end = bytearray(writer.central_directory(name, claimed_size, 0))
     body = npy()
     # The central directory is found from the end of the file, whatever its declared offset.
     record = end.index(b"PK\6\6")
     end[record + 48 : record + 56] = struct.pack("<Q", len(head) + len(body))
     refused(write_archive(head + body + bytes(end)), "claims 549755813888 bytes, only")
-    text = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
-    lying = with_header(text, bytes(64))
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (137438953472,), }"
+    false_npy = npy_with_header(header, bytes(64))
     for method in METHODS.values():
         refused(
-            write_archive(pack([("a.npy", lying)], method)), "expected 549755813888 bytes of data"
+            write_archive(pack([("a.npy", false_npy)], method)),
+            "expected 549755813888 bytes of data",
         )
 
 
-def test_a_member_larger_than_deflate_can_make_it(write_archive):
+def test_a_size_beyond_the_expansion_limit_of_deflate_is_refused(write_archive):
     raw = pack([("a.npy", npy())], zipfile.ZIP_DEFLATED)
-    packed = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
-    refused(write_archive(resize(raw, 0x7FFFFFFF, packed)), "cannot expand to 2147483647")
+    compressed_size = struct.unpack_from("<L", raw, raw.index(b"PK\1\2") + 20)[0]
+    refused(write_archive(resize(raw, 0x7FFFFFFF, compressed_size)), "cannot expand to 2147483647")
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_the_same_name_twice(write_archive):
-    twice = pack([("a.npy", npy()), ("a.npy", npy(ARRAY + 1))])
-    refused(write_archive(twice), "two members have the name 'a'")
-    refused(write_archive(twice) + ":a", "two members have the name 'a'")
-    shadow = pack([("a", b"text"), ("a.npy", npy())])
-    refused(write_archive(shadow) + ":a", "two members have the name 'a'")
+def test_duplicate_names_are_refused(write_archive):
+    duplicates = pack([("a.npy", npy()), ("a.npy", npy(ARRAY + 1))])
+    refused(write_archive(duplicates), "two members have the name 'a'")
+    refused(write_archive(duplicates) + ":a", "two members have the name 'a'")
+    clash = pack([("a", b"text"), ("a.npy", npy())])
+    refused(write_archive(clash) + ":a", "two members have the name 'a'")
 
 
-def test_an_ambiguous_name(write_archive):
+def test_an_ambiguous_name_is_refused(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("a.npy.npy", npy(ARRAY + 1))]))
     refused(f"{path}:a.npy", "a.npy is more than one member")
     assert np.array_equal(load(f"{path}:a"), ARRAY)
@@ -208,7 +209,7 @@ def test_names_are_never_paths(write_archive, name):
 
 @pytest.mark.parametrize("body", [b"", b"text\n", bytes(300), pack([("a.npy", npy())])])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_is_no_array(write_archive, body, method):
+def test_a_member_that_is_no_array_is_refused(write_archive, body, method):
     path = write_archive(pack([("readme", body), ("a.npy", npy())], METHODS[method]))
     refused(f"{path}:readme", "x.npz:readme: .*(a .npy array)")
     entry = locators.describe(path)[0]
@@ -217,41 +218,45 @@ def test_a_member_that_is_no_array(write_archive, body, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_with_too_little_data(write_archive, method):
+def test_a_member_with_too_little_data_is_refused(write_archive, method):
     refused(
         write_archive(pack([("a.npy", npy()[:-1])], METHODS[method])),
         "expected 96 bytes .* found 95",
     )
 
 
-def test_a_member_of_pickled_objects(write_archive):
+def test_a_member_of_pickled_objects_is_refused(write_archive):
     objects = npy(np.array([{}], dtype=object), pickled=True)
     error = refused(write_archive(pack([("a.npy", objects)])), "objects are never read")
     assert "allow_pickle" not in str(error)
 
 
 @pytest.mark.parametrize("bit", [1, 0x41])
-def test_an_encrypted_member(write_archive, bit):
+def test_an_encrypted_member_is_refused(write_archive, bit):
     raw = pack([("a.npy", npy())])
-    at = raw.index(b"PK\3\4") + 6
-    raw = raw[:at] + struct.pack("<H", bit) + raw[at + 2 :]
+    offset = raw.index(b"PK\3\4") + 6
+    raw = raw[:offset] + struct.pack("<H", bit) + raw[offset + 2 :]
     refused(write_archive(patch_central(raw, 8, "<H", bit)), "encrypted")
     assert locators.describe("x.npz")[0].problem.startswith("the member is encrypted")
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("change", [-1, 1, 64])
-def test_false_sizes(write_archive, method, change):
+def test_false_sizes_are_refused(write_archive, method, change):
     raw = pack([("a.npy", npy())], METHODS[method])
-    packed, size = struct.unpack_from("<2L", raw, raw.index(b"PK\1\2") + 20)
-    for lie in [(packed, size + change), (packed + change, size), (packed + change, size + change)]:
-        refused(write_archive(patch_central(raw, 20, "<2L", *lie)), "x.npz:a: ")
+    compressed_size, size = struct.unpack_from("<2L", raw, raw.index(b"PK\1\2") + 20)
+    for sizes in [
+        (compressed_size, size + change),
+        (compressed_size + change, size),
+        (compressed_size + change, size + change),
+    ]:
+        refused(write_archive(patch_central(raw, 20, "<2L", *sizes)), "x.npz:a: ")
     # Both agree, so only the data can contradict them.
-    refused(write_archive(resize(raw, size + change, packed)), "x.npz:a: ")
+    refused(write_archive(resize(raw, size + change, compressed_size)), "x.npz:a: ")
 
 
 @pytest.mark.parametrize("offset", [1, 50, 100_000, 0xFFFFFFFE, 0xFFFFFFFF])
-def test_false_offsets(write_archive, offset):
+def test_false_offsets_are_refused(write_archive, offset):
     raw = pack([("a.npy", npy()), ("b.npy", npy())])
     refused(
         write_archive(patch_central(raw, 42, "<L", offset)) + ":a",
@@ -259,41 +264,43 @@ def test_false_offsets(write_archive, offset):
     )
 
 
-def test_the_offset_of_another_member(write_archive):
+def test_the_offset_of_another_member_is_refused(write_archive):
     raw = pack([("a.npy", npy()), ("b.npy", npy(ARRAY + 1))])
-    second = raw.index(b"PK\3\4", 4)
-    refused(write_archive(patch_central(raw, 42, "<L", second)) + ":a", "has another member")
+    offset = raw.index(b"PK\3\4", 4)
+    refused(write_archive(patch_central(raw, 42, "<L", offset)) + ":a", "has another member")
 
 
-@pytest.mark.parametrize(("field", "form"), [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
+@pytest.mark.parametrize(("field", "fmt"), [(8, "<H"), (10, "<H"), (12, "<L"), (16, "<L")])
 @pytest.mark.parametrize("value", [0, 7, 0x7FFF, 0xFFFF])
-def test_a_false_end_record(write_archive, field, form, value):
+def test_a_false_end_record_is_refused(write_archive, field, fmt, value):
     raw = pack([("a.npy", npy())])
-    at = raw.index(b"PK\5\6") + field
-    lying = raw[:at] + struct.pack(form, value) + raw[at + struct.calcsize(form) :]
-    refused(write_archive(lying), "x.npz")
+    offset = raw.index(b"PK\5\6") + field
+    damaged = raw[:offset] + struct.pack(fmt, value) + raw[offset + struct.calcsize(fmt) :]
+    refused(write_archive(damaged), "x.npz")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_script_before_the_archive(write_archive, method):
+def test_a_script_before_the_archive_is_skipped(write_archive, method):
     raw = pack([("a.npy", npy())], METHODS[method], prefix=b"#!/bin/sh\nexit 1\n" * 9)
-    assert np.array_equal(load(write_archive(raw)), ARRAY)  # offsets relative to the script
-    plain = pack([("a.npy", npy())], METHODS[method])
     assert np.array_equal(
-        load(write_archive(b"#!/bin/sh\nexit\n" + plain)), ARRAY
-    )  # and to the archive
+        load(write_archive(raw)), ARRAY
+    )  # offsets count from the start of the file
+    archive = pack([("a.npy", npy())], METHODS[method])
+    assert np.array_equal(
+        load(write_archive(b"#!/bin/sh\nexit\n" + archive)), ARRAY
+    )  # and from the start of the archive
 
 
-def test_a_script_without_an_archive(write_archive):
+def test_a_script_without_an_archive_is_refused(write_archive):
     refused(write_archive(b"#!/bin/sh\nexit 1\n" * 9), "not a .npy array: it starts with")
 
 
-def test_an_empty_archive(write_archive):
+def test_an_empty_archive_is_refused(write_archive):
     refused(write_archive(pack([])), "no arrays")
     refused(write_archive(pack([])) + ":a", "no arrays")
 
 
-def test_several_members_and_none_named(write_archive):
+def test_one_of_several_members_must_be_named(write_archive):
     path = write_archive(pack([(f"m{i}.npy", npy(np.zeros((i, 2)))) for i in range(14)]))
     error = refused(path, "14 members: name one", UsageError)
     assert error.places[:2] == ("m0: float64[0,2]", "m1: float64[1,2]")
@@ -301,7 +308,7 @@ def test_several_members_and_none_named(write_archive):
     assert error.places[-1] == "and 4 more"
 
 
-def test_a_member_that_does_not_exist(write_archive):
+def test_a_missing_member_is_reported_with_the_existing_ones(write_archive):
     path = write_archive(pack([("a.npy", npy()), ("b.npy", b"text")]))
     error = refused(f"{path}:q", "q is not a member")
     assert error.places[0] == "a: float32[2,3,4]"
@@ -313,7 +320,7 @@ def test_one_member_needs_no_name(write_archive):
     assert np.array_equal(load(write_archive(pack([("a.npy", npy())]))), ARRAY)
 
 
-def test_a_hundred_thousand_members(write_archive):
+def test_a_member_of_a_hundred_thousand_is_read(write_archive):
     body = npy()
     path = write_archive(pack([(f"arr_{i}.npy", body) for i in range(100_000)]))
     assert np.array_equal(load(f"{path}:arr_99999"), ARRAY)
@@ -324,18 +331,18 @@ def test_a_hundred_thousand_members(write_archive):
 @pytest.mark.parametrize("method", METHODS)
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
     path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
-    reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
+    reads, parses = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
     monkeypatch.setattr(directory, "_header_cache", {})
     monkeypatch.setattr(os, "pread", reads)
-    monkeypatch.setattr(headers, "read_header", parsed)
+    monkeypatch.setattr(headers, "read_header", parses)
     entries = locators.describe(path)
     assert {entry.label for entry in entries} == {"float32[2,3,4]"}
     assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
     assert reads.call_count < 100
-    assert parsed.call_count == 1
+    assert parses.call_count == 1
 
 
-def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(write_archive):
+def test_cached_headers_are_limited_and_checked_against_sizes(write_archive):
     arrays = [np.zeros((i, 1)) for i in range(200)]
     path = write_archive(pack([(f"{i}.npy", npy(array)) for i, array in enumerate(arrays)]))
     for _ in range(2):
@@ -348,26 +355,28 @@ def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(wri
     assert "expected 96 bytes of data" in entries[1].problem
 
 
-def test_directory_too_large(write_archive):
+def test_a_too_large_directory_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
-    at = raw.index(b"PK\5\6")
+    offset = raw.index(b"PK\5\6")
     with open("x.npz", "wb") as file:
         file.truncate(1 << 30)
         file.seek(1 << 30)
-        end = bytearray(raw[at:])
-        end[12:20] = struct.pack("<2L", 1 << 29, 1 << 29)
-        file.write(end)
+        end_record = bytearray(raw[offset:])
+        end_record[12:20] = struct.pack("<2L", 1 << 29, 1 << 29)
+        file.write(end_record)
     refused("x.npz", "536870912 bytes: valid up to 16777216")
 
 
-def test_a_member_of_more_than_4_gib(write_archive):
+def test_a_member_of_more_than_4_gib_is_read(write_archive):
     nbytes = 5 << 30
-    head = with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}")
-    size = len(head) + nbytes
+    npy_header = npy_with_header(
+        f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}"
+    )
+    size = len(npy_header) + nbytes
     name = b"big.npy"
     local = writer.local_header(name, size, 0)
     with open("x.npz", "wb") as file:
-        file.write(local + head)
+        file.write(local + npy_header)
         file.seek(len(local) + size)
         file.write(writer.central_directory(name, size, 0))
         end = file.tell()
@@ -375,14 +384,14 @@ def test_a_member_of_more_than_4_gib(write_archive):
         assert archive.infolist()[0].file_size == size
     entry = locators.describe("x.npz")[0]
     assert entry.metadata.shape == (nbytes,)
-    assert entry.position == len(local) + len(head)
+    assert entry.position == len(local) + len(npy_header)
     fd = os.open("x.npz", os.O_RDONLY)
     (member,) = directory.members(partial(descriptors.read_at, fd), end, "x.npz")
     assert (member.size, member.compressed_size, member.name) == (size, size, "big")
     os.close(fd)
 
 
-def test_streamed_archives_have_their_sums_after_the_data(write_archive):
+def test_streamed_archives_are_read(write_archive):
     class Pipe(io.RawIOBase):
         def __init__(self):
             self.raw = b""
@@ -390,9 +399,9 @@ def test_streamed_archives_have_their_sums_after_the_data(write_archive):
         def writable(self):
             return True
 
-        def write(self, written):
-            self.raw += bytes(written)
-            return len(written)
+        def write(self, content):
+            self.raw += bytes(content)
+            return len(content)
 
     pipe = Pipe()
     with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -406,7 +415,7 @@ def test_streamed_archives_have_their_sums_after_the_data(write_archive):
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.usefixtures("workdir")
-def test_files_of_numpy(save):
+def test_files_of_numpy_are_read(save):
     arrays = {"a": ARRAY, "wide": np.arange(99_999), "f": np.asfortranarray(ARRAY)}
     save("x.npz", **arrays)
     for name in ("a", "wide"):
@@ -414,10 +423,10 @@ def test_files_of_numpy(save):
     assert [e.metadata.order for e in locators.describe("x.npz")] == ["C", "C", "F"]
 
 
-def test_bytes_after_the_array_in_a_member(write_archive):
+def test_bytes_after_the_array_in_a_member_are_ignored_with_a_warning(write_archive):
     for method in METHODS.values():
         path = write_archive(pack([("a.npy", npy() + b"123")], method))
-        with opened(path) as source:
+        with open_input(path) as source:
             assert source.warning == "x.npz:a: 3 bytes after the array are ignored"
             assert bytes(source.whole().buffer) == ARRAY.tobytes()
 
@@ -431,25 +440,25 @@ SEEDS = [pack([("a.npy", npy()), ("b.npy", npy())], m) for m in METHODS.values()
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=8)), max_size=4),
     removed=st.integers(0, 40),
 )
-def test_mutations_never_change_the_answer(tmp_path_factory, seed, edits, removed):
+def test_mutated_archives_give_the_array_or_an_error(tmp_path_factory, seed, edits, removed):
     raw = bytearray(seed)
-    for at, written in edits:
-        at %= len(raw)
-        raw[at : at + len(written)] = written
+    for offset, content in edits:
+        offset %= len(raw)
+        raw[offset : offset + len(content)] = content
     raw = raw[: len(raw) - removed]
     path = tmp_path_factory.getbasetemp() / "mutated.npz"
     path.write_bytes(raw)
     try:
         locators.describe(str(path))
-        got = load(f"{path}:a")
+        result = load(f"{path}:a")
     except NdtoolError:
         assert raw != seed
     else:
         # Only a CRC of 32 bits detects a change of these bytes.
-        assert zlib.crc32(got.tobytes()) == zlib.crc32(ARRAY.tobytes())
+        assert zlib.crc32(result.tobytes()) == zlib.crc32(ARRAY.tobytes())
 
 
-def test_a_directory_entry_longer_than_the_directory(write_archive):
+def test_a_directory_entry_longer_than_the_directory_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
     refused(
         write_archive(patch_central(raw, 28, "<H", 60_000)),
@@ -457,7 +466,7 @@ def test_a_directory_entry_longer_than_the_directory(write_archive):
     )
 
 
-def test_a_member_header_longer_than_the_archive(write_archive):
+def test_a_member_header_longer_than_the_archive_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
     raw = raw[:28] + struct.pack("<H", 60_000) + raw[30:]
     refused(
@@ -466,7 +475,7 @@ def test_a_member_header_longer_than_the_archive(write_archive):
 
 
 @pytest.mark.parametrize(
-    ("at", "byte", "reason"),
+    ("offset", "byte", "reason"),
     [
         (37, 6, ": no LZMA properties"),
         (38, 1, ": no LZMA properties"),
@@ -474,40 +483,40 @@ def test_a_member_header_longer_than_the_archive(write_archive):
         (39, 8 + 9 * 4, ""),  # lc + lp may be 4 at most
     ],
 )
-def test_properties_that_lzma_has_not(write_archive, at, byte, reason):
+def test_invalid_lzma_properties_are_refused(write_archive, offset, byte, reason):
     raw = bytearray(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
     assert raw[37:39] == b"\5\0"  # after the header, the name and LZMA's version
-    raw[at] = byte
+    raw[offset] = byte
     refused(write_archive(bytes(raw)), f"x.npz:a: the compressed bytes are damaged{reason}")
 
 
-def test_a_member_of_another_volume(write_archive):
+def test_a_member_of_another_volume_is_refused(write_archive):
     raw = pack([("a.npy", npy())])
     refused(write_archive(patch_central(raw, 34, "<H", 1)), "the archive is split into volumes")
 
 
-def test_a_zip64_locator_without_record(write_archive, monkeypatch):
+def test_a_zip64_locator_without_its_record_is_refused(write_archive, monkeypatch):
     monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
     raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     assert np.array_equal(load(write_archive(raw)), ARRAY)
-    at = raw.rindex(b"PK\6\6")
-    refused(write_archive(raw[:at] + b"PK\6\5" + raw[at + 4 :]), "extends past")
+    offset = raw.rindex(b"PK\6\6")
+    refused(write_archive(raw[:offset] + b"PK\6\5" + raw[offset + 4 :]), "extends past")
 
 
-def test_other_extra_fields_before_the_sizes(write_archive, monkeypatch):
+def test_extra_fields_may_precede_the_zip64_sizes(write_archive, monkeypatch):
     monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
     raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
-    begin = 30 + len(name)
-    end = begin + struct.unpack_from("<H", raw, 28)[0]
-    sizes, padding = raw[begin : begin + 20], raw[begin + 20 : end]
-    turned = raw[:begin] + padding + sizes + raw[end:]
-    assert np.array_equal(load(write_archive(turned)), ARRAY)
+    start = 30 + len(name)
+    end = start + struct.unpack_from("<H", raw, 28)[0]
+    sizes, padding = raw[start : start + 20], raw[start + 20 : end]
+    reordered = raw[:start] + padding + sizes + raw[end:]
+    assert np.array_equal(load(write_archive(reordered)), ARRAY)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_member_that_becomes_shorter_while_it_is_read(write_archive, method):
+def test_a_member_that_is_truncated_during_the_read_is_refused(write_archive, method):
     array = np.random.default_rng(0).random(1 << 14)
     raw = pack([("a.npy", npy(array))], METHODS[method])
     path = write_archive(raw)
@@ -521,7 +530,7 @@ def test_a_member_that_becomes_shorter_while_it_is_read(write_archive, method):
         os.close(fd)
 
 
-def test_no_memory_to_unpack(write_archive, monkeypatch):
+def test_a_lack_of_memory_to_decompress_is_reported(write_archive, monkeypatch):
     def unpack(*_):
         raise MemoryError
 
@@ -531,14 +540,14 @@ def test_no_memory_to_unpack(write_archive, monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "module"), [("bzip2", "bz2"), ("lzma", "lzma")])
-def test_a_python_that_lacks_a_method(write_archive, monkeypatch, method, module):
+def test_a_python_without_the_decompressor_is_reported(write_archive, monkeypatch, method, module):
     path = write_archive(pack([("a.npy", npy())], METHODS[method]))
     monkeypatch.setitem(sys.modules, module, None)
     refused(path, f"x.npz:a: this Python cannot decompress {method}")
 
 
-def test_data_of_a_compressed_member_know_whether_they_are_aligned(workdir):
-    """Headers of other writers may have other padding."""
+def test_unaligned_data_of_a_compressed_member_are_aligned(workdir):
+    """Writers other than NumPy may pad headers to other multiples."""
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n"
     raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
     assert len(raw) % 8

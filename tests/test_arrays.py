@@ -17,9 +17,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import failing
+from limits import fail_with
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
-from strategies import EVERY, EXAMPLES, LAYOUTS, laid_out, opaque, random_values, raw, same
+from strategies import (
+    ALL_DTYPES,
+    EXAMPLES,
+    LAYOUTS,
+    bits_equal,
+    random_values,
+    raw_bytes,
+    to_layout,
+    void_view,
+)
 
 import ndtool
 from ndtool import (
@@ -35,26 +44,26 @@ from ndtool.engine import layouts, scatters, tuning
 from ndtool.inmemory import buffers
 from ndtool.rules import dtypes
 
-pytestmark = pytest.mark.usefixtures("short_calls")
+pytestmark = pytest.mark.usefixtures("fast_small_calls")
 
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
 ROWS = np.array([[2], [0]])
-TWO = np.full((2, 4), 7, "f4")
+UPDATES = np.full((2, 4), 7, "f4")
 AXIS_INDICES = np.array([[0, 1, 2, 0], [2, 2, 1, 0]])
 CALLS: dict[str, dict[str, Any]] = {
     "gather_nd": {"data": DATA, "indices": ROWS, "batch_dims": 0},
-    "scatter_nd": {"data": DATA, "indices": ROWS, "updates": TWO, "reduction": "add"},
+    "scatter_nd": {"data": DATA, "indices": ROWS, "updates": UPDATES, "reduction": "add"},
     "gather_elements": {"data": DATA, "indices": AXIS_INDICES, "axis": 0},
-    "scatter_elements": {"data": DATA, "indices": AXIS_INDICES, "updates": TWO, "axis": 0, "reduction": "max"},
+    "scatter_elements": {"data": DATA, "indices": AXIS_INDICES, "updates": UPDATES, "axis": 0, "reduction": "max"},
 }  # fmt: skip
 CALLS["gather"] = {"data": DATA, "indices": [2, 0], "axis": 0}
 OPTIONS = {"out": None, "threads": None, "spec": "ndtool"}
 SCATTERS = ["scatter_nd", "scatter_elements"]
 
 
-def call(name: str, **changed: Any) -> np.ndarray:
-    """Call an operator with valid arguments except those given."""
-    return getattr(ndtool, name)(**{**CALLS[name], **changed})
+def call(name: str, **overrides: Any) -> np.ndarray:
+    """Call an operator with its valid arguments, some of them overridden."""
+    return getattr(ndtool, name)(**{**CALLS[name], **overrides})
 
 
 def shape_of_result(name: str) -> tuple[int, ...]:
@@ -78,11 +87,11 @@ def raising(*methods: str, error: BaseException) -> Any:
     """Return an object whose methods and properties of these names raise."""
     special = ("__array_interface__", "__array_struct__", "__class__")
     members = {m: property(Raising.fail) if m in special else Raising.fail for m in methods}
-    return type("Odd", (Raising,), members)(error)
+    return type("Broken", (Raising,), members)(error)
 
 
 class Level(IntEnum):
-    """Integers that are not int."""
+    """An integer type other than int."""
 
     ONE = 1
 
@@ -188,19 +197,19 @@ def unusual_objects() -> Iterator[Any]:
     yield from (np.zeros((0, 1), int), np.zeros((2, 0), int), np.zeros((1,) * 64), np.zeros((3, 4)))
     yield from (np.matrix([[0, 1]]), np.ma.array([[0], [1]]), np.ma.masked, [np.ma.array([0])])
     yield from (np.ma.array([[0], [1]], mask=[[0], [1]], dtype="f4"), np.ma.array(DATA))
-    new = DATA.copy()
+    matrix = DATA.copy()
     yield from (
-        new,
-        new.T,
-        new[::-1],
-        new[:, ::2],
-        np.broadcast_to(new[0], (3, 4)),
+        matrix,
+        matrix.T,
+        matrix[::-1],
+        matrix[:, ::2],
+        np.broadcast_to(matrix[0], (3, 4)),
         ROWS.copy(),
         AXIS_INDICES.copy(),
     )
     yield from (
-        new.view(np.recarray),
-        np.asfortranarray(new),
+        matrix.view(np.recarray),
+        np.asfortranarray(matrix),
         as_strided(np.zeros(8, "f4"), (3, 4), (4, 4)),
     )
     for error in ERRORS:
@@ -219,16 +228,16 @@ def unusual_objects() -> Iterator[Any]:
     yield type("Index", (), {"__index__": lambda self: True})()
 
 
-def outcome(name: str, **changed: Any) -> np.ndarray | NdtoolError:
+def call_or_error(name: str, **overrides: Any) -> np.ndarray | NdtoolError:
     try:
-        return call(name, **changed)
+        return call(name, **overrides)
     except NdtoolError as error:
         return error
 
 
-def refused_or_done(name: str, **changed: Any) -> None:
-    """Make a call that returns a result or raises an error of one line."""
-    result = outcome(name, **changed)
+def check_result_or_error(name: str, **overrides: Any) -> None:
+    """Check that a call returns a result or raises an error of one line."""
+    result = call_or_error(name, **overrides)
     if isinstance(result, NdtoolError):
         assert str(result)
         assert repr(result)
@@ -236,21 +245,21 @@ def refused_or_done(name: str, **changed: Any) -> None:
         assert len(result.message) < 500
     else:
         assert isinstance(result, np.ndarray)
-        assert result is changed.get("out") or changed.get("out") is None
+        assert result is overrides.get("out") or overrides.get("out") is None
 
 
-PLACES_OF_ARGUMENTS = [(name, a) for name, right in CALLS.items() for a in (*right, *OPTIONS)]
+ARGUMENTS = [(name, a) for name, arguments in CALLS.items() for a in (*arguments, *OPTIONS)]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "argument"), PLACES_OF_ARGUMENTS)
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS)
 def test_an_unusual_argument_is_accepted_or_refused(name: str, argument: str) -> None:
-    before = [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)]
+    before = [raw_bytes(a) for a in (DATA, ROWS, UPDATES, AXIS_INDICES)]
     for unusual in unusual_objects():
-        refused_or_done(name, **{argument: unusual})
+        check_result_or_error(name, **{argument: unusual})
         if argument == "data":
-            refused_or_done(name, data=unusual, out=unusual)
-    assert [raw(a) for a in (DATA, ROWS, TWO, AXIS_INDICES)] == before
+            check_result_or_error(name, data=unusual, out=unusual)
+    assert [raw_bytes(a) for a in (DATA, ROWS, UPDATES, AXIS_INDICES)] == before
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -261,22 +270,22 @@ def test_unusual_arguments_together_are_accepted_or_refused(drawn: st.DataObject
     names = drawn.draw(st.sets(st.sampled_from([*CALLS[name], *OPTIONS]), min_size=2))
     objects = list(unusual_objects())
     unusual = {n: objects[drawn.draw(st.integers(0, len(objects) - 1))] for n in sorted(names)}
-    refused_or_done(name, **unusual)
+    check_result_or_error(name, **unusual)
 
 
 # Subclasses of ndarray
 
 
-def test_masked_arrays_are_refused_with_what_to_call() -> None:
+def test_masked_arrays_are_refused_with_a_hint() -> None:
     masked = np.ma.array(DATA, mask=DATA > 5)
-    whole = np.ma.array(ROWS)
+    unmasked = np.ma.array(ROWS)
     for name in CALLS:
         with pytest.raises(
             DtypeError, match=r"^data is a masked .* pass data\.filled\(\.\.\.\), or data\.data$"
         ):
             call(name, data=masked)
         with pytest.raises(DtypeError, match=r"^indices is a masked .*: pass indices\.filled"):
-            call(name, indices=whole)
+            call(name, indices=unmasked)
         with pytest.raises(DtypeError, match=r"^data is a masked"):
             call(name, data=[masked[0], masked[1], masked[2]])
         with pytest.raises(DtypeError, match=r"^data is a masked"):
@@ -288,50 +297,52 @@ def test_masked_arrays_are_refused_with_what_to_call() -> None:
             call(name, out=np.ma.zeros(shape_of_result(name), "f4"))
     for name in SCATTERS:
         with pytest.raises(DtypeError, match=r"^updates is a masked .*: pass updates\.filled"):
-            call(name, updates=np.ma.array(TWO))
+            call(name, updates=np.ma.array(UPDATES))
         with pytest.raises(DtypeError, match=r"^data is a masked"):
             call(name, data=masked, out=masked)
-    assert same(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
+    assert bits_equal(call("gather_nd", data=masked.filled(9)), masked.filled(9)[[2, 0]])
 
 
 def subclasses(folder: Path, array: np.ndarray) -> list[np.ndarray]:
     """Return the array as instances of NumPy's subclasses of ndarray, and of another one."""
 
-    class Own(np.ndarray):
+    class WrongShape(np.ndarray):
         """An ndarray whose shape attribute is wrong."""
 
         shape = (99,)  # type: ignore[assignment]
 
     mapped = np.memmap(folder / "mapped", array.dtype, "w+", shape=array.shape)
     mapped[...] = array
-    kinds = (np.recarray, np.matrix, Own) if array.ndim == 2 else (np.recarray, Own)
-    return [mapped, *(array.copy().view(kind) for kind in kinds)]
+    subclasses_of_ndarray = (
+        (np.recarray, np.matrix, WrongShape) if array.ndim == 2 else (np.recarray, WrongShape)
+    )
+    return [mapped, *(array.copy().view(subclass) for subclass in subclasses_of_ndarray)]
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
 @pytest.mark.parametrize("name", CALLS)
-def test_subclasses_are_taken_and_written_to(name: str, tmp_path: Path) -> None:
+def test_subclasses_are_read_and_written(name: str, tmp_path: Path) -> None:
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         result = call(name, data=data)
         assert type(result) is np.ndarray
-        assert same(result, expected)
+        assert bits_equal(result, expected)
     for out in subclasses(tmp_path, np.zeros_like(expected)):
         assert call(name, out=out) is out
-        assert same(np.asarray(out), expected)
+        assert bits_equal(np.asarray(out), expected)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
-@pytest.mark.parametrize("aside", [0, 1 << 16], ids=["where it stands", "aside"])
+@pytest.mark.parametrize("threshold", [0, 1 << 16], ids=["in place", "through a temporary"])
 @pytest.mark.parametrize("name", SCATTERS)
 def test_subclasses_are_updated_in_place(
-    name: str, aside: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, threshold: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "TEMPORARY_OUTPUT", aside)
+    monkeypatch.setattr(tuning, "TEMPORARY_OUTPUT", threshold)
     expected = call(name)
     for data in subclasses(tmp_path, DATA):
         assert call(name, data=data, out=data) is data
-        assert same(np.asarray(data), expected)
+        assert bits_equal(np.asarray(data), expected)
     with pytest.raises(RuleError, match="out overlaps data"):
         call(name, data=data, out=np.asarray(data))
 
@@ -355,23 +366,25 @@ def test_records_of_a_record_array_are_records() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", EVERY, ids=str)
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 def test_small_arrays_are_normalized_as_large_ones(
     dtype: np.dtype, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(5)
     for shape in ((), (1,), (3, 4), (2, 1, 3), (0, 2)):
-        array = laid_out(random_values(rng, dtype, shape), layout)
-        for workdir in (array, opaque(array).view(array.dtype.newbyteorder("S"))):
-            kind = dtypes.from_numpy(workdir.dtype)
-            before = raw(workdir)
+        array = to_layout(random_values(rng, dtype, shape), layout)
+        for view in (array, void_view(array).view(array.dtype.newbyteorder("S"))):
+            element_type = dtypes.from_numpy(view.dtype)
+            before = raw_bytes(view)
             for order, aligned in product("<>", (False, True)):
-                done = []
+                normalized = []
                 for limit in (0, 1 << 12):
                     monkeypatch.setattr(tuning, "NUMPY_COPY", limit)
-                    done.append(bytes(buffers.normalize(workdir, kind, order, aligned, 2)))
-                assert done[0] == done[1]
-                assert raw(workdir) == before
+                    normalized.append(
+                        bytes(buffers.normalize(view, element_type, order, aligned, 2))
+                    )
+                assert normalized[0] == normalized[1]
+                assert raw_bytes(view) == before
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -382,11 +395,11 @@ def test_small_calls_have_the_bits_of_large_ones(
     monkeypatch.setattr(tuning, "NUMPY_COPY", 1 << 12)
     for layout in LAYOUTS:
         if layout != "broadcast":
-            assert same(call(name, data=laid_out(DATA, layout)), expected)
-    turned = {"data": DATA.astype(">f4")}
+            assert bits_equal(call(name, data=to_layout(DATA, layout)), expected)
+    big_endian = {"data": DATA.astype(">f4")}
     if name in SCATTERS:
-        turned["updates"] = TWO.astype(">f4")
-    assert call(name, **turned).tolist() == expected.tolist()
+        big_endian["updates"] = UPDATES.astype(">f4")
+    assert call(name, **big_endian).tolist() == expected.tolist()
 
 
 # An `out` whose elements overlap
@@ -397,7 +410,7 @@ def windows(shape: tuple[int, ...]) -> np.ndarray:
     return sliding_window_view(memory, shape[1], writeable=True)
 
 
-FOLDED: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {
+OVERLAPPING: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {
     "rows repeated": lambda shape: as_strided(np.zeros(shape[1], "f4"), shape, (0, 4)),
     "columns repeated": lambda shape: as_strided(np.zeros(shape[0], "f4"), shape, (4, 0)),
     "one element": lambda shape: as_strided(np.zeros(1, "f4"), shape, (0, 0)),
@@ -407,10 +420,10 @@ FOLDED: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("fold", FOLDED.values(), ids=FOLDED)
+@pytest.mark.parametrize("make_out", OVERLAPPING.values(), ids=OVERLAPPING)
 @pytest.mark.parametrize("name", CALLS)
-def test_an_out_that_overlaps_itself_is_refused(name: str, fold: Any) -> None:
-    out = fold(shape_of_result(name))
+def test_an_out_that_overlaps_itself_is_refused(name: str, make_out: Any) -> None:
+    out = make_out(shape_of_result(name))
     with pytest.raises(RuleError, match="out overlaps itself: its elements must not share"):
         call(name, out=out)
     if name in SCATTERS:
@@ -419,15 +432,15 @@ def test_an_out_that_overlaps_itself_is_refused(name: str, fold: Any) -> None:
     assert not out.any()
 
 
-def test_elements_are_found_to_share_memory() -> None:
-    """Compared with all addresses; only interleaved strides may be refused unnecessarily."""
+def test_elements_that_share_memory_are_detected() -> None:
+    """Compared with all addresses; false positives are allowed only for interleaved strides."""
     rng = np.random.default_rng(3)
     for _ in range(3000):
         shape = tuple(rng.integers(0, 5, rng.integers(0, 4)).tolist())
         strides = tuple(rng.integers(-24, 25, len(shape)).tolist())
-        offsets = [sum(map(int.__mul__, strides, location)) for location in np.ndindex(shape)]
-        taken = {location + byte for location in offsets for byte in range(2)}
-        if len(taken) < 2 * len(offsets):
+        offsets = [sum(map(int.__mul__, strides, coordinates)) for coordinates in np.ndindex(shape)]
+        addresses = {offset + byte for offset in offsets for byte in range(2)}
+        if len(addresses) < 2 * len(offsets):
             assert layouts.may_overlap(shape, strides, 2)
     cube = np.zeros((4, 5, 6), "f4")
     for slices in (
@@ -446,34 +459,35 @@ def test_elements_are_found_to_share_memory() -> None:
 # Integers
 
 
-@pytest.fixture(params=[640, 4300], ids=lambda most: f"at most {most} digits")
+@pytest.fixture(params=[640, 4300], ids=lambda limit: f"at most {limit} digits")
 def digits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Set the limit of digits of int to str conversion, as PYTHONINTMAXSTRDIGITS does."""
-    before = sys.get_int_max_str_digits()
+    limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(request.param)
     yield
-    sys.set_int_max_str_digits(before)
+    sys.set_int_max_str_digits(limit)
 
 
 @pytest.mark.parametrize("value", [HUGE, -HUGE, 10**700, 2**63, -(2**63) - 1], ids=int.bit_length)
 def test_integers_of_thousands_of_digits_are_refused(digits: None, value: int) -> None:
-    for name, argument, kind in (
+    for name, argument, error_type in (
         ("gather_nd", "batch_dims", RuleError),
         ("gather_elements", "axis", RuleError),
         ("scatter_elements", "axis", RuleError),
         ("scatter_nd", "threads", UsageError),
     ):
         with pytest.raises(
-            kind, match=rf"^{argument} is (-?[0-9.]+|about -?10\^\d+): it must fit in 64 bits$"
+            error_type,
+            match=rf"^{argument} is (-?[0-9.]+|about -?10\^\d+): it must fit in 64 bits$",
         ):
             call(name, **{argument: value})
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         call("gather_nd", indices=[[0], [value]])
-    assert caught.value.value == value
-    assert str(caught.value).isascii()
+    assert excinfo.value.value == value
+    assert str(excinfo.value).isascii()
 
 
-def test_an_axis_beyond_64_bits() -> None:
+def test_an_axis_out_of_range_is_refused() -> None:
     for axis in (2**63 - 1, -(2**63), 5000):
         with pytest.raises(RuleError, match=f"axis is {axis}: with rank"):
             call("gather_elements", axis=axis)
@@ -481,13 +495,13 @@ def test_an_axis_beyond_64_bits() -> None:
 
 def test_a_bool_is_no_integer_anywhere() -> None:
     for value in (True, False, np.True_, np.array(True)):
-        for name, argument, kind in (
+        for name, argument, error_type in (
             ("gather_nd", "batch_dims", RuleError),
             ("gather_elements", "axis", RuleError),
             ("scatter_elements", "axis", RuleError),
             ("gather_nd", "threads", UsageError),
         ):
-            with pytest.raises(kind, match=f"^{argument} is .*: it must be an integer$"):
+            with pytest.raises(error_type, match=f"^{argument} is .*: it must be an integer$"):
                 call(name, **{argument: value})
 
 
@@ -501,9 +515,9 @@ def test_non_integers_are_refused_in_one_line(value: Any) -> None:
 
 
 def test_integers_of_other_types_are_integers() -> None:
-    for one in (np.int8(1), np.array(1), Level.ONE, np.uint64(1)):
-        assert same(call("gather_elements", axis=one), call("gather_elements", axis=1))
-        assert same(call("gather_nd", threads=one), call("gather_nd"))
+    for value in (np.int8(1), np.array(1), Level.ONE, np.uint64(1)):
+        assert bits_equal(call("gather_elements", axis=value), call("gather_elements", axis=1))
+        assert bits_equal(call("gather_nd", threads=value), call("gather_nd"))
 
 
 # Indices
@@ -524,32 +538,32 @@ def test_integers_of_other_types_are_integers() -> None:
 def test_an_index_of_more_than_64_bits_is_out_of_bounds(
     indices: Any, position: Any, value: int, count: int
 ) -> None:
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.gather_nd(DATA, indices)
-    error = caught.value
+    error = excinfo.value
     assert (error.position, error.component, error.axis) == (position, 0, 0)
     assert (error.value, error.size, error.count, error.total) == (value, 3, count, len(indices))
     assert error.places[0] == f"indices[{position[0]}, 0] = {value}"
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.scatter_elements(
             DATA, [[*row, 0] for row in indices], np.zeros((len(indices), 2), "f4"), 1
         )
-    assert (caught.value.value, caught.value.component) == (value, None)
+    assert (excinfo.value.value, excinfo.value.component) == (value, None)
 
 
 def test_a_hint_is_about_the_value_of_the_caller() -> None:
     from ndtool import files
 
     for value in (2**70, -(2**70)):
-        with pytest.raises(BoundsError) as caught:
+        with pytest.raises(BoundsError) as excinfo:
             files.gather(np.arange(300.0), [value])
-        assert (caught.value.value, caught.value.hint) == (value, "")
-    with pytest.raises(BoundsError) as caught:
+        assert (excinfo.value.value, excinfo.value.hint) == (value, "")
+    with pytest.raises(BoundsError) as excinfo:
         files.gather(np.arange(300.0), [2**32 - 1, 2**70])
-    assert "was a sign lost?" in caught.value.hint
+    assert "was a sign lost?" in excinfo.value.hint
 
 
-def test_a_broken_shape_comes_before_an_index_of_more_than_64_bits() -> None:
+def test_a_broken_shape_is_reported_before_an_index_of_more_than_64_bits() -> None:
     with pytest.raises(RuleError, match=r"indices\.shape\[-1\] is 3"):
         ndtool.gather_nd(DATA, [[2**70, 0, 0]])
 
@@ -576,14 +590,14 @@ def test_values_that_numpy_cannot_convert_are_refused() -> None:
     ):
         ndtool.gather_nd(DATA, [[0], [1, 2]])
     tensor = raising("__array__", error=RuntimeError("Use tensor.detach().numpy() instead."))
-    for name, right in CALLS.items():
+    for name, arguments in CALLS.items():
         for argument in ("data", "indices", "updates"):
-            if argument in right:
+            if argument in arguments:
                 with pytest.raises(
-                    DtypeError, match=rf"^{argument} is a Odd .*: Use tensor\.detach\(\)"
-                ) as caught:
+                    DtypeError, match=rf"^{argument} is a Broken .*: Use tensor\.detach\(\)"
+                ) as excinfo:
                     call(name, **{argument: tensor})
-                assert isinstance(caught.value.__cause__, RuntimeError)
+                assert isinstance(excinfo.value.__cause__, RuntimeError)
 
 
 def test_object_dtypes_are_refused() -> None:
@@ -593,24 +607,26 @@ def test_object_dtypes_are_refused() -> None:
 
 
 def test_an_output_beyond_memory_is_refused() -> None:
-    wide = np.broadcast_to(np.zeros(1), (1, 1 << 46))
-    with pytest.raises(ResourceError, match=r"gather_nd: not enough memory: .*512\. TiB") as caught:
-        ndtool.gather_nd(wide, [[0]])
-    assert isinstance(caught.value, MemoryError)
+    large_slice = np.broadcast_to(np.zeros(1), (1, 1 << 46))
+    with pytest.raises(
+        ResourceError, match=r"gather_nd: not enough memory: .*512\. TiB"
+    ) as excinfo:
+        ndtool.gather_nd(large_slice, [[0]])
+    assert isinstance(excinfo.value, MemoryError)
     with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
-        ndtool.scatter_nd(wide, np.zeros((1, 2), int), [1.0])
+        ndtool.scatter_nd(large_slice, np.zeros((1, 2), int), [1.0])
     with pytest.raises(ResourceError, match="gather_nd: not enough memory"):
         ndtool.gather_nd(raising("__array__", error=MemoryError()), [[0]])
 
 
-def test_memory_that_cannot_be_mapped_is_a_lack_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_mapping_is_reported_as_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SMALL_CALL", 0)
-    monkeypatch.setattr(scatters, "scatter", failing(12))
+    monkeypatch.setattr(scatters, "scatter", fail_with(12))
     with pytest.raises(ResourceError, match="scatter_nd: not enough memory"):
         call("scatter_nd")
 
 
-def test_axes_that_numpy_cannot_have_are_refused_without_elements() -> None:
+def test_a_size_that_numpy_cannot_represent_is_refused() -> None:
     data = np.broadcast_to(np.zeros(1), (1, 1 << 55))
     with pytest.raises(
         RuleError, match=r"output \[0,64,36028797018963968\] has a size that NumPy cannot represent"
@@ -621,36 +637,38 @@ def test_axes_that_numpy_cannot_have_are_refused_without_elements() -> None:
 # The module's public names
 
 
-def test_the_names_shown_are_the_public_ones() -> None:
+def test_dir_lists_the_public_names() -> None:
     script = "import ndtool; print([n for n in vars(ndtool) if n[0] != '_']); print(dir(ndtool))"
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    held, shown = ran.stdout.splitlines()
-    assert eval(shown) == dir(ndtool)
+    completed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded, listed = completed.stdout.splitlines()
+    assert eval(listed) == dir(ndtool)
     # `import *` must not need the libraries of integrations
     assert sorted({*dir(ndtool)} - {*ndtool.__all__}) == ["dask", "torch", "xarray"]
     assert set(CALLS) <= set(dir(ndtool))
-    assert eval(held) == []
+    assert eval(loaded) == []
     for name in ndtool.__all__:
         assert hasattr(ndtool, name)
 
 
-def test_every_error_that_is_raised_can_be_named() -> None:
-    raised = {
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, NdtoolError)
+def test_every_error_class_is_public() -> None:
+    error_types = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, NdtoolError)
     }
-    assert {kind.__name__ for kind in raised} <= set(ndtool.__all__)
-    assert all(getattr(ndtool, kind.__name__) is kind for kind in raised)
+    assert {value.__name__ for value in error_types} <= set(ndtool.__all__)
+    assert all(getattr(ndtool, value.__name__) is value for value in error_types)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_help_begins_with_a_signature_that_can_be_read(name: str) -> None:
+def test_help_begins_with_a_readable_signature(name: str) -> None:
     operator = getattr(ndtool, name)
     text = str(inspect.signature(operator))
     assert text.startswith("(data: 'Any', indices: 'ArrayLike | Tensor'")
     assert len(text) < 600
-    shown = pydoc.render_doc(operator, renderer=pydoc.plaintext).partition("\n\n")[2]
+    documentation = pydoc.render_doc(operator, renderer=pydoc.plaintext).partition("\n\n")[2]
     # since Python 3.13 on several lines
-    assert "".join(shown.split()).startswith("".join(f"{name}{text}".split()))
+    assert "".join(documentation.split()).startswith("".join(f"{name}{text}".split()))
     assert name in pydoc.render_doc(ndtool, renderer=pydoc.plaintext)

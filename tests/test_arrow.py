@@ -1,4 +1,4 @@
-"""Columns of Parquet and Arrow files, in and out, compared with pyarrow and pandas."""
+"""Columns of Parquet and Arrow files as inputs and outputs, compared with pyarrow and pandas."""
 
 import os
 import sys
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, python, save
-from outputs import opened
-from outputs import save as write
+from outputs import open_sink
+from outputs import save as write_array
 
 from ndtool.arrays import source
 from ndtool.arrays.source import Flat
@@ -34,7 +34,7 @@ TYPES = [
 RNG = np.random.default_rng(2)
 
 
-def put(name: str, table: Any, rows: int = 2, **options: Any) -> None:
+def write_table(name: str, table: Any, rows: int = 2, **options: Any) -> None:
     """Write a table with several row groups, as pyarrow does."""
     if name.endswith(".parquet"):
         pq.write_table(table, name, row_group_size=rows, **options)
@@ -46,50 +46,52 @@ def put(name: str, table: Any, rows: int = 2, **options: Any) -> None:
 
 
 def read(argument: str) -> Any:
-    with closing(locators.open_source(argument, Streams(-1))) as one:
-        raw = source.whole(one).buffer.tobytes()
-        return np.frombuffer(raw, one.metadata.dtype.descr).reshape(one.metadata.shape)
+    with closing(locators.open_source(argument, Streams(-1))) as opened:
+        raw = source.whole(opened).buffer.tobytes()
+        return np.frombuffer(raw, opened.metadata.dtype.descr).reshape(opened.metadata.shape)
 
 
-def numbers(dtype: str, *shape: int) -> Any:
+def random_array(dtype: str, *shape: int) -> Any:
     return RNG.integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
 
 
 @every_suffix
 @pytest.mark.parametrize("dtype", TYPES)
-def test_values_of_every_type(dtype: str, suffix: str) -> None:
-    column, lists = numbers(dtype, 7), numbers(dtype, 7, 3)
-    fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
-    free = pa.array(lists.tolist(), pa.list_(pa.from_numpy_dtype(dtype)))
-    table = pa.table({"a": column, "b": column[::-1].copy(), "fixed": fixed, "free": free})
+def test_values_of_every_type_are_read(dtype: str, suffix: str) -> None:
+    column, lists = random_array(dtype, 7), random_array(dtype, 7, 3)
+    fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
+    variable_lists = pa.array(lists.tolist(), pa.list_(pa.from_numpy_dtype(dtype)))
+    table = pa.table(
+        {"a": column, "b": column[::-1].copy(), "fixed": fixed_lists, "free": variable_lists}
+    )
     for rows in (1, 2, 3, 7, 100):
-        put(f"x.{suffix}", table, rows)
-        for name, wanted in (
+        write_table(f"x.{suffix}", table, rows)
+        for name, expected in (
             ("a", column),
             ("b,a", np.stack([column[::-1], column], -1)),
             ("fixed", lists),
             ("free", lists),
         ):
-            found = read(f"x.{suffix}:{name}")
-            assert found.dtype == wanted.dtype
-            assert np.array_equal(found, wanted), (rows, name)
+            result = read(f"x.{suffix}:{name}")
+            assert result.dtype == expected.dtype
+            assert np.array_equal(result, expected), (rows, name)
 
 
 @every_suffix
-def test_other_encodings(suffix: str) -> None:
+def test_dictionaries_tensors_and_slices_are_read(suffix: str) -> None:
     ids = pa.array([5, 7, 5, 5])
     table = pa.table({"ids": ids.dictionary_encode(), "big": ids.cast(pa.int32())})
-    put(f"x.{suffix}", table, 3)
+    write_table(f"x.{suffix}", table, 3)
     assert read(f"x.{suffix}:ids").tolist() == [5, 7, 5, 5]
     tensor = pa.ExtensionArray.from_storage(
         pa.fixed_shape_tensor(pa.float32(), (2,)),
         pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8, dtype="f4")), 2),
     )
-    put(f"x.{suffix}", pa.table({"t": tensor}))
+    write_table(f"x.{suffix}", pa.table({"t": tensor}))
     assert read(f"x.{suffix}").tolist() == np.arange(8).reshape(4, 2).tolist()
-    put(f"x.{suffix}", table.select(["big"]).slice(1, 2), 5)
+    write_table(f"x.{suffix}", table.select(["big"]).slice(1, 2), 5)
     assert read(f"x.{suffix}").tolist() == [7, 5]
-    put(f"x.{suffix}", table.select(["big"]).slice(0, 0))
+    write_table(f"x.{suffix}", table.select(["big"]).slice(0, 0))
     assert read(f"x.{suffix}").shape == (0,)
 
 
@@ -97,13 +99,15 @@ def test_large_row_groups_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(arrow, "MAX_BLOCK_BYTES", 100)
     monkeypatch.setattr(arrow, "BATCH_BYTES", 64)
     lists = RNG.random((50, 3))
-    fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
-    put("x.parquet", pa.table({"e": fixed, "a": np.arange(50), "b": np.arange(50)}), 20)
+    fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
+    write_table(
+        "x.parquet", pa.table({"e": fixed_lists, "a": np.arange(50), "b": np.arange(50)}), 20
+    )
     assert np.array_equal(read("x.parquet:e"), lists)
     assert np.array_equal(read("x.parquet:a,b"), np.stack([np.arange(50)] * 2, -1))
 
 
-def test_row_groups_of_different_lengths() -> None:
+def test_row_groups_of_different_lengths_are_read() -> None:
     column = np.arange(40)
     with pq.ParquetWriter("x.parquet", pa.schema([("a", pa.int64())])) as writer:
         for first, stop in ((0, 3), (3, 20), (20, 20), (20, 39), (39, 40)):
@@ -111,7 +115,7 @@ def test_row_groups_of_different_lengths() -> None:
     assert np.array_equal(read("x.parquet"), column)
 
 
-def test_pandas_frames() -> None:
+def test_pandas_frames_are_read() -> None:
     pandas = pytest.importorskip("pandas", exc_type=ImportError)
     frame = pandas.DataFrame({"id": [3, 1, 2], "name": list("abc")}, index=[7, 8, 9])
     frame.to_parquet("x.parquet")
@@ -123,20 +127,20 @@ def test_pandas_frames() -> None:
 @pytest.mark.parametrize("suffix", ["arrow", "feather"])
 def test_an_uncompressed_column_of_one_batch_is_mapped(suffix: str) -> None:
     lists = RNG.random((30_000, 4))
-    fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 4)
-    table = pa.table({"a": np.arange(30_000), "e": fixed})
+    fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 4)
+    table = pa.table({"a": np.arange(30_000), "e": fixed_lists})
     options = {"compression": "uncompressed"} if suffix == "feather" else {}
-    put(f"x.{suffix}", table, 1 << 20, **options)
-    for name, wanted in (("a", np.arange(30_000)), ("e", lists)):
-        with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as one:
-            assert isinstance(one, Flat)
-            assert one.whole().mapped
+    write_table(f"x.{suffix}", table, 1 << 20, **options)
+    for name, expected in (("a", np.arange(30_000)), ("e", lists)):
+        with closing(locators.open_source(f"x.{suffix}:{name}", Streams(-1))) as opened:
+            assert isinstance(opened, Flat)
+            assert opened.whole().mapped
         (entry,) = locators.describe(f"x.{suffix}:{name}")
-        raw = np.fromfile(f"x.{suffix}", wanted.dtype, wanted.size, offset=entry.position)
-        assert np.array_equal(raw.reshape(wanted.shape), wanted)
+        raw = np.fromfile(f"x.{suffix}", expected.dtype, expected.size, offset=entry.position)
+        assert np.array_equal(raw.reshape(expected.shape), expected)
 
 
-BAD = [
+REFUSED = [
     ({"a": pa.array([1, None, 3])}, "a", "x:a: row 1 is null: expected a value in every row"),
     ({"a": pa.array([[1, 2], None])}, "a", "x:a: row 1 is null"),
     ({"a": pa.array([[1, 2], [3, None]])}, "a", "x:a: row 1 is null"),
@@ -151,50 +155,52 @@ BAD = [
 
 
 @every_suffix
-@pytest.mark.parametrize(("columns", "names", "text"), BAD)
-def test_refusals(columns: Any, names: str, text: str, suffix: str) -> None:
-    put(f"x.{suffix}", pa.table(columns), 1)
-    with pytest.raises(InputError) as caught:
+@pytest.mark.parametrize(("columns", "names", "message"), REFUSED)
+def test_columns_that_are_no_arrays_are_refused(
+    columns: Any, names: str, message: str, suffix: str
+) -> None:
+    write_table(f"x.{suffix}", pa.table(columns), 1)
+    with pytest.raises(InputError) as excinfo:
         read(f"x.{suffix}:{names}")
-    assert text in caught.value.message.replace(f"x.{suffix}", "x")
+    assert message in excinfo.value.message.replace(f"x.{suffix}", "x")
 
 
 @every_suffix
-def test_columns_are_named_or_the_only_one(suffix: str) -> None:
+def test_a_column_is_named_unless_it_is_the_only_one(suffix: str) -> None:
     table = pa.table({"a": [1], "b": [2]})
-    put(f"x.{suffix}", table)
+    write_table(f"x.{suffix}", table)
     with pytest.raises(UsageError, match="the file has 2 columns: name one of them"):
         read(f"x.{suffix}")
-    put(f"x.{suffix}", pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
+    write_table(f"x.{suffix}", pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]))
     with pytest.raises(InputError, match="'a' names 2 columns"):
         read(f"x.{suffix}:a")
-    put(f"x.{suffix}", pa.table({}))
+    write_table(f"x.{suffix}", pa.table({}))
     with pytest.raises(InputError, match="the file has no columns"):
         read(f"x.{suffix}")
 
 
 @every_suffix
 @pytest.mark.parametrize("change", [1, 0x80, 0xFF])
-def test_damaged_files_are_errors(suffix: str, change: int) -> None:
+def test_damaged_files_are_refused(suffix: str, change: int) -> None:
     lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12.0)), 3)
-    put(f"x.{suffix}", pa.table({"a": np.arange(4), "e": lists}))
+    write_table(f"x.{suffix}", pa.table({"a": np.arange(4), "e": lists}))
     raw = bytearray(Path(f"x.{suffix}").read_bytes())
-    for at in range(0, len(raw), 3):
-        raw[at] ^= change
+    for offset in range(0, len(raw), 3):
+        raw[offset] ^= change
         Path(f"x.{suffix}").write_bytes(raw)
         for name in ("a", "e"):
             try:
                 assert read(f"x.{suffix}:{name}").nbytes < 1 << 20
             except NdtoolError:
                 pass
-        raw[at] ^= change
-    for length in range(0, len(raw), 7):
-        Path(f"x.{suffix}").write_bytes(raw[:length])
+        raw[offset] ^= change
+    for size in range(0, len(raw), 7):
+        Path(f"x.{suffix}").write_bytes(raw[:size])
         with pytest.raises(NdtoolError):
             read(f"x.{suffix}:a")
 
 
-def test_files_of_other_kinds() -> None:
+def test_encrypted_and_version_1_files_are_refused() -> None:
     Path("x.parquet").write_bytes(b"PARE" + bytes(20) + b"PARE")
     with pytest.raises(InputError, match="the file is encrypted"):
         read("x.parquet:a")
@@ -208,13 +214,13 @@ def test_files_of_other_kinds() -> None:
 
 @every_suffix
 @pytest.mark.parametrize("dtype", [*TYPES, ">i4", ">f8"])
-def test_outputs_are_what_pyarrow_reads(
+def test_pyarrow_reads_the_outputs(
     dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
-        wanted = numbers(dtype, *shape)
-        write(f"x.{suffix}:ids", wanted, "items")
+        expected = random_array(dtype, *shape)
+        write_array(f"x.{suffix}:ids", expected, "items")
         if suffix == "parquet":
             table = pq.read_table("x.parquet")
         else:
@@ -223,38 +229,38 @@ def test_outputs_are_what_pyarrow_reads(
         column = table.column(0).combine_chunks()
         for _ in shape[1:]:
             column = column.flatten()
-        assert np.array_equal(column.to_numpy(zero_copy_only=False), wanted.reshape(-1))
-        found = read(f"x.{suffix}")
-        assert (found.shape, found.dtype) == (shape, wanted.dtype.newbyteorder("="))
-        assert np.array_equal(found, wanted)
+        assert np.array_equal(column.to_numpy(zero_copy_only=False), expected.reshape(-1))
+        result = read(f"x.{suffix}")
+        assert (result.shape, result.dtype) == (shape, expected.dtype.newbyteorder("="))
+        assert np.array_equal(result, expected)
 
 
 @every_suffix
-def test_outputs_that_are_refused(suffix: str) -> None:
-    for wanted, kind in (
+def test_unsupported_outputs_are_refused(suffix: str) -> None:
+    for array, error_type in (
         (np.zeros((2, 2, 2)), RuleError),
         (np.zeros(()), RuleError),
         (np.zeros((2, 0)), RuleError),
         (np.zeros(2, "c8"), DtypeError),
         (np.zeros(2, "S3"), DtypeError),
     ):
-        with pytest.raises(kind):
-            opened(f"x.{suffix}", wanted)
+        with pytest.raises(error_type):
+            open_sink(f"x.{suffix}", array)
     assert os.listdir() == []
-    put(f"x.{suffix}", pa.table({"a": [1], "b": [2]}))
+    write_table(f"x.{suffix}", pa.table({"a": [1], "b": [2]}))
     with pytest.raises(OutputError, match="--only"):
-        opened(f"x.{suffix}", np.zeros(2))
-    put(f"y.{suffix}", pa.table({"words": ["one"]}))
+        open_sink(f"x.{suffix}", np.zeros(2))
+    write_table(f"y.{suffix}", pa.table({"words": ["one"]}))
     with pytest.raises(OutputError, match="has words, which would be lost"):
-        opened(f"y.{suffix}:b", np.zeros(2))
-    write(f"y.{suffix}:words", np.zeros(2))
-    write(f"y.{suffix}:b", np.zeros(2), only=True)
+        open_sink(f"y.{suffix}:b", np.zeros(2))
+    write_array(f"y.{suffix}:words", np.zeros(2))
+    write_array(f"y.{suffix}:b", np.zeros(2), only=True)
     assert read(f"y.{suffix}:b").tolist() == [0, 0]
     os.unlink(f"y.{suffix}")
-    write(f"x.{suffix}", np.zeros(2), only=True)
+    write_array(f"x.{suffix}", np.zeros(2), only=True)
     assert read(f"x.{suffix}").tolist() == [0, 0]
     before = Path(f"x.{suffix}").read_bytes()
-    out = opened(f"x.{suffix}", np.ones(2))
+    out = open_sink(f"x.{suffix}", np.ones(2))
     out.write(0, memoryview(np.ones(2).tobytes()))
     assert Path(f"x.{suffix}").read_bytes() == before
     sinks.commit(out)
@@ -264,34 +270,39 @@ def test_outputs_that_are_refused(suffix: str) -> None:
 
 
 @every_suffix
-def test_commands(suffix: str) -> None:
+def test_commands_read_and_write_columns(suffix: str) -> None:
     data = RNG.random((2000, 16))
     save(data=data)
     rows = RNG.integers(0, 2000, 3000)
-    fixed = pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(3000 * 16)), 16)
-    put(f"i.{suffix}", pa.table({"id": rows, "v": fixed}), 700)
-    ids, new = f"i.{suffix}:id", f"i.{suffix}:v"
-    ran = ndtool("gather", "data.npy", ids, "-o", f"o.{suffix}")
-    assert ran.status == 0, ran.err
+    fixed_lists = pa.FixedSizeListArray.from_arrays(pa.array(RNG.random(3000 * 16)), 16)
+    write_table(f"i.{suffix}", pa.table({"id": rows, "v": fixed_lists}), 700)
+    ids, updates = f"i.{suffix}:id", f"i.{suffix}:v"
+    completed = ndtool("gather", "data.npy", ids, "-o", f"o.{suffix}")
+    assert completed.status == 0, completed.err
     assert np.array_equal(read(f"o.{suffix}"), data[rows])
-    wanted = data.copy()
-    np.add.at(wanted, rows, read(new))
-    add = ("data.npy", ids, new, "--reduction", "add")
-    for more in ((), ("--memory", "1MiB")):
-        ran = ndtool("scatter", *add, "-o", "s.npy", *more)
-        assert (ran.status, np.load("s.npy").tobytes()) == (0, wanted.tobytes()), ran.err
-    assert ndtool("verify", "scatter", *add[:3], "s.npy", *add[3:]).status == 0
-    assert "float64[3000,16]" in ndtool("inspect", new).err + ndtool("inspect", new).out.decode()
-    ran = ndtool("gather", new, "[1]", "-o", "x.npy", "--dry-run")
-    assert ran.status == 0, ran.err
+    expected = data.copy()
+    np.add.at(expected, rows, read(updates))
+    arguments = ("data.npy", ids, updates, "--reduction", "add")
+    for options in ((), ("--memory", "1MiB")):
+        completed = ndtool("scatter", *arguments, "-o", "s.npy", *options)
+        assert (completed.status, np.load("s.npy").tobytes()) == (0, expected.tobytes()), (
+            completed.err
+        )
+    assert ndtool("verify", "scatter", *arguments[:3], "s.npy", *arguments[3:]).status == 0
+    assert (
+        "float64[3000,16]"
+        in ndtool("inspect", updates).err + ndtool("inspect", updates).out.decode()
+    )
+    completed = ndtool("gather", updates, "[1]", "-o", "x.npy", "--dry-run")
+    assert completed.status == 0, completed.err
 
 
-def test_without_pyarrow() -> None:
-    put("x.parquet", pa.table({"a": [1]}))
+def test_a_missing_pyarrow_is_reported() -> None:
+    write_table("x.parquet", pa.table({"a": [1]}))
     program = "import sys; sys.modules['pyarrow'] = None; from ndtool.__main__ import main; "
     program += "sys.argv = ['ndtool', 'inspect', 'x.parquet']; sys.exit(main())"
-    ran = python(program)
-    assert ran.status == 2
-    assert "a Parquet or Arrow file needs the pyarrow package" in ran.err
-    assert "pip install 'ndtool[arrow]'" in ran.err
+    completed = python(program)
+    assert completed.status == 2
+    assert "a Parquet or Arrow file needs the pyarrow package" in completed.err
+    assert "pip install 'ndtool[arrow]'" in completed.err
     assert sys.modules["pyarrow"] is not None

@@ -28,8 +28,8 @@ import run  # noqa: E402
 import shares  # noqa: E402
 import spatter  # noqa: E402
 
-EVERY = [*cases.CASES, *cases.OTHER_CASES, *cases.CI]
-NAMED = {
+ALL_CASES = [*cases.CASES, *cases.OTHER_CASES, *cases.CI]
+SHAPES = {
     "rows256": ((2**20, 64), (2**20, 1)),
     "rows4k": ((2**16, 1024), (2**16, 1)),
     "rows16": ((2**22, 4), (2**22, 1)),
@@ -49,7 +49,7 @@ NAMED = {
 
 
 def test_the_fifteen_cases_exist() -> None:
-    assert {case.name: (case.data, case.indices) for case in cases.CASES} == NAMED
+    assert {case.name: (case.data, case.indices) for case in cases.CASES} == SHAPES
     assert {case.dtype for case in cases.CASES} == {"float32"}
     assert {case.index_dtype for case in cases.CASES} == {"int64"}
 
@@ -63,31 +63,31 @@ def test_targets_refer_to_cases() -> None:
     assert {*cases.CONTIGUOUS_ROWS, *cases.LATENCY} <= {case.name for case in cases.CASES}
 
 
-@pytest.mark.parametrize("most", [3, 40])
-@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
-def test_answers_are_those_of_numpy(case: Any, most: int) -> None:
+@pytest.mark.parametrize("max_size", [3, 40])
+@pytest.mark.parametrize("case", ALL_CASES, ids=lambda case: case.name)
+def test_results_equal_numpy(case: Any, max_size: int) -> None:
     if case.dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
-    problem = problems.generate(case.limit_dimensions(most))
-    answer = getattr(ndtool, case.operator)(*problem.arguments, threads=2)
-    assert problems.is_identical(answer, problems.compute_expected(problem))
+    problem = problems.generate(case.limit_dimensions(max_size))
+    result = getattr(ndtool, case.operator)(*problem.arguments, threads=2)
+    assert problems.is_identical(result, problems.compute_expected(problem))
 
 
-def test_a_wrong_answer_is_told_from_rounding() -> None:
-    wanted = np.linspace(1, 2, 100, dtype=np.float32)
-    assert measure._classify_answer(wanted.copy(), wanted) == "exact"
-    assert measure._classify_answer(wanted * np.float32(1 + 1e-6), wanted) == "rounding"
-    assert measure._classify_answer(np.where(wanted == 1, 0, wanted), wanted) == "wrong"
+def test_wrong_results_are_distinguished_from_rounding() -> None:
+    expected = np.linspace(1, 2, 100, dtype=np.float32)
+    assert measure._classify_answer(expected.copy(), expected) == "exact"
+    assert measure._classify_answer(expected * np.float32(1 + 1e-6), expected) == "rounding"
+    assert measure._classify_answer(np.where(expected == 1, 0, expected), expected) == "wrong"
 
 
-def narrowed(case: Any) -> Any:
+def shrink_case(case: Any) -> Any:
     """Return a case with few index tuples, but with the slices that its loop requires."""
     if not case.has_tuples:
         return replace(case, data=(40, 160), indices=(40, 160))
-    batch, first = (3,) * case.batch_dims, case.batch_dims + case.k
-    data = batch + (300,) * case.k + case.data[first:]
-    many = 150 if case.pattern == "distinct" else 300 if len(case.data) > first else 3000
-    return replace(case, data=data, indices=(*batch, many, case.k))
+    batch, first_axis = (3,) * case.batch_dims, case.batch_dims + case.k
+    data = batch + (300,) * case.k + case.data[first_axis:]
+    count = 150 if case.pattern == "distinct" else 300 if len(case.data) > first_axis else 3000
+    return replace(case, data=data, indices=(*batch, count, case.k))
 
 
 @pytest.fixture(scope="session")
@@ -100,27 +100,27 @@ def compiler() -> None:
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("position", problems.ALIGNMENTS)
+@pytest.mark.parametrize("alignment", problems.ALIGNMENTS)
 @pytest.mark.parametrize("case", [*cases.CASES, *cases.CI], ids=lambda case: case.name)
-def test_every_variant_of_a_limit_is_right(case: Any, position: str, threads: int) -> None:
-    begin = problems.ALIGNMENTS[position]
-    problem = problems.generate(narrowed(case), begin)
-    wanted = problems.compute_expected(problem)
-    out = problems.copy_aligned(np.zeros_like(wanted), begin)
-    assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == begin
+def test_every_variant_of_a_limit_is_correct(case: Any, alignment: str, threads: int) -> None:
+    offset = problems.ALIGNMENTS[alignment]
+    problem = problems.generate(shrink_case(case), offset)
+    expected = problems.compute_expected(problem)
+    out = problems.copy_aligned(np.zeros_like(expected), offset)
+    assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == offset
     limit = plainest.Limit(problem, out, threads)
     for variant in limit.all_variants():
         limit.variant = variant
         out.view(np.uint8)[...] = 0xA5
         limit()
-        assert problems.is_identical(out, wanted), variant
+        assert problems.is_identical(out, expected), variant
 
 
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("case", cases.CI, ids=lambda case: case.name)
-def test_a_share_is_of_verified_answers(case: Any) -> None:
-    measured = shares.measure(*shares.generate_case(narrowed(case)), ["aligned"], [2], 1)
-    share = measured["aligned"]["2"]
+def test_a_share_is_measured_on_verified_results(case: Any) -> None:
+    shares_of_limit = shares.measure(*shares.generate_case(shrink_case(case)), ["aligned"], [2], 1)
+    share = shares_of_limit["aligned"]["2"]
     assert share["verified"]
     assert share["share"] == share["limit_ms"] / share["ndtool_ms"] > 0
 
@@ -135,7 +135,7 @@ def test_without_a_compiler_the_ci_benchmark_is_skipped(
     assert "no-such-compiler" in line
 
 
-def test_a_disturbed_limit_makes_no_ratio_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratios_are_taken_within_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = iter([{"key": (2.0, 90.0)}, {"key": (3.0, 1.0)}])
     monkeypatch.setattr(ci, "_round", lambda name: next(rounds))
     best: ci.Times = {}
@@ -145,18 +145,18 @@ def test_a_disturbed_limit_makes_no_ratio_better(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_baseline_has_every_case() -> None:
-    recorded = json.loads(ci.BASELINE.read_text())
-    assert set(recorded) == {case.name for case in cases.CI} | {ci.SMALL}
-    for name, ratios in recorded.items():
+    baseline = json.loads(ci.BASELINE.read_text())
+    assert set(baseline) == {case.name for case in cases.CI} | {ci.SMALL}
+    for name, ratios in baseline.items():
         keys = ["numpy"] if name == ci.SMALL else ["numpy 1", "numpy 2", "aligned 1", "aligned 2"]
         assert list(ratios) == keys
         assert all(0 < ratio < 20 for ratio in ratios.values())
 
 
-def test_the_patterns_of_the_spatter_suite() -> None:
-    found = [(one.application, one.kernel) for one in spatter.PATTERNS]
+def test_the_patterns_are_those_of_the_spatter_suite() -> None:
+    patterns = [(pattern.application, pattern.kernel) for pattern in spatter.PATTERNS]
     assert {
-        kind: found.count(kind) for kind in dict.fromkeys(found) if "stride" not in kind[0]
+        kind: patterns.count(kind) for kind in dict.fromkeys(patterns) if "stride" not in kind[0]
     } == {
         ("AMG", "gather"): 2,
         ("LULESH", "scatter"): 4,
@@ -165,18 +165,18 @@ def test_the_patterns_of_the_spatter_suite() -> None:
         ("PENNANT", "gather"): 16,
         ("PENNANT", "scatter"): 1,
     }
-    pennant = [one.offsets for one in spatter.PATTERNS if one.application == "PENNANT"]
+    pennant = [pattern.offsets for pattern in spatter.PATTERNS if pattern.application == "PENNANT"]
     assert pennant[3] == (2, 484, 482, 0, 4, 486, 484, 2, 6, 488, 486, 4, 8, 490, 488, 6)
     assert pennant[14] == (2, 0, 0, 0) * 4
-    one = spatter.Pattern("stride 2", "gather", (0, 2), 4, 3)
-    assert one.indices(100).tolist() == [0, 2, 4, 6, 8, 10]
-    assert one.indices(5).tolist() == [0, 2, 4, 6]
+    pattern = spatter.Pattern("stride 2", "gather", (0, 2), 4, 3)
+    assert pattern.indices(100).tolist() == [0, 2, 4, 6, 8, 10]
+    assert pattern.indices(5).tolist() == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("number", range(len(spatter.PATTERNS)))
-def test_spatter_patterns_give_the_bits_of_numpy(number: int, threads: int) -> None:
-    assert spatter.calls(spatter.PATTERNS[number], 160, threads).verified()
+@pytest.mark.parametrize("index", range(len(spatter.PATTERNS)))
+def test_spatter_patterns_give_the_bits_of_numpy(index: int, threads: int) -> None:
+    assert spatter.calls(spatter.PATTERNS[index], 160, threads).verified()
 
 
 @pytest.mark.usefixtures("compiler")
@@ -198,10 +198,10 @@ SHARE = {
 def results() -> dict[str, Any]:
     """Return the results of one small case against NumPy only."""
     record = measure.measure(cases.CASES[0].limit_dimensions(64), ["numpy"], 3)
-    record["limit"] = {position: {"1": SHARE, "2": SHARE} for position in problems.ALIGNMENTS}
+    record["limit"] = {alignment: {"1": SHARE, "2": SHARE} for alignment in problems.ALIGNMENTS}
     assert record["verified"]
     assert record["fastest"] == "numpy"
-    made = {
+    report_data = {
         "machine": machine.describe(["numpy"]),
         "cases": {"rows256": record},
         "ladder": {"rows256": record},
@@ -209,23 +209,23 @@ def results() -> dict[str, Any]:
         "small_call": measure.small_call(3),
         "whole_runs": {"tiny": {"reason": "no command"}},
     }
-    return {**made, "summary": report.summarise(made)}
+    return {**report_data, "summary": report.summarise(report_data)}
 
 
 def test_a_run_becomes_tables_between_markers() -> None:
-    made = report.tables(results())
+    tables = report.tables(results())
     document = "".join(
-        f"{report.begin_marker(name)}before\n{report.end_marker(name)}\n" for name in made
+        f"{report.begin_marker(name)}before\n{report.end_marker(name)}\n" for name in tables
     )
-    filled = report.replace_tables(document, made)
+    filled = report.replace_tables(document, tables)
     assert "before\n" not in filled
-    assert report.replace_tables(filled, made) == filled
+    assert report.replace_tables(filled, tables) == filled
     assert "| rows256 |" in filled
     for name in ("shares", "limits", "cases"):
-        assert "0.75" in made[name], name
+        assert "0.75" in tables[name], name
 
 
-def test_a_share_below_its_target_is_missed() -> None:
+def test_a_share_below_its_target_fails() -> None:
     targets = {t["target"]: t for t in results()["summary"]["targets"]}
     target = targets["share of the limit, arrays as NumPy allocates them, two threads"]
     assert (target["limit"], target["passed"]) == (0.95, False)
@@ -235,10 +235,10 @@ def test_a_share_below_its_target_is_missed() -> None:
 
 
 def test_a_run_without_a_compiler_has_no_shares() -> None:
-    made = results()
-    made["cases"]["rows256"]["limit"] = {}
-    made["summary"] = report.summarise(made)
-    assert {"shares", "limits"}.isdisjoint(report.tables(made))
+    report_data = results()
+    report_data["cases"]["rows256"]["limit"] = {}
+    report_data["summary"] = report.summarise(report_data)
+    assert {"shares", "limits"}.isdisjoint(report.tables(report_data))
 
 
 def test_results_are_written_once(tmp_path: Path) -> None:
@@ -250,13 +250,13 @@ def test_a_missing_marker_changes_nothing() -> None:
     assert report.replace_tables("text", {"cases": "table"}) == "text"
 
 
-def test_the_document_has_a_place_for_every_table() -> None:
+def test_the_document_has_markers_for_every_table() -> None:
     text = (ROOT / "docs/performance.md").read_text()
     for name in ("machine", "targets", "cases", "shares", "limits", "whole-runs", "ladder"):
         assert text.count(report.begin_marker(name)) == text.count(report.end_marker(name)) == 1
 
 
-def test_a_partial_run_is_not_the_record() -> None:
+def test_command_line_options_are_parsed() -> None:
     assert not run.parse([]).quick
     assert run.parse(["--only", "rows*", "--only", "batch"]).only == ["rows*", "batch"]
     with pytest.raises(SystemExit):

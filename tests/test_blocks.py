@@ -1,6 +1,6 @@
-"""Walks over index tuples, block by block: results and refusals at every block boundary.
+"""Loops over blocks of index tuples: results and errors at every block boundary.
 
-For data that exceed the cache, a walk also computes the offsets of the next block.
+For data that exceed the cache, a loop also computes the offsets of the next block.
 """
 
 from functools import partial
@@ -19,18 +19,18 @@ from ndtool import (
     scatter_elements,
     scatter_nd,
 )
-from ndtool.analysis.oracle import reference as slow
+from ndtool.analysis.oracle import reference
 from ndtool.engine import tuning
 
-SIZES = {"near": 5000, "far": 1 << 20}  # bytes of data that fit the cache, and that do not
+SIZES = {"fits in cache": 5000, "exceeds the cache": 1 << 20}  # bytes of data
 COUNTS = [edge + step for edge in (128, 256, 512, 1024) for step in (-1, 0, 1)]
 
 
-@pytest.mark.parametrize("where", SIZES)
+@pytest.mark.parametrize("locality", SIZES)
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 16, 24, 64, 65, 300])
-def test_as_many_tuples_as_a_block_has_and_one_more(width: int, where: str) -> None:
+def test_tuple_counts_around_the_block_size_are_correct(width: int, locality: str) -> None:
     rng = np.random.default_rng(51)
-    rows = SIZES[where] // width
+    rows = SIZES[locality] // width
     data = rng.integers(0, 256, (rows, width), np.uint8)
     for count in COUNTS:
         indices = rng.integers(-rows, rows, (count, 1))
@@ -45,122 +45,128 @@ def test_as_many_tuples_as_a_block_has_and_one_more(width: int, where: str) -> N
         assert (scatter_nd(data, indices, updates, "add", threads=1) == expected).all(), count
 
 
-@pytest.mark.parametrize("where", SIZES)
+@pytest.mark.parametrize("locality", SIZES)
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
-def test_a_bad_index_anywhere_in_a_block(k: int, where: str) -> None:
+def test_a_bad_index_anywhere_in_a_block_is_reported(k: int, locality: str) -> None:
     rng = np.random.default_rng(52)
-    side = round((SIZES[where] / 4) ** (1 / k))
-    data = rng.random((side,) * k, np.float32)
-    indices = rng.integers(-side, side, (600, k))
-    picked = data[tuple(indices.T)]
-    assert (gather_nd(data, indices) == picked).all()
-    for location, value in product((0, 127, 128, 255, 256, 511, 512, 599), (side, -side - 1)):
+    size = round((SIZES[locality] / 4) ** (1 / k))
+    data = rng.random((size,) * k, np.float32)
+    indices = rng.integers(-size, size, (600, k))
+    expected = data[tuple(indices.T)]
+    assert (gather_nd(data, indices) == expected).all()
+    for location, value in product((0, 127, 128, 255, 256, 511, 512, 599), (size, -size - 1)):
         wrong = indices.copy()
         wrong[location, location % k] = value
         out = np.zeros(600, np.float32)
         for call in (
             partial(gather_nd, data, wrong),
             partial(gather_nd, data, wrong, out=out),
-            partial(scatter_nd, data, wrong, picked),
-            partial(scatter_nd, data, wrong, picked, "max"),
+            partial(scatter_nd, data, wrong, expected),
+            partial(scatter_nd, data, wrong, expected, "max"),
         ):
-            with pytest.raises(BoundsError) as caught:
+            with pytest.raises(BoundsError) as excinfo:
                 call()
-            assert (caught.value.position, caught.value.component) == ((location,), location % k)
+            assert (excinfo.value.position, excinfo.value.component) == ((location,), location % k)
         assert not out.any()
 
 
-@pytest.mark.parametrize("kind", ["int64", "uint64", "int32", "int16"])
-@pytest.mark.parametrize("strays", [0, 1, 20, 700])
+@pytest.mark.parametrize("index_dtype", ["int64", "uint64", "int32", "int16"])
+@pytest.mark.parametrize("negatives", [0, 1, 20, 700])
 @pytest.mark.parametrize("reduction", ["add", "sub", "mul", "max", "min", "mean"])
-def test_elements_selected_by_negative_indices(reduction: str, strays: int, kind: str) -> None:
+def test_elements_selected_by_negative_indices_are_reduced(
+    reduction: str, negatives: int, index_dtype: str
+) -> None:
     rng = np.random.default_rng(58)
     size, count = 300, 700
     for name in ("float32", "float64", "int8", "uint16", "bool", "float16", "complex64"):
         if (name, reduction) in (("complex64", "max"), ("complex64", "min"), ("bool", "mean")):
             continue
         data, updates = ((rng.random(n) * 4 - 1).astype(name) for n in (size, count))
-        indices = rng.integers(0, size, (count, 1)).astype(kind)
-        if kind[0] == "i":
-            indices[rng.permutation(count)[:strays]] -= size
-        expected = slow.scatter_nd(data, indices, updates, reduction)
+        indices = rng.integers(0, size, (count, 1)).astype(index_dtype)
+        if index_dtype[0] == "i":
+            indices[rng.permutation(count)[:negatives]] -= size
+        expected = reference.scatter_nd(data, indices, updates, reduction)
         result = scatter_nd(data, indices, updates, reduction, threads=1)
         assert result.tobytes() == expected.tobytes(), name
         assert (gather_nd(data, indices, threads=1) == data[indices[:, 0]]).all(), name
-        grid, more = np.stack([data] * 3), np.stack([updates[:size]] * 3)
-        along = np.stack([indices[at : at + size, 0] for at in (0, 100, 400)])
-        expected = slow.scatter_elements(grid, along, more, 1, reduction)
-        result = scatter_elements(grid, along, more, 1, reduction)
+        rows, row_updates = np.stack([data] * 3), np.stack([updates[:size]] * 3)
+        row_indices = np.stack([indices[start : start + size, 0] for start in (0, 100, 400)])
+        expected = reference.scatter_elements(rows, row_indices, row_updates, 1, reduction)
+        result = scatter_elements(rows, row_indices, row_updates, 1, reduction)
         assert result.tobytes() == expected.tobytes(), name
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("width", [65, 72, 100, 128, 136, 191, 192, 200, 257, 512, 520, 1000, 2500])
-def test_rows_streamed_from_and_to_anywhere(
+def test_non_temporal_stores_of_rows_at_any_alignment_are_correct(
     width: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "NON_TEMPORAL", 1)
     rng = np.random.default_rng(53)
     count, buffer = 300, rng.integers(0, 256, 400 * width + 128, np.uint8)
-    for at, to in product((0, 1, 16, 48, 63), (0, 1, 16, 40, 63)):
-        data = buffer[at : at + 400 * width].reshape(400, width)
+    for source_offset, out_offset in product((0, 1, 16, 48, 63), (0, 1, 16, 40, 63)):
+        data = buffer[source_offset : source_offset + 400 * width].reshape(400, width)
         indices = rng.integers(-400, 400, (count, 1))
-        around = np.full(count * width + 128, 0xA5, np.uint8)
-        out = around[to : to + count * width].reshape(count, width)
+        padded = np.full(count * width + 128, 0xA5, np.uint8)
+        out = padded[out_offset : out_offset + count * width].reshape(count, width)
         gather_nd(data, indices, out=out, threads=threads)
-        assert (out == data[indices[:, 0]]).all(), (at, to)
-        assert (around[:to] == 0xA5).all()
-        assert (around[to + count * width :] == 0xA5).all()
+        assert (out == data[indices[:, 0]]).all(), (source_offset, out_offset)
+        assert (padded[:out_offset] == 0xA5).all()
+        assert (padded[out_offset + count * width :] == 0xA5).all()
 
 
-@pytest.mark.parametrize("rule", ["error", "clip", "wrap", "fill"])
+@pytest.mark.parametrize("mode", ["error", "clip", "wrap", "fill"])
 @pytest.mark.parametrize("batches", [(700,), (3, 250), (40, 2, 9)])
-def test_batches_of_one_tuple(batches: tuple[int, ...], rule: str) -> None:
+def test_batches_of_one_tuple_are_correct_in_every_mode(
+    batches: tuple[int, ...], mode: str
+) -> None:
     rng = np.random.default_rng(54)
     data = rng.integers(0, 99, (*batches, 5, 3))
     indices = rng.integers(-5, 5, (*batches, 1))
-    attributes = {"batch_dims": len(batches), "out_of_bounds": rule}
+    attributes = {"batch_dims": len(batches), "out_of_bounds": mode}
     assert (
-        gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+        gather_nd(data, indices, **attributes) == reference.gather_nd(data, indices, **attributes)
     ).all()
     indices[tuple(n - 1 for n in batches)] = 5
-    if rule == "error":
-        with pytest.raises(BoundsError) as caught:
+    if mode == "error":
+        with pytest.raises(BoundsError) as excinfo:
             gather_nd(data, indices, **attributes)
-        assert caught.value.position == tuple(n - 1 for n in batches)
+        assert excinfo.value.position == tuple(n - 1 for n in batches)
     else:
-        same = gather_nd(data, indices, **attributes) == slow.gather_nd(data, indices, **attributes)
+        same = gather_nd(data, indices, **attributes) == reference.gather_nd(
+            data, indices, **attributes
+        )
         assert same.all()
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
-@pytest.mark.parametrize("order", ["sorted", "clustered", "one", "sorted with a leap"])
-def test_tuples_that_follow_each_other(
+@pytest.mark.parametrize("order", ["sorted", "clustered", "all equal", "sorted with a jump"])
+def test_tuples_in_any_order_are_correct(
     order: str, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)  # random tuples would be sorted
     rng = np.random.default_rng(55)
     size, count = 1 << 20, 1 << 15
     data, updates = rng.random(size, np.float32), rng.random(count, np.float32)
-    drawn = np.sort(rng.integers(0, size, count))
+    rows = np.sort(rng.integers(0, size, count))
     if order == "clustered":
-        drawn = (drawn[rng.permutation(count) // 64 * 64] + np.arange(count) % 64) % size
-    elif order == "one":
-        drawn[:] = 77
+        rows = (rows[rng.permutation(count) // 64 * 64] + np.arange(count) % 64) % size
+    elif order == "all equal":
+        rows[:] = 77
     elif order != "sorted":
-        drawn[count // 2] = 0
-    indices = drawn[:, None] - size * (np.arange(count)[:, None] % 2)
-    at = {"none": lambda out: out.__setitem__(drawn, updates)}.get(
-        reduction, lambda out: {"add": np.add, "max": np.maximum}[reduction].at(out, drawn, updates)
+        rows[count // 2] = 0
+    indices = rows[:, None] - size * (np.arange(count)[:, None] % 2)
+    apply_updates = {"none": lambda out: out.__setitem__(rows, updates)}.get(
+        reduction, lambda out: {"add": np.add, "max": np.maximum}[reduction].at(out, rows, updates)
     )
     expected = data.copy()
-    at(expected)
+    apply_updates(expected)
     for threads in (1, 2):
         out = np.empty_like(data)
         assert (scatter_nd(data, indices, updates, reduction, threads=threads) == expected).all()
         scatter_nd(data, indices, updates, reduction, out=out, threads=threads)
         assert (out == expected).all()
-        assert (gather_nd(data, indices, threads=threads) == data[drawn]).all()
+        assert (gather_nd(data, indices, threads=threads) == data[rows]).all()
     indices[-1] = size
     with pytest.raises(BoundsError):
         scatter_nd(data, indices, updates, reduction, out=out)
@@ -169,21 +175,25 @@ def test_tuples_that_follow_each_other(
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int8", "uint64"])
 @pytest.mark.parametrize("reduction", ["max", "min"])
-def test_extremes_of_one_slot_take_the_first_nan_and_the_zero_that_order_gives(
+def test_max_and_min_of_one_element_take_the_first_nan_and_the_zero_of_the_order(
     dtype: str, reduction: str
 ) -> None:
     rng = np.random.default_rng(56)
-    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    unsigned = np.dtype(f"u{kind.itemsize}")
+    element_type = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    unsigned = np.dtype(f"u{element_type.itemsize}")
     for count in (2, 3, 4, 5, 7, 8, 100, 513):
-        values = np.array([0.0, -0.0, 1, -1], kind) if dtype[0] != "u" else np.array([0, 1], kind)
+        values = (
+            np.array([0.0, -0.0, 1, -1], element_type)
+            if dtype[0] != "u"
+            else np.array([0, 1], element_type)
+        )
         updates = rng.choice(values, count)
         if dtype[0] not in "iu" and count > 3:
             bits = updates.view(unsigned)
-            nan = np.array(np.nan, kind).view(unsigned)
+            nan = np.array(np.nan, element_type).view(unsigned)
             bits[count // 2 :: 3] = nan + 1 + np.arange(len(bits[count // 2 :: 3])).astype(unsigned)
-        data, indices = np.zeros(4, kind), np.full((count, 1), 2)
-        expected = slow.scatter_nd(data, indices, updates, reduction)
+        data, indices = np.zeros(4, element_type), np.full((count, 1), 2)
+        expected = reference.scatter_nd(data, indices, updates, reduction)
         result = scatter_nd(data, indices, updates, reduction)
         assert (result.view(unsigned) == expected.view(unsigned)).all(), count
 
@@ -197,23 +207,25 @@ def test_one_panel_is_divided_by_columns(
     rng = np.random.default_rng(57)
     data = rng.random((50, columns), np.float32)
     indices, updates = rng.integers(-50, 50, (90, columns)), rng.random((90, columns), np.float32)
-    picked = gather_elements(data, indices, threads=threads)
-    assert (picked == np.take_along_axis(data, indices, 0)).all()
+    gathered = gather_elements(data, indices, threads=threads)
+    assert (gathered == np.take_along_axis(data, indices, 0)).all()
     result = scatter_elements(data, indices, updates, 0, "add", threads=threads)
-    expected = slow.scatter_elements(data, indices, updates, 0, "add")
+    expected = reference.scatter_elements(data, indices, updates, 0, "add")
     assert (result == expected).all()
 
 
 @pytest.mark.parametrize("shape", [(40, 30, 5), (600, 3, 5), (2, 700, 5)])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_batches_that_share_one_tuple(shape: tuple[int, ...], threads: int) -> None:
+def test_batches_of_one_tuple_with_leading_slices_are_correct(
+    shape: tuple[int, ...], threads: int
+) -> None:
     rng = np.random.default_rng(17)
     data, indices = rng.random(shape), rng.integers(-5, 5, (shape[0], 1))
     expected = np.take_along_axis(data, indices[:, None, :], 2)
-    found = gather(data, indices, 2, batch_dims=1, threads=threads)
-    assert np.array_equal(found, expected)
+    gathered = gather(data, indices, 2, batch_dims=1, threads=threads)
+    assert np.array_equal(gathered, expected)
     updates = rng.random(expected.shape)
-    wanted = data.copy()
-    np.put_along_axis(wanted, indices[:, None, :], updates, 2)
-    changed = scatter(data, indices, updates, 2, batch_dims=1, threads=threads)
-    assert np.array_equal(changed, wanted)
+    updated = data.copy()
+    np.put_along_axis(updated, indices[:, None, :], updates, 2)
+    result = scatter(data, indices, updates, 2, batch_dims=1, threads=threads)
+    assert np.array_equal(result, updated)

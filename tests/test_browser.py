@@ -17,13 +17,13 @@ from ndtool.analysis.oracle import reference
 pytestmark = pytest.mark.usefixtures("workdir")
 
 DATA = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
-NAMED = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two refer to the same slice
-BROUGHT = np.arange(100, 106, dtype=np.float32).reshape(3, 2)
-BADNAME = '<img src=x onerror=alert(1)>"</script><script>alert(2)<!--'
+INDICES = np.array([[2, 0], [-1, -4], [0, 3]])  # the first two select the same slice
+UPDATES = np.arange(100, 106, dtype=np.float32).reshape(3, 2)
+MARKUP_NAME = '<img src=x onerror=alert(1)>"</script><script>alert(2)<!--'
 
 
 class Browser:
-    """A browser without state from earlier reports."""
+    """Headless Chromium, driven by selenium."""
 
     def __init__(self) -> None:
         webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -43,15 +43,15 @@ class Browser:
             options=options, service=webdriver.ChromeService(driver)
         )
 
-    def see(self, page: str, scheme: str = "light", width: int = 1280, media: str = "") -> None:
+    def open(self, report: str, scheme: str = "light", width: int = 1280, media: str = "") -> None:
         """Open a report in the current directory."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.devtools("Emulation.setEmulatedMedia", media=media, features=features)
         sizes = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.devtools("Emulation.setDeviceMetricsOverride", **sizes)
-        for kind in ("browser", "performance"):
-            self.driver.get_log(kind)
-        self.driver.get(Path(page).absolute().as_uri())
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)
+        self.driver.get(Path(report).absolute().as_uri())
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         """Run a command of the Chrome DevTools protocol."""
@@ -62,25 +62,25 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def cell(self, name: str) -> Any:
-        """Return an element of a grid."""
+        """Return a cell of a grid by its ID."""
         return self.driver.find_element("id", name)
 
     def press(self, *keys: str) -> str:
-        """Press keys; return the name of the focused cell."""
+        """Press keys; return the ID of the focused cell."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         ActionChains(self.driver).send_keys(*keys).perform()
         return str(self.run("return document.activeElement.id"))
 
     def hover(self, name: str) -> None:
-        """Move the mouse over a cell, given by itself or by name."""
+        """Move the mouse over a cell."""
         from selenium.webdriver.common.action_chains import ActionChains
 
         ActionChains(self.driver).move_to_element(self.cell(name)).perform()
 
     @property
-    def lit(self) -> set[str]:
-        """The names of the highlighted cells."""
+    def highlighted(self) -> set[str]:
+        """The IDs of the highlighted cells."""
         return set(self.run("return [...document.querySelectorAll('.highlighted')].map(c => c.id)"))
 
     @property
@@ -92,40 +92,40 @@ class Browser:
     def requests(self) -> list[str]:
         """The requests since the report was opened."""
         events = [
-            json.loads(one["message"])["message"] for one in self.driver.get_log("performance")
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]
-        requested = [e for e in events if e["method"] == "Network.requestWillBeSent"]
-        return [one["params"]["request"]["url"] for one in requested]
+        requested = [event for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [entry["params"]["request"]["url"] for entry in requested]
 
     @property
-    def complaints(self) -> list[str]:
+    def console_messages(self) -> list[str]:
         """The messages on the browser's console."""
-        return [one["message"] for one in self.driver.get_log("browser")]
+        return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    running = Browser()
-    yield running
-    running.driver.quit()
+    session = Browser()
+    yield session
+    session.driver.quit()
 
 
-def draw(operator: str, *options: str, **arrays: Array) -> None:
+def write_report(operator: str, *options: str, **arrays: Array) -> None:
     """Run a call that writes an HTML report."""
     save(**arrays)
     files = [f"{name}.npy" for name in arrays]
-    ran = ndtool(operator, *files, *options, "-o", "o.npy", "--html", "p.html")
-    assert (ran.status, ran.err) == (0, "")
+    completed = ndtool(operator, *files, *options, "-o", "o.npy", "--html", "p.html")
+    assert (completed.status, completed.err) == (0, "")
 
 
-def lights(browser: Browser) -> dict[str, list[str]]:
-    """Return the highlighted cells while the mouse is over each cell."""
+def highlighted_cells(browser: Browser) -> dict[str, list[str]]:
+    """Return, for each cell, the cells that are highlighted while the mouse is over it."""
     return dict(
         browser.run(
             """
             return [...document.querySelectorAll("[role=gridcell]")].map((cell) => {
               cell.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
-              const lit = [...document.querySelectorAll(".highlighted")].map((one) => one.id);
+              const lit = [...document.querySelectorAll(".highlighted")].map((node) => node.id);
               return [cell.id, lit.sort()];
             });
             """
@@ -133,45 +133,45 @@ def lights(browser: Browser) -> dict[str, list[str]]:
     )
 
 
-def by_brute_force(pairs: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the linked cells; pairs: the cells of each element of the output."""
-    lit: dict[str, set[str]] = {}
-    for output, others in pairs.items():
-        for name in (output, *others):
-            lit.setdefault(name, set()).update((output, *others))
-    return {name: sorted(found) for name, found in lit.items()}
+def linked_cells(pairs: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Return the cells linked to each cell; pairs: the cells of each element of the output."""
+    linked: dict[str, set[str]] = {}
+    for output, sources in pairs.items():
+        for name in (output, *sources):
+            linked.setdefault(name, set()).update((output, *sources))
+    return {name: sorted(names) for name, names in linked.items()}
 
 
 def test_hovering_over_a_gather_highlights_linked_cells(browser: Browser) -> None:
-    draw("gather-nd", data=DATA, indices=NAMED)
-    browser.see("p.html")
-    numbers = np.arange(DATA.size).reshape(DATA.shape)
-    sources = reference.gather_nd(numbers, NAMED).reshape(-1).tolist()
+    write_report("gather-nd", data=DATA, indices=INDICES)
+    browser.open("p.html")
+    positions = np.arange(DATA.size).reshape(DATA.shape)
+    sources = reference.gather_nd(positions, INDICES).reshape(-1).tolist()
     pairs = {
         f"output-{n}": [f"data-{source}", f"indices-{n // 2 * 2}", f"indices-{n // 2 * 2 + 1}"]
         for n, source in enumerate(sources)
     }
-    wanted = by_brute_force(pairs)
-    found = lights(browser)
-    assert len(found) == DATA.size + NAMED.size + 6
-    # A shared element of data highlights all its tuples; each output only its own.
-    for name, lit in found.items():
+    expected = linked_cells(pairs)
+    highlighted = highlighted_cells(browser)
+    assert len(highlighted) == DATA.size + INDICES.size + 6
+    # An element of data highlights all tuples that select it; an output element only its own.
+    for name, names in highlighted.items():
         if name.startswith("output"):
-            assert lit == sorted([name, *pairs[name]])
+            assert names == sorted([name, *pairs[name]])
         else:
-            assert lit == wanted.get(name, [])
-    assert (browser.complaints, len(browser.requests)) == ([], 1)
+            assert names == expected.get(name, [])
+    assert (browser.console_messages, len(browser.requests)) == ([], 1)
 
 
-def test_hovering_over_a_scatter_lights_updates_in_order(browser: Browser) -> None:
-    draw("scatter-nd", "--reduction", "add", data=DATA, indices=NAMED, updates=BROUGHT)
-    browser.see("p.html")
+def test_hovering_over_a_scatter_highlights_updates_in_order(browser: Browser) -> None:
+    write_report("scatter-nd", "--reduction", "add", data=DATA, indices=INDICES, updates=UPDATES)
+    browser.open("p.html")
     browser.hover("output-17")
-    assert browser.lit == {
+    assert browser.highlighted == {
         "output-17", "data-17", "updates-1", "updates-3",
         "indices-0", "indices-1", "indices-2", "indices-3",
     }  # fmt: skip
-    order = {name: browser.cell(name).get_attribute("data-order") for name in browser.lit}
+    order = {name: browser.cell(name).get_attribute("data-order") for name in browser.highlighted}
     assert order == {
         "output-17": None, "data-17": None, "updates-1": "1", "updates-3": "2",
         "indices-0": "1", "indices-1": "1", "indices-2": "2", "indices-3": "2",
@@ -182,17 +182,17 @@ def test_hovering_over_a_scatter_lights_updates_in_order(browser: Browser) -> No
         " which is (2, 0), gives 221.0"
     )
     browser.hover("updates-4")
-    assert browser.lit == {"output-6", "updates-4", "indices-4", "indices-5"}
+    assert browser.highlighted == {"output-6", "updates-4", "indices-4", "indices-5"}
     browser.hover("output-0")
-    assert browser.lit == {"output-0", "data-0"}
+    assert browser.highlighted == {"output-0", "data-0"}
     browser.run("document.getElementById('drawing').dispatchEvent(new Event('pointerleave'))")
-    assert len(browser.lit) == 8, "as at first"
+    assert len(browser.highlighted) == 8, "the initial cells again"
 
 
 def test_arrow_keys_move_through_cells(browser: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    draw(
+    write_report(
         "scatter-elements",
         "--axis",
         "1",
@@ -200,11 +200,11 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
         indices=np.array([[2]]),
         updates=np.ones((1, 1)),
     )
-    browser.see("p.html")
-    seen = [browser.press(Keys.TAB)]
-    while seen[-1] != "data-0":
-        assert len(seen) < 20
-        seen.append(browser.press(Keys.TAB))
+    browser.open("p.html")
+    focused = [browser.press(Keys.TAB)]
+    while focused[-1] != "data-0":
+        assert len(focused) < 20
+        focused.append(browser.press(Keys.TAB))
     for key, name in (
         (Keys.ARROW_RIGHT, "data-1"),
         (Keys.ARROW_DOWN, "data-4"),
@@ -219,64 +219,67 @@ def test_arrow_keys_move_through_cells(browser: Browser) -> None:
     browser.press(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     assert browser.sentence == "data[0, 2] = 0.0 is overwritten by updates[0, 0]"
     assert browser.press(Keys.ENTER) == "output-2"
-    assert browser.lit == {"output-2", "data-2", "indices-0", "updates-0"}
-    stops = browser.run(
+    assert browser.highlighted == {"output-2", "data-2", "indices-0", "updates-0"}
+    tab_stops = browser.run(
         "return [...document.querySelectorAll('[tabindex=\"0\"][role=gridcell]')].map(c => c.id)"
     )
-    assert stops == ["data-2", "indices-0", "updates-0", "output-2"]
+    assert tab_stops == ["data-2", "indices-0", "updates-0", "output-2"]
     browser.hover("data-0")
-    assert browser.lit == {"data-0", "output-0"}
+    assert browser.highlighted == {"data-0", "output-0"}
     browser.press(Keys.ESCAPE)
-    assert browser.lit == {"output-2", "data-2", "indices-0", "updates-0"}, "as at first"
+    assert browser.highlighted == {"output-2", "data-2", "indices-0", "updates-0"}, (
+        "the initial cells again"
+    )
 
 
 def test_a_screen_reader_reads_the_sentence(browser: Browser) -> None:
-    draw("gather", data=np.array([5, 6, 7]), indices=np.array([2]))
-    browser.see("p.html")
+    write_report("gather", data=np.array([5, 6, 7]), indices=np.array([2]))
+    browser.open("p.html")
     nodes = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-    report = [(one.get("role", {}).get("value"), one.get("name", {}).get("value")) for one in nodes]
-    assert ("grid", "data[:]") in report
-    assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in report
-    assert [role for role, _ in report].count("gridcell") == 5
-    assert ("image", "Slices of data.npy that the indices of gather select") in report
+    labels = [
+        (node.get("role", {}).get("value"), node.get("name", {}).get("value")) for node in nodes
+    ]
+    assert ("grid", "data[:]") in labels
+    assert ("gridcell", "output[0] = 7 from data[2], selected by indices[0] = 2") in labels
+    assert [role for role, _ in labels].count("gridcell") == 5
+    assert ("image", "Slices of data.npy that the indices of gather select") in labels
 
 
 def test_the_report_of_an_explanation_highlights_its_element(browser: Browser) -> None:
-    save(data=DATA, indices=NAMED)
-    ran = ndtool(
+    save(data=DATA, indices=INDICES)
+    completed = ndtool(
         "explain", "gather-nd", "data.npy", "indices.npy", "--at", "2,1", "--html", "p.html"
     )
-    assert ran.status == 0
-    browser.see("p.html")
-    assert browser.lit == {"output-5", "data-7", "indices-4", "indices-5"}
+    assert completed.status == 0
+    browser.open("p.html")
+    assert browser.highlighted == {"output-5", "data-7", "indices-4", "indices-5"}
     browser.hover("output-0")
-    assert "output-5" not in browser.lit
+    assert "output-5" not in browser.highlighted
     browser.run("document.getElementById('drawing').dispatchEvent(new Event('pointerleave'))")
-    assert "output-5" in browser.lit
+    assert "output-5" in browser.highlighted
 
 
-CONTRAST = """
-const rgb = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
+CONTRAST_SCRIPT = """
 const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-const shown = (colour) => {
+const toRgb = (colour) => {
   canvas.fillStyle = colour;
   canvas.fillRect(0, 0, 1, 1);
   return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
 };
-const light = (colour) => {
-  const parts = shown(colour).map((c) => c / 255)
+const luminance = (colour) => {
+  const channels = toRgb(colour).map((c) => c / 255)
     .map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-  return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  return 0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2];
 };
-const behind = (node) => {
-  for (let at = node; at; at = at.parentElement) {
-    const colour = getComputedStyle(at).backgroundColor;
+const background = (node) => {
+  for (let element = node; element; element = element.parentElement) {
+    const colour = getComputedStyle(element).backgroundColor;
     if (colour !== "rgba(0, 0, 0, 0)") return colour;
   }
   return "white";
 };
 const ratio = (node) => {
-  const [a, b] = [light(getComputedStyle(node).color), light(behind(node))];
+  const [a, b] = [luminance(getComputedStyle(node).color), luminance(background(node))];
   return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 };
 return [...document.querySelectorAll("h1, p, th, td, li, pre, strong, span, footer p")]
@@ -286,21 +289,21 @@ return [...document.querySelectorAll("h1, p, th, td, li, pre, strong, span, foot
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_colour_schemes_can_be_read(browser: Browser, scheme: str) -> None:
-    save(data=DATA, indices=NAMED * [1, 5])
-    ran = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--html", "p.html")
-    assert ran.status == 0
-    browser.see("p.html", scheme)
-    assert browser.lit == set()
+def test_both_colour_schemes_are_readable(browser: Browser, scheme: str) -> None:
+    save(data=DATA, indices=INDICES * [1, 5])
+    completed = ndtool("stats", "gather-nd", "data.npy", "indices.npy", "--html", "p.html")
+    assert completed.status == 0
+    browser.open("p.html", scheme)
+    assert browser.highlighted == set()
     browser.hover("indices-0")
-    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
-    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 29)"}[scheme]
-    found = browser.run(CONTRAST)
-    assert len(found) > 50
-    assert [one for one in found if one[0] < 4.5] == []
+    background = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 29)"}[scheme]
+    contrasts = browser.run(CONTRAST_SCRIPT)
+    assert len(contrasts) > 50
+    assert [entry for entry in contrasts if entry[0] < 4.5] == []
 
 
-UNCOVERED = """
+IS_VISIBLE_SCRIPT = """
 const cell = document.getElementById(arguments[0]);
 const { left, top, width, height } = cell.getBoundingClientRect();
 return document.elementFromPoint(left + width / 2, top + height / 2) === cell;
@@ -310,68 +313,70 @@ return document.elementFromPoint(left + width / 2, top + height / 2) === cell;
 def test_a_narrow_screen_needs_no_horizontal_scrolling(browser: Browser) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    wide = np.random.default_rng(0).random((3, 40))
-    draw("gather-elements", "--axis", "1", data=wide, indices=np.zeros((3, 5), int))
-    browser.see("p.html", width=360)
+    data = np.random.default_rng(0).random((3, 40))
+    write_report("gather-elements", "--axis", "1", data=data, indices=np.zeros((3, 5), int))
+    browser.open("p.html", width=360)
     assert browser.run("return document.documentElement.scrollWidth") <= 360
     browser.run("document.getElementById('indices-2').scrollIntoView({ block: 'center' })")
     browser.cell("indices-2").click()
-    assert browser.lit == {"output-2", "data-0", "indices-2"}
+    assert browser.highlighted == {"output-2", "data-0", "indices-2"}
     for key in (Keys.END, Keys.ENTER, Keys.HOME):
         name = browser.press(key)
-        assert browser.run(UNCOVERED, name), f"{name} is behind the sentence"
+        assert browser.run(IS_VISIBLE_SCRIPT, name), f"{name} is covered by the sentence"
 
 
 def test_highlighted_cells_are_scrolled_into_their_boxes(browser: Browser) -> None:
-    draw("gather-elements", "--axis", "1", data=DATA.reshape(2, 12), indices=np.array([[11], [0]]))
-    browser.see("p.html", width=360)
-    inside = """
+    write_report(
+        "gather-elements", "--axis", "1", data=DATA.reshape(2, 12), indices=np.array([[11], [0]])
+    )
+    browser.open("p.html", width=360)
+    is_visible = """
         const cell = document.getElementById(arguments[0]).getBoundingClientRect();
         const box = document.getElementById(arguments[0]).closest(".panel").getBoundingClientRect();
         return box.left <= cell.left && cell.right <= box.right;
     """
-    assert browser.lit == {"data-11", "indices-0", "output-0"}
-    assert browser.run(inside, "data-11")
-    assert not browser.run(inside, "data-0")
+    assert browser.highlighted == {"data-11", "indices-0", "output-0"}
+    assert browser.run(is_visible, "data-11")
+    assert not browser.run(is_visible, "data-0")
 
 
-def lookups() -> str:
-    """Write inputs of which only a part is drawn; return the command line."""
+def write_gather_inputs() -> str:
+    """Write inputs of which a report shows an excerpt; return the arguments of a gather."""
     save(data=np.arange(6400.0).reshape(100, 64), indices=np.arange(90)[:, None])
     return "gather-nd data.npy indices.npy"
 
 
-def scattered_page() -> None:
-    draw("scatter-nd", "--reduction", "add", data=DATA, indices=NAMED, updates=BROUGHT)
+def scatter_report() -> None:
+    write_report("scatter-nd", "--reduction", "add", data=DATA, indices=INDICES, updates=UPDATES)
 
 
-def error_page() -> None:
-    save(data=DATA, indices=NAMED * [1, 5])
+def error_report() -> None:
+    save(data=DATA, indices=INDICES * [1, 5])
     assert ndtool("gather-nd", "data.npy", "indices.npy", "--html", "p.html").status == 5
 
 
-def excerpt_page() -> None:
-    command = f"explain {lookups()} --at 44,40 --html p.html"
+def excerpt_report() -> None:
+    command = f"explain {write_gather_inputs()} --at 44,40 --html p.html"
     assert ndtool(*command.split()).status == 0
 
 
-def statistics_page() -> None:
-    assert ndtool(*f"stats {lookups()} --html p.html".split()).status == 0
+def statistics_report() -> None:
+    assert ndtool(*f"stats {write_gather_inputs()} --html p.html".split()).status == 0
 
 
-def plot_page() -> None:
-    assert ndtool(*f"stats {lookups()} --plot p.html".split()).status == 0
+def plot_report() -> None:
+    assert ndtool(*f"stats {write_gather_inputs()} --plot p.html".split()).status == 0
 
 
-def verification_page() -> None:
-    command = f"verify {lookups()} output.npy --html p.html"
+def verification_report() -> None:
+    command = f"verify {write_gather_inputs()} output.npy --html p.html"
     save(output=np.zeros((90, 64)))
     assert ndtool(*command.split()).status == 8
 
 
-def test_a_device_without_a_mouse_is_not_told_to_hover(browser: Browser) -> None:
-    scattered_page()
-    browser.see("p.html", width=390)  # headless Chromium has no mouse
+def test_a_device_without_a_mouse_shows_tap_instead_of_hover(browser: Browser) -> None:
+    scatter_report()
+    browser.open("p.html", width=390)  # headless Chromium has no mouse
     text = browser.run("return document.querySelector('.hint').innerText")
     assert text == (
         "Tap an element to highlight the elements that it is computed from or used for."
@@ -380,27 +385,27 @@ def test_a_device_without_a_mouse_is_not_told_to_hover(browser: Browser) -> None
 
 
 def test_a_report_without_scripts_highlights_linked_cells(browser: Browser) -> None:
-    scattered_page()
+    scatter_report()
     browser.devtools("Emulation.setScriptExecutionDisabled", value=True)
     try:
-        browser.see("p.html")
-        lit = {
-            one.get_attribute("id")
-            for one in browser.driver.find_elements("class name", "highlighted")
+        browser.open("p.html")
+        highlighted = {
+            cell.get_attribute("id")
+            for cell in browser.driver.find_elements("class name", "highlighted")
         }
-        words = browser.cell("sentence").text
+        sentence = browser.cell("sentence").text
     finally:
         browser.devtools("Emulation.setScriptExecutionDisabled", value=False)
-    assert len(lit) == 8
-    assert words.startswith("output[2, 0, 0] = 218.0: data[2, 0, 0] = 16.0; + updates[0, 0]")
-    browser.see("p.html")
-    assert browser.lit == lit, "the script begins with the same"
-    assert browser.sentence == words
+    assert len(highlighted) == 8
+    assert sentence.startswith("output[2, 0, 0] = 218.0: data[2, 0, 0] = 16.0; + updates[0, 0]")
+    browser.open("p.html")
+    assert browser.highlighted == highlighted, "with scripts, the same cells are highlighted first"
+    assert browser.sentence == sentence
 
 
 def test_a_printed_report_is_complete(browser: Browser) -> None:
-    draw("scatter-nd", data=DATA, indices=NAMED, updates=BROUGHT)
-    browser.see("p.html", "dark", media="print")
+    write_report("scatter-nd", data=DATA, indices=INDICES, updates=UPDATES)
+    browser.open("p.html", "dark", media="print")
     assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     for name in ("sentence", "drawing"):
         assert browser.cell(name).is_displayed() == (name == "drawing")
@@ -416,37 +421,42 @@ def test_a_printed_report_is_complete(browser: Browser) -> None:
 
 
 def test_names_are_never_run(browser: Browser) -> None:
-    name = f"{BADNAME.replace('/', '-')}.npy"
-    np.save(name, np.array([BADNAME, "x"]))
+    name = f"{MARKUP_NAME.replace('/', '-')}.npy"
+    np.save(name, np.array([MARKUP_NAME, "x"]))
     save(indices=np.array([[0]]))
-    ran = ndtool("gather-nd", name, "indices.npy", "-o", "o.npy", "--html", "p.html")
-    assert ran.status == 0
-    browser.see("p.html")  # selenium would fail with an alert open
+    completed = ndtool("gather-nd", name, "indices.npy", "-o", "o.npy", "--html", "p.html")
+    assert completed.status == 0
+    browser.open("p.html")  # selenium would fail with an alert open
     browser.hover("output-0")
-    assert browser.sentence == f"output[0] = {BADNAME} from data[0], selected by indices[0] = (0)"
+    assert (
+        browser.sentence == f"output[0] = {MARKUP_NAME} from data[0], selected by indices[0] = (0)"
+    )
     assert browser.run("return document.querySelectorAll('img, script').length") == 2
-    assert (browser.complaints, len(browser.requests)) == ([], 1)
+    assert (browser.console_messages, len(browser.requests)) == ([], 1)
 
 
-def engines_page() -> None:
+def engines_report() -> None:
     """Write the report of a call with comparisons of engines."""
-    save(data=DATA, indices=NAMED)
+    save(data=DATA, indices=INDICES)
     files = "data.npy", "indices.npy"
-    ran = ndtool("verify", "gather-nd", *files, "--against", "numpy", "--html", "p.html")
-    assert ran.status == 0
+    completed = ndtool("verify", "gather-nd", *files, "--against", "numpy", "--html", "p.html")
+    assert completed.status == 0
 
 
-def model_page() -> None:
+def model_report() -> None:
     """Write the report of a model run whose names contain markup."""
     onnx = pytest.importorskip("onnx")
     helper = pytest.importorskip("onnx.helper")
-    node = helper.make_node("GatherND", ["data", "rows"], ["out"], name=BADNAME)
+    node = helper.make_node("GatherND", ["data", "rows"], ["out"], name=MARKUP_NAME)
     shapes = {"data": (1, [3, 4, 2]), "rows": (7, ["N", 2]), "out": (1, None)}
-    known = {name: helper.make_tensor_value_info(name, *one) for name, one in shapes.items()}
-    graph = helper.make_graph([node], "g", [known["data"], known["rows"]], [known["out"]])
+    values = {
+        name: helper.make_tensor_value_info(name, *type_and_shape)
+        for name, type_and_shape in shapes.items()
+    }
+    graph = helper.make_graph([node], "g", [values["data"], values["rows"]], [values["out"]])
     opsets = [helper.make_opsetid("", 13)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "m.onnx")
-    np.savez("in.npz", data=DATA, rows=NAMED)
+    np.savez("in.npz", data=DATA, rows=INDICES)
     command = "model", "m.onnx", "--inputs", "in.npz", "--against", "numpy", "--html", "p.html"
     assert ndtool(*command).status == 0
 
@@ -454,14 +464,14 @@ def model_page() -> None:
 @pytest.mark.parametrize(
     "write",
     [
-        scattered_page,
-        error_page,
-        excerpt_page,
-        statistics_page,
-        plot_page,
-        verification_page,
-        engines_page,
-        model_page,
+        scatter_report,
+        error_report,
+        excerpt_report,
+        statistics_report,
+        plot_report,
+        verification_report,
+        engines_report,
+        model_report,
     ],
 )
 def test_every_kind_of_report_is_readable_on_any_screen(
@@ -469,42 +479,42 @@ def test_every_kind_of_report_is_readable_on_any_screen(
 ) -> None:
     write()
     for scheme in ("light", "dark"):
-        browser.see("p.html", scheme)
-        found = browser.run(CONTRAST)
-        assert len(found) > 1
-        assert [one for one in found if one[0] < 4.5] == []
-        assert (browser.complaints, len(browser.requests)) == ([], 1)
+        browser.open("p.html", scheme)
+        contrasts = browser.run(CONTRAST_SCRIPT)
+        assert len(contrasts) > 1
+        assert [entry for entry in contrasts if entry[0] < 4.5] == []
+        assert (browser.console_messages, len(browser.requests)) == ([], 1)
     for width in (360, 390, 1280):
-        browser.see("p.html", width=width)
+        browser.open("p.html", width=width)
         assert browser.run("return document.documentElement.scrollWidth") <= width
-    browser.see("p.html", "dark", media="print")
+    browser.open("p.html", "dark", media="print")
     assert browser.run("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     clipped = "return [...document.querySelectorAll('.scrollable')].map(n => getComputedStyle(n).overflowX)"
     assert set(browser.run(clipped)) == {"visible"}
 
 
 def test_names_in_a_model_are_never_run(browser: Browser) -> None:
-    model_page()
-    browser.see("p.html")  # selenium would fail with an alert open
+    model_report()
+    browser.open("p.html")  # selenium would fail with an alert open
     rows = browser.run(
         "return [...document.querySelectorAll('tbody tr')].map(r => r.cells[0].innerText)"
     )
-    assert rows == [BADNAME, BADNAME]
+    assert rows == [MARKUP_NAME, MARKUP_NAME]
     assert browser.run("return document.querySelectorAll('img, script').length") == 1
 
 
-def test_hovering_on_a_page_of_engines(browser: Browser) -> None:
-    engines_page()
-    browser.see("p.html")
+def test_hovering_over_a_report_of_engines_highlights_linked_cells(browser: Browser) -> None:
+    engines_report()
+    browser.open("p.html")
     browser.hover("output-5")
-    assert browser.lit == {"output-5", "data-7", "indices-4", "indices-5"}
+    assert browser.highlighted == {"output-5", "data-7", "indices-4", "indices-5"}
 
 
-def test_pictures_are_pages_and_images(browser: Browser) -> None:
+def test_plots_are_written_as_html_and_svg(browser: Browser) -> None:
     save(data=DATA)
-    for page in ("p.svg", "p.html"):
-        assert ndtool("stats", "gather", "data.npy", "[0, 2, 0]", "--plot", page).status == 0
-        browser.see(page)
+    for report in ("p.svg", "p.html"):
+        assert ndtool("stats", "gather", "data.npy", "[0, 2, 0]", "--plot", report).status == 0
+        browser.open(report)
         bars = browser.run("return document.querySelectorAll('rect.bar').length")
         assert bars == 2 + 2
-        assert (browser.complaints, len(browser.requests)) == ([], 1)
+        assert (browser.console_messages, len(browser.requests)) == ([], 1)

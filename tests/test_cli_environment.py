@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, ndtool, python, save, state
-from limits import limited, without_overrides
+from command import NDTOOL, environment, execute, ndtool, python, save, snapshot
+from limits import drop_root_capabilities, limit_resources
 from npyfile import npy
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
@@ -29,18 +29,18 @@ def workdir(workdir):
 
 def shell(script, **env):
     """Run a script in which "$@" is ndtool."""
-    ran = execute("bash", "-c", script, "bash", *NDTOOL, env=env)
-    return ran.status, ran.out, ran.err
+    completed = execute("bash", "-c", script, "bash", *NDTOOL, env=env)
+    return completed.status, completed.out, completed.err
 
 
-def right(name="out.npy"):
+def output_is_correct(name="out.npy"):
     return np.load(name).tolist() == DATA[[3, 0]].tolist()
 
 
-def test_missing_file():
-    ran = ndtool("gather-nd", "nothing.npy", "idx.npy", "-o", "out.npy")
-    assert (ran.status, ran.out) == (3, b"")
-    assert ran.err == "error: nothing.npy: No such file or directory\n"
+def test_a_missing_file_is_reported():
+    completed = ndtool("gather-nd", "nothing.npy", "idx.npy", "-o", "out.npy")
+    assert (completed.status, completed.out) == (3, b"")
+    assert completed.err == "error: nothing.npy: No such file or directory\n"
     assert not os.path.exists("out.npy")
 
 
@@ -55,51 +55,66 @@ def test_missing_file():
         ("--dry-run=maybe", ""),
     ],
 )
-def test_malformed_values(flag, value):
-    ran = ndtool(*RUN, flag, value, "-o", "out.npy")
-    assert (ran.status, ran.out) == (2, b"")
-    assert ran.err.startswith("error: ")
-    assert flag.partition("=")[0].lstrip("-").partition("-")[0] in ran.err
+def test_malformed_values_are_refused(flag, value):
+    completed = ndtool(*RUN, flag, value, "-o", "out.npy")
+    assert (completed.status, completed.out) == (2, b"")
+    assert completed.err.startswith("error: ")
+    assert flag.partition("=")[0].lstrip("-").partition("-")[0] in completed.err
     assert not os.path.exists("out.npy")
 
 
 def test_a_malformed_value_is_reported_with_its_source():
     variable, typed = {"NDTOOL_THREADS": "many"}, ("--threads", "few")
-    for given, env, words in (
+    for options, env, message in (
         (typed, variable, "invalid value for '--threads': 'few' is not an integer in 1..1024"),
         (typed, {}, "invalid value for '--threads': 'few'"),
         ((), variable, "invalid value for 'NDTOOL_THREADS': 'many'"),
         ((), {"NDTOOL_QUIET": "soon"}, "invalid value for 'NDTOOL_QUIET': 'soon'"),
     ):
-        ran = ndtool(*RUN, *given, env=env)
-        assert (ran.status, ran.out) == (2, b"")
-        assert ran.err.startswith(f"error: {words}")
+        completed = ndtool(*RUN, *options, env=env)
+        assert (completed.status, completed.out) == (2, b"")
+        assert completed.err.startswith(f"error: {message}")
     assert ndtool(*RUN, "--threads", "1", "-o", "out.npy", env=variable).status == 0
-    ran = ndtool("scatter-nd", *RUN[1:], "upd.npy", env={"NDTOOL_REDUCTION": "avg"})
-    assert ran.err.startswith("error: invalid value for 'NDTOOL_REDUCTION': 'avg' is not one of ")
+    completed = ndtool("scatter-nd", *RUN[1:], "upd.npy", env={"NDTOOL_REDUCTION": "avg"})
+    assert completed.err.startswith(
+        "error: invalid value for 'NDTOOL_REDUCTION': 'avg' is not one of "
+    )
 
 
-SET, UNSET = ("1", "true", "yes", "on", "t", "y"), ("0", "false", "no", "off", "f", "n")
+TRUE_WORDS, FALSE_WORDS = (
+    ("1", "true", "yes", "on", "t", "y"),
+    ("0", "false", "no", "off", "f", "n"),
+)
 
 
-def test_words_that_set_flags():
-    for word, status in (*((w, 7) for w in SET), *((w, 0) for w in UNSET), (" YES ", 7), ("", 0)):
+def test_words_set_flags_by_environment_variables():
+    for word, status in (
+        *((w, 7) for w in TRUE_WORDS),
+        *((w, 0) for w in FALSE_WORDS),
+        (" YES ", 7),
+        ("", 0),
+    ):
         save(out=IDX)
         assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": word}).status == status, word
     for wrong in (" ", "2", "maybe", "[red]"):
-        ran = ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": wrong})
-        assert ran.status == 2
-        assert ran.err.splitlines()[0].endswith(f"expected {', '.join(SET)} or {', '.join(UNSET)}")
+        completed = ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_NO_CLOBBER": wrong})
+        assert completed.status == 2
+        assert completed.err.splitlines()[0].endswith(
+            f"expected {', '.join(TRUE_WORDS)} or {', '.join(FALSE_WORDS)}"
+        )
     assert ndtool(*RUN, "--no-trace", "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err == ""
     assert "rank(data)" in ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "on"}).err
     assert ndtool(*RUN, "-o", "out.npy", env={"NDTOOL_TRACE": "off"}).err == ""
 
 
-def test_malformed_reduction_and_names():
-    ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
-    assert ran.status == 2
-    assert "'avg' is not one of 'none', 'add', 'sub', 'mul', 'div', 'max', 'min', 'mean'" in ran.err
-    assert ran.err.endswith("  hint: ndtool scatter-nd --help\n")
+def test_unknown_names_are_usage_errors():
+    completed = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "avg")
+    assert completed.status == 2
+    assert (
+        "'avg' is not one of 'none', 'add', 'sub', 'mul', 'div', 'max', 'min', 'mean'"
+        in completed.err
+    )
+    assert completed.err.endswith("  hint: ndtool scatter-nd --help\n")
     assert ndtool("gather-nd", "data.npy").err == (
         "error: missing argument 'INDICES'\n  hint: ndtool gather-nd --help\n"
     )
@@ -113,12 +128,12 @@ def test_malformed_reduction_and_names():
 
 
 @pytest.mark.parametrize("value", ["abc", "0", "-3", "", "4,2", "99999999999999999999"])
-def test_invalid_openmp_variables(value):
-    ran = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
-    assert ran.status == 0
-    assert len(ran.err.split("\n\n")) <= 2  # libgomp's own line, and an empty one
-    assert ran.err.count("OMP_NUM_THREADS") <= 1
-    assert right()
+def test_invalid_openmp_variables_are_ignored(value):
+    completed = ndtool(*RUN, "-o", "out.npy", env={"OMP_NUM_THREADS": value})
+    assert completed.status == 0
+    assert len(completed.err.split("\n\n")) <= 2  # libgomp's message and an empty line
+    assert completed.err.count("OMP_NUM_THREADS") <= 1
+    assert output_is_correct()
 
 
 @pytest.mark.parametrize(
@@ -126,40 +141,40 @@ def test_invalid_openmp_variables(value):
     [({}, "30000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, "None")],
     ids=["default", "spin count", "wait policy"],
 )
-def test_spinning_of_idle_threads(env, spins):
+def test_idle_threads_spin_for_a_limited_time(env, spins):
     script = "import os, ndtool; print(os.environ.get('GOMP_SPINCOUNT'))"
-    ran = python(script, env={"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None, **env})
-    assert ran.out.decode().strip() == spins
+    completed = python(script, env={"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None, **env})
+    assert completed.out.decode().strip() == spins
 
 
 @pytest.mark.parametrize("alias", ["data.npy", "./sub/../data.npy", "soft.npy", "hard.npy"])
-def test_output_is_an_input(alias, workdir):
+def test_an_output_may_replace_an_input(alias, workdir):
     os.mkdir("sub")
     os.symlink("data.npy", "soft.npy")
     os.link("data.npy", "hard.npy")
     inode = os.stat("data.npy").st_ino
     assert ndtool(*RUN, "-o", alias).status == 0
-    assert right(alias)
+    assert output_is_correct(alias)
     assert os.path.islink("soft.npy")
     assert os.stat(alias).st_ino != inode
     if alias == "hard.npy":
         assert np.load("data.npy").tolist() == DATA.tolist()
     else:
-        assert right("data.npy")
+        assert output_is_correct("data.npy")
 
 
-def test_output_is_the_indices():
+def test_an_output_may_replace_the_indices():
     assert ndtool(*RUN, "-o", "idx.npy").status == 0
-    assert right("idx.npy")
+    assert output_is_correct("idx.npy")
 
 
-def test_outputs_that_are_no_files():
-    ran = ndtool(*RUN, "-o", ".")
-    assert ran.status == 7
-    assert ". is a directory: expected a file" in ran.err
+def test_devices_and_pipes_are_written_in_place():
+    completed = ndtool(*RUN, "-o", ".")
+    assert completed.status == 7
+    assert ". is a directory: expected a file" in completed.err
     assert ndtool(*RUN, "-o", "/dev/null").status == 0
-    ran = ndtool(*RUN, "-o", "/dev/full")
-    assert (ran.status, ran.err) == (7, "error: /dev/full: No space left on device\n")
+    completed = ndtool(*RUN, "-o", "/dev/full")
+    assert (completed.status, completed.err) == (7, "error: /dev/full: No space left on device\n")
     os.mkfifo("fifo")
     received = []
     reader = threading.Thread(target=lambda: received.append(Path("fifo").read_bytes()))
@@ -170,25 +185,25 @@ def test_outputs_that_are_no_files():
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
 
 
-def test_output_directory_that_is_missing_or_closed(workdir):
-    before = state(workdir)
+def test_an_output_in_a_missing_directory_is_refused(workdir):
+    before = snapshot(workdir)
     for name in ("nowhere/out.npy", "data.npy/out.npy", ""):
-        ran = ndtool(*RUN, "-o", name)
-        assert (ran.status, ran.out) == (7, b""), name
-        assert state(workdir) == before
+        completed = ndtool(*RUN, "-o", name)
+        assert (completed.status, completed.out) == (7, b""), name
+        assert snapshot(workdir) == before
 
 
 def test_a_missing_folder_is_reported(workdir):
     for name in ("no[red]where/out.npy", "nowhere/out.npz:x", "nowhere/out.zarr", "a/b/out.pb"):
         folder = name.rpartition("/")[0]
-        for more in ((), ("--dry-run",)):
-            ran = ndtool(*RUN, "-o", name, *more)
-            assert ran.status == 7
-            assert f"there is no folder {folder}\n" in ran.err
+        for options in ((), ("--dry-run",)):
+            completed = ndtool(*RUN, "-o", name, *options)
+            assert completed.status == 7
+            assert f"there is no folder {folder}\n" in completed.err
             assert not os.path.exists(folder)
 
 
-def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(workdir):
+def test_variables_of_options_without_effect_are_ignored(workdir):
     env = {
         "NDTOOL_FILL": "7",
         "NDTOOL_CHUNKS": "1,3",
@@ -204,24 +219,26 @@ def test_variables_that_have_no_meaning_in_a_run_are_not_looked_at(workdir):
         ("verify", *RUN, "out.npy"),
         ("convert", "out.npy", "copy.npy"),
     ):
-        ran = ndtool(*command, env=env)
-        assert (ran.status, ran.err) == (0, "")
-    assert right()
-    assert right("copy.npy")
-    ran = ndtool("gather", "data.npy", "[9]", "--out-of-bounds", "fill", "-o", "out.npy", env=env)
-    assert (ran.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
+        completed = ndtool(*command, env=env)
+        assert (completed.status, completed.err) == (0, "")
+    assert output_is_correct()
+    assert output_is_correct("copy.npy")
+    completed = ndtool(
+        "gather", "data.npy", "[9]", "--out-of-bounds", "fill", "-o", "out.npy", env=env
+    )
+    assert (completed.status, np.load("out.npy").tolist()) == (0, [[7, 7, 7]])
     for option in (("--fill", "7"), ("--chunks", "1,3"), ("--codec", "none")):
         assert ndtool(*RUN, *option, "-o", "out.npy").status == 2
-    ran = ndtool(*RUN, "--dtype", "bfloat16", "-o", "out.npy")
-    assert ran.status == 4
-    assert "error: data.npy: dtype float32 cannot be read as bfloat16: only V2" in ran.err
+    completed = ndtool(*RUN, "--dtype", "bfloat16", "-o", "out.npy")
+    assert completed.status == 4
+    assert "error: data.npy: dtype float32 cannot be read as bfloat16: only V2" in completed.err
 
 
 def test_a_variable_sets_the_dtype_of_void_data(workdir):
     save(data=np.array([0x3F80, 0x4000], "u2").view("V2"), idx=np.array([[1]]))
     env = {"NDTOOL_DTYPE": "bfloat16"}
-    shown = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
-    assert shown["output"]["dtype"] == "bfloat16"
+    report = ndtool("infer", "gather-nd", "data.npy", "idx.npy", "--json", env=env).json
+    assert report["output"]["dtype"] == "bfloat16"
 
 
 def test_a_variable_sets_the_chunks_of_stores(workdir):
@@ -230,36 +247,36 @@ def test_a_variable_sets_the_chunks_of_stores(workdir):
         command = (
             ("convert", "data.npy") if output == "copy.zarr" else ("gather", "data.npy", "[0]")
         )
-        to = (output,) if output == "copy.zarr" else ("-o", output)
-        assert ndtool(*command, *to, env={"NDTOOL_CHUNKS": "1,2"}).status == 0
+        target = (output,) if output == "copy.zarr" else ("-o", output)
+        assert ndtool(*command, *target, env={"NDTOOL_CHUNKS": "1,2"}).status == 0
         assert ndtool("inspect", output, "--json").json["arrays"][0]["chunks"] == [1, 2]
 
 
-def test_every_ending_of_another_format_is_refused(workdir):
-    before = state(workdir)
+def test_suffixes_of_other_formats_are_refused(workdir):
+    before = snapshot(workdir)
     for name in (
         "out.xls", "out[b].xls", "OUT.CSV", "out.npy.gz", "x.nc", "x.bin", "x.v2", "x.7z", "out.Npy",
     ):  # fmt: skip
-        for more in ((), ("--dry-run",)):
-            ran = ndtool(*RUN, "-o", name, *more)
+        for options in ((), ("--dry-run",)):
+            completed = ndtool(*RUN, "-o", name, *options)
             ending = os.path.splitext(name)[1]
-            assert (ran.status, ran.out) == (2, b"")
+            assert (completed.status, completed.out) == (2, b"")
             message = f"error: {name}: ndtool does not write {ending}: expected .npy, .npz, .safetensors, .pb"
-            *_, error, hint = ran.err.splitlines()
+            *_, error, hint = completed.err.splitlines()
             assert error.startswith(message)
             assert hint == f"  hint: npy:{name} writes a .npy file of this name"
     for name, ending in (("x.xls:a", ".xls"), ("x.CSV:a:b", ".CSV"), ("x.npz.doc:a.b", ".doc")):
-        ran = ndtool(*RUN, "-o", name)
-        assert (ran.status, ran.out) == (2, b"")
-        assert f"{name}: ndtool does not write {ending}: expected .npy" in ran.err
-    assert state(workdir) == before
+        completed = ndtool(*RUN, "-o", name)
+        assert (completed.status, completed.out) == (2, b"")
+        assert f"{name}: ndtool does not write {ending}: expected .npy" in completed.err
+    assert snapshot(workdir) == before
     assert "ndtool does not write .NPZ: " in ndtool(*RUN, "-o", "out.NPZ").err
     assert "in lower case" in ndtool(*RUN, "-o", "out.NPZ").err
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
     for name in ("out", "out.csv.npy", "v1.2", ".out", "out.", "2024-05-17"):
         assert ndtool(*RUN, "-o", name).status == 0
         assert np.load(name).tolist() == DATA[[3, 0]].tolist()
-    shutil.copy("out", "out.csv")  # content decides what an input is
+    shutil.copy("out", "out.csv")  # the content of an input determines its format
     assert ndtool("gather-nd", "out.csv", "[[0]]", "-o", "out.npy").status == 0
 
 
@@ -275,7 +292,7 @@ def test_a_prefix_writes_npy_under_any_name(workdir, name):
     assert not os.path.exists(name)
 
 
-def test_a_prefix_is_part_of_a_name_that_exists(workdir):
+def test_a_prefix_of_an_existing_file_name_is_literal(workdir):
     with open("npy:x", "wb"):
         pass
     assert ndtool(*RUN, "-o", "npy:x").status == 0
@@ -283,14 +300,17 @@ def test_a_prefix_is_part_of_a_name_that_exists(workdir):
     assert not os.path.exists("x")
 
 
-def test_a_pipe_may_have_any_ending(workdir):
+def test_a_pipe_may_have_any_suffix(workdir):
     os.mkfifo("out.csv")
-    with subprocess.Popen([*NDTOOL, *RUN, "-o", "out.csv"]) as run, open("out.csv", "rb") as file:
+    with (
+        subprocess.Popen([*NDTOOL, *RUN, "-o", "out.csv"]) as command,
+        open("out.csv", "rb") as file,
+    ):
         assert np.load(io.BytesIO(file.read())).tolist() == DATA[[3, 0]].tolist()
-    assert run.returncode == 0
+    assert command.returncode == 0
 
 
-def test_a_folder_that_exists_comes_before_a_member(workdir):
+def test_an_existing_folder_takes_precedence_over_a_member(workdir):
     os.makedirs("d/x.npz:y/z.npz:w")
     np.savez("d/x.npz", a=DATA)
     before = (workdir / "d/x.npz").read_bytes()
@@ -303,34 +323,36 @@ def test_a_folder_that_exists_comes_before_a_member(workdir):
     assert ndtool(*RUN, "-o", "d/x.npz:y/o.npz:m/n").status == 0
     assert np.load("d/x.npz:y/o.npz").files == ["m/n"]
     assert (workdir / "d/x.npz").read_bytes() == before
-    assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # in the absence of such a folder
+    assert ndtool(*RUN, "-o", "d/x.npz:v/o.npy").status == 0  # without such a folder it is a member
     assert np.load("d/x.npz").files == ["a", "v/o"]
 
 
-def test_output_directory_that_is_read_only(workdir):
+def test_a_read_only_directory_is_reported(workdir):
     os.mkdir("closed", 0o500)
-    for more in ((), ("--dry-run",)):
-        ran = ndtool(*RUN, "-o", "closed/out.npy", *more, preexec_fn=without_overrides)
-        assert ran.status == 7
-        assert "Permission denied" in ran.err
+    for options in ((), ("--dry-run",)):
+        completed = ndtool(
+            *RUN, "-o", "closed/out.npy", *options, preexec_fn=drop_root_capabilities
+        )
+        assert completed.status == 7
+        assert "Permission denied" in completed.err
 
 
-def test_output_is_a_link():
+def test_a_link_to_an_output_is_followed():
     os.mkdir("sub")
     save(**{"sub/old": DATA})
     os.symlink("sub/old.npy", "link.npy")
     assert ndtool(*RUN, "-o", "link.npy").status == 0
     assert os.readlink("link.npy") == "sub/old.npy"
-    assert right("sub/old.npy")
+    assert output_is_correct("sub/old.npy")
     os.symlink("nothing", "dangling.npy")
-    for more in ((), ("--dry-run",)):
-        ran = ndtool(*RUN, "-o", "dangling.npy", *more)
-        assert ran.status == 7
-        assert "dangling.npy: it is a dangling link" in ran.err
+    for options in ((), ("--dry-run",)):
+        completed = ndtool(*RUN, "-o", "dangling.npy", *options)
+        assert completed.status == 7
+        assert "dangling.npy: it is a dangling link" in completed.err
     assert not os.path.exists("nothing")
 
 
-def test_mode_of_the_output():
+def test_an_output_has_the_mode_of_the_existing_file_or_the_umask():
     assert shell('umask 027; "$@" gather-nd data.npy idx.npy -o new.npy')[0] == 0
     assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o640
     os.chmod("new.npy", 0o604)
@@ -338,7 +360,7 @@ def test_mode_of_the_output():
     assert stat.S_IMODE(os.stat("new.npy").st_mode) == 0o604
 
 
-def test_closed_and_full_pipes():
+def test_closed_pipes_are_silent_and_full_ones_are_reported():
     save(data=np.zeros((4, 10**6)))
     for command in ("gather-nd data.npy idx.npy -o -", "gather-nd data.npy idx.npy", "spec --json"):
         script = f'"$@" {command} | true; echo "${{PIPESTATUS[0]}}"'
@@ -351,23 +373,23 @@ def test_closed_and_full_pipes():
     )
 
 
-def test_streams_that_are_closed_or_full(workdir):
-    run = '"$@" gather-nd data.npy idx.npy'
-    for script, wanted in (
-        (f"{run} -o out.npy >&-", 0),
-        (f"{run} -o out.npy 2>&-", 0),
-        (f"{run} -o out.npy <&- >&- 2>&-", 0),
-        (f"{run} -o out.npy --trace 2>/dev/full", 0),
-        (f"{run} >&-", 7),
-        (f"{run} --json -o out.npy >/dev/full", 7),
-        (f"{run} --json -o out.npy >&-", 7),
+def test_closed_and_full_streams_give_the_documented_status(workdir):
+    command = '"$@" gather-nd data.npy idx.npy'
+    for script, expected in (
+        (f"{command} -o out.npy >&-", 0),
+        (f"{command} -o out.npy 2>&-", 0),
+        (f"{command} -o out.npy <&- >&- 2>&-", 0),
+        (f"{command} -o out.npy --trace 2>/dev/full", 0),
+        (f"{command} >&-", 7),
+        (f"{command} --json -o out.npy >/dev/full", 7),
+        (f"{command} --json -o out.npy >&-", 7),
         ('"$@" --help >/dev/full', 7),
-        (f"{run} -o /dev/stdout >&-", 7),
-        (f"{run} -o /dev/fd/1 >&-", 7),
-        (f"{run} -o /proc/self/fd/1 --dry-run >&-", 7),
-        (f"{run} -o /dev/stderr 2>&-", 7),
-        (f"{run} -o /dev/stdin <&-", 7),
-        (f"{run} -o /dev/null <&- >&- 2>&-", 0),
+        (f"{command} -o /dev/stdout >&-", 7),
+        (f"{command} -o /dev/fd/1 >&-", 7),
+        (f"{command} -o /proc/self/fd/1 --dry-run >&-", 7),
+        (f"{command} -o /dev/stderr 2>&-", 7),
+        (f"{command} -o /dev/stdin <&-", 7),
+        (f"{command} -o /dev/null <&- >&- 2>&-", 0),
         ('"$@" gather-nd /dev/stdin idx.npy -o /dev/null <&-', 3),
         ('"$@" gather-nd - idx.npy -o /dev/null <&-', 3),
         ('"$@" --version >&-', 7),
@@ -375,21 +397,21 @@ def test_streams_that_are_closed_or_full(workdir):
         ('"$@" spec >/dev/full', 7),
         ('"$@" inspect data.npy >&-', 7),
         ('"$@" infer gather-nd "int8[3]" "int8[1,1]" >/dev/full', 7),
-        (f"{run} --batch-dims 9 2>/dev/full", 4),
-        (f"{run} --batch-dims 9 2>&-", 4),
+        (f"{command} --batch-dims 9 2>/dev/full", 4),
+        (f"{command} --batch-dims 9 2>&-", 4),
         ('"$@" gather-nd - idx.npy -o out.npy <&-', 3),
     ):
         status, _, err = shell(script)
-        assert status == wanted, script
+        assert status == expected, script
         assert "Traceback" not in err
         assert "Exception" not in err
         if "out.npy" in script and status == 0:
-            assert right()
+            assert output_is_correct()
             os.unlink("out.npy")
     assert sorted(p.name for p in workdir.iterdir()) == ["data.npy", "idx.npy", "out.npy"]
 
 
-ODD = [
+UNUSUAL_NAMES = [
     "[red]",
     "[bold]x",
     "\x1b[31mred",
@@ -402,35 +424,35 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_unusual_names(name):
+@pytest.mark.parametrize("name", UNUSUAL_NAMES)
+def test_unusual_names_are_accepted_and_escaped_in_messages(name):
     raw = os.fsencode(name)
     os.rename("data.npy", raw)
     os.rename("idx.npy", raw + b".i")
     text = os.fsdecode(raw)
-    ran = ndtool("gather-nd", text, text + ".i", "-o", text + ".npy", "--trace")
-    assert ran.status == 0
-    assert right(text + ".npy")
+    completed = ndtool("gather-nd", text, text + ".i", "-o", text + ".npy", "--trace")
+    assert completed.status == 0
+    assert output_is_correct(text + ".npy")
     np.save("idx.npy", IDX + 9)
     for env in ({}, {"FORCE_COLOR": "1"}):
-        ran = ndtool("gather-nd", text, "idx.npy", "-o", text + ".npy", env=env)
-        assert ran.status == 5
-        assert "\x1b[31mred" not in ran.err
-        lines = ran.err.replace("\x1b[1;31m", "").splitlines()
+        completed = ndtool("gather-nd", text, "idx.npy", "-o", text + ".npy", env=env)
+        assert completed.status == 5
+        assert "\x1b[31mred" not in completed.err
+        lines = completed.err.replace("\x1b[1;31m", "").splitlines()
         assert len(lines) == 3
-        shown = {"\x1b[31mred": "\\x1b[31mred", "two\nlines": "two\\nlines", "tab\t": "tab\\t"}
+        escaped = {"\x1b[31mred": "\\x1b[31mred", "two\nlines": "two\\nlines", "tab\t": "tab\\t"}
         if isinstance(name, str) and len(name) < 100:
-            assert shown.get(name, name) in ran.err
+            assert escaped.get(name, name) in completed.err
         report = ndtool("gather-nd", text, "idx.npy", "--json", env=env)
         assert json.loads(report.err)["status"] == 5
     assert ndtool("inspect", text).status == 0
     assert json.loads(ndtool("inspect", text, "--json").out)["arrays"][0]["name"] == text
-    assert right(text + ".npy")
+    assert output_is_correct(text + ".npy")
 
 
-def test_names_too_long():
-    ran = ndtool("gather-nd", "a" * 300, "idx.npy", "-o", "out.npy")
-    assert ran.status == 3
+def test_too_long_names_are_refused():
+    completed = ndtool("gather-nd", "a" * 300, "idx.npy", "-o", "out.npy")
+    assert completed.status == 3
     assert ndtool(*RUN, "-o", "a" * 300).status == 7
     assert len(ndtool("gather-nd", "a" * 100_000, "idx.npy").err) < 1500
 
@@ -456,34 +478,34 @@ def test_names_too_long():
     ],
     ids=lambda env: "-".join(f"{k}={v}" for k, v in env.items()),
 )
-def test_unusual_environments(env):
+def test_unusual_environments_do_not_change_the_results(env):
     os.rename("data.npy", "dätä.npy")
-    run = ("gather-nd", "dätä.npy", "idx.npy", "-o", "out.npy")
-    assert ndtool(*run, "--trace", env=env).status == 0
-    assert right()
-    for more, status in ((("--batch-dims", "2", "--trace"), 4), (("--threads", "x"), 2)):
-        ran = ndtool(*run, *more, env=env)
-        assert ran.status == status
-        assert "error" in ran.err
-        assert "Traceback" not in ran.err
-        assert ("\x1b" in ran.err) == ("FORCE_COLOR" in env)
+    arguments = ("gather-nd", "dätä.npy", "idx.npy", "-o", "out.npy")
+    assert ndtool(*arguments, "--trace", env=env).status == 0
+    assert output_is_correct()
+    for options, status in ((("--batch-dims", "2", "--trace"), 4), (("--threads", "x"), 2)):
+        completed = ndtool(*arguments, *options, env=env)
+        assert completed.status == status
+        assert "error" in completed.err
+        assert "Traceback" not in completed.err
+        assert ("\x1b" in completed.err) == ("FORCE_COLOR" in env)
     for command in ("spec", "inspect dätä.npy", "infer gather-nd int8[3] int8[1]"):
-        ran = ndtool(*command.split(), env=env)
-        assert ran.status == 0
-        assert ran.out
+        completed = ndtool(*command.split(), env=env)
+        assert completed.status == 0
+        assert completed.out
 
 
-def test_color_only_where_it_may_be():
-    run = (*RUN, "--batch-dims", "2")
-    assert "\x1b" not in ndtool(*run).err
-    assert "\x1b[1;31merror: \x1b[0m" in ndtool(*run, env={"FORCE_COLOR": "1"}).err
-    plain = ndtool(*run, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
+def test_color_follows_the_environment_variables():
+    command = (*RUN, "--batch-dims", "2")
+    assert "\x1b" not in ndtool(*command).err
+    assert "\x1b[1;31merror: \x1b[0m" in ndtool(*command, env={"FORCE_COLOR": "1"}).err
+    plain = ndtool(*command, env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).err
     assert "31m" not in plain
 
 
-def test_deleted_folder(workdir):
-    run = f'"$@" gather-nd {workdir}/data.npy {workdir}/idx.npy'
-    script = f"mkdir gone && cd gone && rmdir ../gone && {run}"
+def test_a_deleted_current_folder_is_reported(workdir):
+    command = f'"$@" gather-nd {workdir}/data.npy {workdir}/idx.npy'
+    script = f"mkdir gone && cd gone && rmdir ../gone && {command}"
     status, out, err = shell(script)
     assert status == 0, err
     assert np.load(io.BytesIO(out)).tolist() == DATA[[3, 0]].tolist()
@@ -492,35 +514,35 @@ def test_deleted_folder(workdir):
     assert err == "error: out.npy: No such file or directory\n"
 
 
-def test_limits(workdir):
+def test_resource_limits_give_errors_without_side_effects(workdir):
     np.lib.format.open_memmap("data.npy", "w+", float, (4, 10**7))  # sparse
-    before = state(workdir)
+    before = snapshot(workdir)
     for limit in ({"FSIZE": 10**6}, {"AS": 250 << 20}):
-        ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(**limit))
-        assert (ran.status, ran.out) == (6, b""), ran.err
-        assert ran.err.startswith("error: ")
-        assert "Traceback" not in ran.err
-        assert state(workdir) == before
-    ran = ndtool(*RUN, "-o", "out.npy", preexec_fn=limited(NOFILE=10))
-    assert ran.status in (0, 6), ran.err
+        completed = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(**limit))
+        assert (completed.status, completed.out) == (6, b""), completed.err
+        assert completed.err.startswith("error: ")
+        assert "Traceback" not in completed.err
+        assert snapshot(workdir) == before
+    completed = ndtool(*RUN, "-o", "out.npy", preexec_fn=limit_resources(NOFILE=10))
+    assert completed.status in (0, 6), completed.err
 
 
-def test_two_runs_on_one_output(workdir):
+def test_concurrent_runs_write_complete_outputs(workdir):
     save(data=np.arange(4 * 10**5).reshape(4, 10**5), other=np.ones((4, 10**5), "i8"))
     runs = [
         subprocess.Popen([*NDTOOL, "gather-nd", name, "idx.npy", "-o", "out.npy"])
         for name in ("data.npy", "other.npy", "data.npy", "other.npy")
     ]
-    assert [run.wait() for run in runs] == [0] * 4
+    assert [command.wait() for command in runs] == [0] * 4
     result = np.load("out.npy")
-    wanted = [np.load(name)[[3, 0]] for name in ("data.npy", "other.npy")]
-    assert any(np.array_equal(result, w) for w in wanted)
+    expected = [np.load(name)[[3, 0]] for name in ("data.npy", "other.npy")]
+    assert any(np.array_equal(result, array) for array in expected)
     assert sorted(p.name for p in workdir.iterdir()) == [
         "data.npy", "idx.npy", "other.npy", "out.npy",
     ]  # fmt: skip
 
 
-def waiting(*arguments, **options):
+def start_waiting(*arguments, **options):
     """Start a run that reads an array from standard input."""
     process = subprocess.Popen(
         [*NDTOOL, *arguments],
@@ -554,60 +576,62 @@ def asleep_in_read(pid):
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signals_end_a_run_silently(number, status, workdir):
-    before = state(workdir)
-    process, _ = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy")
-    process.send_signal(number)
+def test_signals_end_a_run_silently(signum, status, workdir):
+    before = snapshot(workdir)
+    process, _ = start_waiting("gather-nd", "-", "idx.npy", "-o", "out.npy")
+    process.send_signal(signum)
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, b"", b"")
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_that_a_parent_ignores_stay_ignored(number):
-    ignore = {"preexec_fn": lambda: signal.signal(number, signal.SIG_IGN)}
-    process, rest = waiting("gather-nd", "-", "idx.npy", "-o", "out.npy", **ignore)
-    process.send_signal(number)
-    _, err = process.communicate(rest)
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_a_parent_ignores_stay_ignored(signum):
+    ignore = {"preexec_fn": lambda: signal.signal(signum, signal.SIG_IGN)}
+    process, remaining = start_waiting("gather-nd", "-", "idx.npy", "-o", "out.npy", **ignore)
+    process.send_signal(signum)
+    _, err = process.communicate(remaining)
     assert (process.returncode, err) == (0, b"")
-    assert right()
+    assert output_is_correct()
 
 
-BROKEN = """
+FAILING_PROGRAM = """
 import sys
 from ndtool.runs import steps
-def broken(*_):
-    raise {what}
-steps.resolve_output = broken
+def fail(*_):
+    raise {error}
+steps.resolve_output = fail
 sys.argv[1:] = {arguments}
 from ndtool.__main__ import main
 sys.exit(main())
 """
 
 
-def broken(what, *arguments):
-    ran = python(BROKEN.format(what=what, arguments=[*RUN, "-o", "out.npy", *arguments]))
-    return ran.status, ran.out, ran.err
+def run_with_error(error, *arguments):
+    completed = python(
+        FAILING_PROGRAM.format(error=error, arguments=[*RUN, "-o", "out.npy", *arguments])
+    )
+    return completed.status, completed.out, completed.err
 
 
-def test_a_bug_asks_for_a_report():
-    status, out, err = broken("RuntimeError('surprise')")
+def test_an_unexpected_error_asks_for_a_report():
+    status, out, err = run_with_error("RuntimeError('surprise')")
     assert (status, out) == (1, b"")
     assert "Traceback" in err
     assert "RuntimeError: surprise" in err
     assert "please report it with the command" in err
-    status, out, err = broken("RuntimeError('surprise')", "--json")
+    status, out, err = run_with_error("RuntimeError('surprise')", "--json")
     assert (status, json.loads(out)["status"], err) == (1, 1, "")
 
 
-ENDING = """
+EXIT_PROGRAM = """
 import atexit, sys
 class Late:
     def __del__(self):
-        print("taken apart")
+        print("finalized")
 late = Late()
 atexit.register(print, "at exit")
 sys.argv[1:] = {arguments}
@@ -617,26 +641,26 @@ program()
 
 
 @pytest.mark.parametrize(("argument", "status"), [("--version", 0), ("--nonsense", 2)])
-def test_the_process_ends_at_once(argument, status):
+def test_the_process_exits_without_finalizing_the_interpreter(argument, status):
     """Functions of atexit run and buffers are flushed; the interpreter is not finalized."""
-    ran = python(ENDING.format(arguments=[argument]))
-    assert ran.status == status
-    assert ran.out.endswith(b"at exit\n")
-    assert (b"ndtool" in ran.out) == (status == 0)
+    completed = python(EXIT_PROGRAM.format(arguments=[argument]))
+    assert completed.status == status
+    assert completed.out.endswith(b"at exit\n")
+    assert (b"ndtool" in completed.out) == (status == 0)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_lost_output_at_exit():
-    """Python's own exit status reports it."""
+def test_output_lost_at_exit_gives_status_120():
+    """Python reports it by exit status 120."""
     lost = "import os\nos.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nprint('lost')"
-    program = lost + ENDING.format(arguments=["--nonsense"])
+    program = lost + EXIT_PROGRAM.format(arguments=["--nonsense"])
     assert python(program, env={"PYTHONUNBUFFERED": None}).status == 120
 
 
-def test_other_terminations():
-    status, out, err = broken("MemoryError")
+def test_memory_errors_and_interrupts_give_their_status():
+    status, out, err = run_with_error("MemoryError")
     assert (status, out) == (6, b"")
     assert err.startswith("error: not enough memory\n")
-    assert broken("KeyboardInterrupt") == (130, b"", "")
-    assert broken("BrokenPipeError") == (141, b"", "")
+    assert run_with_error("KeyboardInterrupt") == (130, b"", "")
+    assert run_with_error("BrokenPipeError") == (141, b"", "")
     assert not os.path.exists("out.npy")

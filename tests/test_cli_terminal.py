@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
-from npyfile import with_header
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
+from npyfile import npy_with_header
 
 DATA = np.arange(12, dtype="f4").reshape(4, 3)
 IDX = np.array([[3], [0]])
 RUN = (*NDTOOL, "gather-nd", "data.npy", "idx.npy")
-PLAIN = {"TERM": "dumb"}
-WROTE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ threads?\n"
+DUMB_TERMINAL = {"TERM": "dumb"}
+WRITTEN_MESSAGE = r"wrote out.npy: float32\[2,3\], 24 bytes in [0-9.]+ (us|ms|s), [0-9]+ threads?\n"
 
 
 @pytest.fixture(autouse=True)
@@ -24,41 +24,41 @@ def workdir(workdir):
     return workdir
 
 
-def uncoloured(screen):
+def strip_escapes(screen):
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen)
 
 
-def test_trace_and_what_was_written():
-    ran = at_terminal(*RUN, "-o", "out.npy", "--trace")
-    assert ran.status == 0
-    lines = uncoloured(ran.screen).splitlines()
+def test_a_terminal_shows_the_trace_and_the_written_file():
+    completed = run_in_terminal(*RUN, "-o", "out.npy", "--trace")
+    assert completed.status == 0
+    lines = strip_escapes(completed.screen).splitlines()
     assert lines[0] == "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0"
     assert lines[1].split() == ["rule", "with", "result"]
-    assert re.fullmatch(WROTE, lines[-1] + "\n")
+    assert re.fullmatch(WRITTEN_MESSAGE, lines[-1] + "\n")
     assert max(map(len, lines)) <= 80
-    assert "\x1b[32mok" in ran.screen
-    assert uncoloured(at_terminal(*RUN, "-o", "out.npy", "-q").screen) == ""
-    short = at_terminal(*RUN, "-o", "out.npy", "--no-trace")
-    assert re.fullmatch(WROTE, short.screen)
-    dry = at_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
-    message, *plan = dry.screen.splitlines()
+    assert "\x1b[32mok" in completed.screen
+    assert strip_escapes(run_in_terminal(*RUN, "-o", "out.npy", "-q").screen) == ""
+    without_trace = run_in_terminal(*RUN, "-o", "out.npy", "--no-trace")
+    assert re.fullmatch(WRITTEN_MESSAGE, without_trace.screen)
+    dry_run = run_in_terminal(*RUN, "-o", "new.npy", "--no-trace", "--dry-run")
+    message, *plan = dry_run.screen.splitlines()
     assert message == "dry run: float32[2,3], 24 bytes; nothing was written"
     assert plan[0].startswith("plan: direct; 40 bytes read, 24 bytes written")
     assert not os.path.exists("new.npy")
 
 
-@pytest.mark.parametrize(("columns", "most"), [(20, 4), (40, 4), (60, 4), (80, 4), (200, 3)])
-def test_the_trace_is_a_summary_of_few_lines(columns, most):
+@pytest.mark.parametrize(("columns", "max_lines"), [(20, 4), (40, 4), (60, 4), (80, 4), (200, 3)])
+def test_the_summary_fits_in_a_few_lines(columns, max_lines):
     save(upd=np.ones((2, 3), "f4"))
     scatter = (*NDTOOL, "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
-    for run in (RUN, scatter, (*NDTOOL, "gather", "data.npy", "idx.npy")):
-        summary = uncoloured(at_terminal(*run, columns=columns, stdout=False).screen)
-        assert 0 < summary.count("\n") <= most
+    for command in (RUN, scatter, (*NDTOOL, "gather", "data.npy", "idx.npy")):
+        summary = strip_escapes(run_in_terminal(*command, columns=columns, stdout=False).screen)
+        assert 0 < summary.count("\n") <= max_lines
         assert max(map(len, summary.splitlines())) <= columns
-        assert summary.startswith(run[len(NDTOOL)].replace("-", "_") + ":")
+        assert summary.startswith(command[len(NDTOOL)].replace("-", "_") + ":")
         assert "output" in summary
-        assert at_terminal(*run, "--no-trace", columns=columns, stdout=False).screen == ""
-    lines = uncoloured(at_terminal(*RUN, stdout=False).screen).splitlines()
+        assert run_in_terminal(*command, "--no-trace", columns=columns, stdout=False).screen == ""
+    lines = strip_escapes(run_in_terminal(*RUN, stdout=False).screen).splitlines()
     assert lines == [
         "gather_nd: data float32[4,3], indices int64[2,1], batch_dims 0",
         "output.shape = indices.shape[:-1] + data.shape[b+k:] = [2] + [3]",
@@ -66,27 +66,27 @@ def test_the_trace_is_a_summary_of_few_lines(columns, most):
     ]
 
 
-def test_verbose_says_what_is_done_and_why():
+def test_verbose_prints_the_operation_and_the_plan():
     save(upd=np.ones((2, 3), ">f4"), turned=np.asfortranarray(DATA))
-    run = ("gather-nd", "turned.npy", "[[3], [0]]", "-o", "out.npy", "-v", "--threads", "2")
-    assert ndtool(*run).err == (
+    command = ("gather-nd", "turned.npy", "[[3], [0]]", "-o", "out.npy", "-v", "--threads", "2")
+    assert ndtool(*command).err == (
         "data: turned.npy, in memory, in Fortran order\n"
         "indices: a literal\n"
         "selection: 2 index tuples, each a slice of 3 elements (12 bytes)\n"
-        + re.search("plan: .*\n", ndtool(*run).err)[0]
+        + re.search("plan: .*\n", ndtool(*command).err)[0]
         + "executor: 1 of 2 threads, at most one for each MiB of output\n"
     )
     scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--verbose")
-    for more, said in (
+    for options, message in (
         (("--reduction", "add"), "add in row-major order of indices, with any number of threads"),
         (("--reduction", "max", "--no-include-self"), "without the current values"),
         ((), "assigned, the last of several updates of an element"),
         (("--duplicates", "first"), "assigned, the first of several updates of an element"),
         (("--duplicates", "error"), "assigned, no element may have several"),
     ):
-        text = ndtool(*scatter, *more).err
-        (line,) = [one for one in text.splitlines() if one.startswith("updates: ")][1:]
-        assert said in line
+        text = ndtool(*scatter, *options).err
+        (line,) = [row for row in text.splitlines() if row.startswith("updates: ")][1:]
+        assert message in line
         assert "updates: upd.npy, in memory, big-endian\n" in text
         assert text.count("plan: direct; ") == 1
     assert ndtool(*scatter, "--dry-run").err.count("plan: ") == 1
@@ -98,16 +98,16 @@ def test_verbose_says_what_is_done_and_why():
     assert json.loads(ndtool(*elements, "--json").out)["plan"]["way"] == "direct"
 
 
-def test_preview(workdir):
-    before = state(workdir)
-    ran = at_terminal(*RUN, "-q")
-    assert ran.status == 0
-    assert ran.screen == "float32[2,3]\n[[ 9. 10. 11.]\n [ 0.  1.  2.]]\n"
-    assert state(workdir) == before
+def test_a_preview_is_printed_without_an_output(workdir):
+    before = snapshot(workdir)
+    completed = run_in_terminal(*RUN, "-q")
+    assert completed.status == 0
+    assert completed.screen == "float32[2,3]\n[[ 9. 10. 11.]\n [ 0.  1.  2.]]\n"
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.parametrize(
-    ("array", "words"),
+    ("array", "preview"),
     [
         (np.zeros(0), "float64[2,0]\n[]"),
         (np.arange(10**6), "[     0      1      2 ... 999997 999998 999999]"),
@@ -124,117 +124,121 @@ def test_preview(workdir):
     ],
     ids=lambda value: str(getattr(value, "dtype", "")),
 )
-def test_previews_of_all_kinds(array, words):
+def test_previews_show_every_kind_of_array(array, preview):
     save(data=array[np.newaxis], idx=np.array([[0], [0]]))
-    ran = at_terminal(*RUN, "-q")
-    assert ran.status == 0
-    assert words in ran.screen
-    assert len(ran.screen) < 10_000
-    assert "\x1b[31m" not in ran.screen
+    completed = run_in_terminal(*RUN, "-q")
+    assert completed.status == 0
+    assert preview in completed.screen
+    assert len(completed.screen) < 10_000
+    assert "\x1b[31m" not in completed.screen
 
 
-def test_preview_of_a_large_result_is_kept_out_of_the_way(tmp_path):
+def test_a_preview_of_a_large_result_is_abbreviated(tmp_path):
     save(data=np.zeros((1, 10**6)), idx=np.zeros((50, 1), "i1"))
-    ran = at_terminal(*RUN, "-q")
-    assert ran.screen.startswith("float64[50,1000000]\n[[0. 0. 0. ... 0. 0. 0.]\n")
+    completed = run_in_terminal(*RUN, "-q")
+    assert completed.screen.startswith("float64[50,1000000]\n[[0. 0. 0. ... 0. 0. 0.]\n")
 
 
-def test_preview_of_bfloat16():
+def test_a_preview_shows_bfloat16_values():
     pytest.importorskip("ml_dtypes")
     save(data=np.array([[0x3F80, 0x4000]], "u2").view("V2"), idx=np.array([[0]]))
-    ran = at_terminal(*RUN, "-q", "--dtype", "bfloat16")
-    assert ran.screen == "bfloat16[1,2]\n[[1 2]]\n"
+    completed = run_in_terminal(*RUN, "-q", "--dtype", "bfloat16")
+    assert completed.screen == "bfloat16[1,2]\n[[1 2]]\n"
 
 
-def test_a_type_that_only_other_machines_have():
+def test_a_type_of_other_machines_is_copied_but_not_printed():
     header = "{'descr': '<f12', 'fortran_order': False, 'shape': (2,)}".ljust(117) + "\n"
-    Path("data.npy").write_bytes(with_header(header, b"a" * 12 + b"b" * 12))
+    Path("data.npy").write_bytes(npy_with_header(header, b"a" * 12 + b"b" * 12))
     save(idx=np.array([[1]]))
-    ran = at_terminal(*RUN, "-q")
-    assert ran.status == 2
-    assert "float96 is not one of NumPy's types on this machine" in ran.screen
-    assert "Traceback" not in ran.screen
-    assert at_terminal(*RUN, "-q", "-o", "out.npy").status == 0
+    completed = run_in_terminal(*RUN, "-q")
+    assert completed.status == 2
+    assert "float96 is not one of NumPy's types on this machine" in completed.screen
+    assert "Traceback" not in completed.screen
+    assert run_in_terminal(*RUN, "-q", "-o", "out.npy").status == 0
     with open("out.npy", "rb") as file:
         assert file.read().endswith(b"\n" + b"b" * 12)
-    checked = at_terminal(*NDTOOL, "verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
-    assert checked.status == 2
-    assert "float96 is not" in checked.screen
+    verified = run_in_terminal(*NDTOOL, "verify", "gather-nd", "data.npy", "idx.npy", "out.npy")
+    assert verified.status == 2
+    assert "float96 is not" in verified.screen
 
 
 def test_data_go_to_a_pipe_and_messages_to_the_terminal():
-    ran = at_terminal(*RUN, stdout=False)
-    assert ran.out.startswith(b"\x93NUMPY")
-    assert "output.shape = indices.shape[:-1]" in ran.screen
-    assert "wrote" not in ran.screen
-    quiet = at_terminal(*RUN, stderr=False)
+    completed = run_in_terminal(*RUN, stdout=False)
+    assert completed.out.startswith(b"\x93NUMPY")
+    assert "output.shape = indices.shape[:-1]" in completed.screen
+    assert "wrote" not in completed.screen
+    quiet = run_in_terminal(*RUN, stderr=False)
     assert quiet.err == ""
     assert quiet.screen.startswith("float32[2,3]\n")
 
 
-def test_an_array_is_not_printed_raw():
-    ran = at_terminal(*RUN, "-o", "-")
-    assert ran.status == 2
-    assert "standard output is a terminal" in ran.screen
-    ran = at_terminal(*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "out.npy")
-    assert ran.status == 2
-    assert "standard input: it is a terminal" in ran.screen
+def test_binary_data_are_not_read_from_or_written_to_a_terminal():
+    completed = run_in_terminal(*RUN, "-o", "-")
+    assert completed.status == 2
+    assert "standard output is a terminal" in completed.screen
+    completed = run_in_terminal(*NDTOOL, "gather-nd", "-", "idx.npy", "-o", "out.npy")
+    assert completed.status == 2
+    assert "standard input: it is a terminal" in completed.screen
 
 
-def test_json_only():
-    ran = at_terminal(*RUN, "-o", "out.npy", "--json")
-    assert ran.screen.startswith('{"version": ')
-    assert ran.screen.count("\n") == 1
-    assert at_terminal(*RUN, "--json").screen.count("\n") == 1
-    ran = at_terminal(*RUN, "--json", "--batch-dims", "7")
-    assert ran.screen.startswith('{"error": "RuleError"')
+def test_json_replaces_other_output():
+    completed = run_in_terminal(*RUN, "-o", "out.npy", "--json")
+    assert completed.screen.startswith('{"version": ')
+    assert completed.screen.count("\n") == 1
+    assert run_in_terminal(*RUN, "--json").screen.count("\n") == 1
+    completed = run_in_terminal(*RUN, "--json", "--batch-dims", "7")
+    assert completed.screen.startswith('{"error": "RuleError"')
 
 
 def test_a_broken_rule_is_shown_in_its_trace():
-    ran = at_terminal(*RUN, "--batch-dims", "2")
-    assert ran.status == 4
-    assert "\x1b[1;31mbroken" in ran.screen
-    assert "\x1b[1;31merror: " in ran.screen
-    screen = uncoloured(ran.screen)
+    completed = run_in_terminal(*RUN, "--batch-dims", "2")
+    assert completed.status == 4
+    assert "\x1b[1;31mbroken" in completed.screen
+    assert "\x1b[1;31merror: " in completed.screen
+    screen = strip_escapes(completed.screen)
     assert screen.index("0 <= 2 < min(2, 2)") < screen.index("error: batch_dims is 2")
-    assert "broken" not in at_terminal(*RUN, "--batch-dims", "2", "-q").screen
+    assert "broken" not in run_in_terminal(*RUN, "--batch-dims", "2", "-q").screen
 
 
 @pytest.mark.parametrize(
     "env", [{"TERM": "dumb"}, {"NO_COLOR": "1"}, {"TERM": "dumb", "FORCE_COLOR": "1"}], ids=str
 )
-def test_no_colours(env):
-    for more in (("-o", "out.npy"), ("--batch-dims", "2")):
-        ran = at_terminal(*RUN, *more, env=env)
-        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", ran.screen)
-    assert "\x1b" not in at_terminal(*RUN, "--batch-dims", "2", env=PLAIN).screen
+def test_colours_are_disabled_by_the_environment(env):
+    for options in (("-o", "out.npy"), ("--batch-dims", "2")):
+        completed = run_in_terminal(*RUN, *options, env=env)
+        assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", completed.screen)
+    assert "\x1b" not in run_in_terminal(*RUN, "--batch-dims", "2", env=DUMB_TERMINAL).screen
 
 
 @pytest.mark.parametrize("columns", [1, 20, 300])
-def test_unusual_widths(columns):
+def test_any_terminal_width_is_accepted(columns):
     for env in ({}, {"COLUMNS": str(columns)}):
-        ran = at_terminal(*RUN, columns=columns, env=env)
-        assert ran.status == 0
-        for more in (("spec",), ("inspect", "data.npy"), ("infer", "gather-nd", "i4[3]", "i4[1]")):
-            assert at_terminal(*NDTOOL, *more, columns=columns, env=env).status == 0
-        assert "error:" in uncoloured(at_terminal(*RUN, "--batch-dims", "2", env=env).screen)
+        completed = run_in_terminal(*RUN, columns=columns, env=env)
+        assert completed.status == 0
+        for command in (
+            ("spec",),
+            ("inspect", "data.npy"),
+            ("infer", "gather-nd", "i4[3]", "i4[1]"),
+        ):
+            assert run_in_terminal(*NDTOOL, *command, columns=columns, env=env).status == 0
+        assert "error:" in strip_escapes(run_in_terminal(*RUN, "--batch-dims", "2", env=env).screen)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 72, 80, 120])
-def test_tables_break_no_name(columns):
+def test_tables_do_not_break_names(columns):
     os.rename("data.npy", "a-rather-long-name-of-an-array.npy")
     infer = ("infer", "gather-nd", "float32[8,128,64,1000000]", "int64[8,5,3]", "--batch-dims", "1")
     for arguments in (("spec",), ("inspect", "a-rather-long-name-of-an-array.npy"), infer):
-        screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
-        plain = at_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
+        screen = strip_escapes(run_in_terminal(*NDTOOL, *arguments, columns=columns).screen)
+        plain = run_in_terminal(*NDTOOL, *arguments, stdout=False).out.decode()
         assert sorted(re.sub("─+", "", screen).split()) == sorted(plain.split())
         longest = max(map(len, plain.split()))
         if columns >= 80 and longest < 30:
             assert max(map(len, screen.splitlines())) <= columns
 
 
-FAR = np.array([[3], [-4], [4_294_967_295], [3]])
-SAID = {
+OUT_OF_BOUNDS = np.array([[3], [-4], [4_294_967_295], [3]])
+COMMANDS = {
     "trace": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--trace"),
     "details": ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--no-trace", "-v"),
     "plan": ("gather-nd", "data.npy", "idx.npy", "--dry-run", "--no-trace"),
@@ -250,68 +254,74 @@ SAID = {
 
 
 @pytest.mark.parametrize("columns", [60, 72, 200])
-@pytest.mark.parametrize("arguments", SAID.values(), ids=SAID)
+@pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
 def test_lines_are_folded_at_spaces(arguments, columns):
-    save(far=FAR)
-    screen = uncoloured(at_terminal(*NDTOOL, *arguments, columns=columns).screen)
+    save(far=OUT_OF_BOUNDS)
+    screen = strip_escapes(run_in_terminal(*NDTOOL, *arguments, columns=columns).screen)
     lines = screen.splitlines()
     assert max(map(len, lines)) <= columns
-    narrow = uncoloured(at_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
+    narrow = strip_escapes(run_in_terminal(*NDTOOL, *arguments, env={"COLUMNS": "60"}).screen)
     assert max(map(len, narrow.splitlines())) <= 60
-    wide = at_terminal(*NDTOOL, *arguments, columns=1000).screen
-    without = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, duration
-    assert sorted(re.sub(without, "", screen).split()) == sorted(
-        re.sub(without, "", uncoloured(wide)).split()
+    unfolded = run_in_terminal(*NDTOOL, *arguments, columns=1000).screen
+    ignored = r"[━─]+|[0-9.]+ (us|ms)"  # bars, rules, duration
+    assert sorted(re.sub(ignored, "", screen).split()) == sorted(
+        re.sub(ignored, "", strip_escapes(unfolded)).split()
     )
 
 
-def test_names_are_no_markup():
+def test_names_are_not_markup():
     save(**{"[red]x": DATA, "idx": IDX + 9})
-    ran = at_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
-    assert "data axis 0 of [red]x.npy has size 4" in uncoloured(ran.screen)
+    completed = run_in_terminal(*NDTOOL, "gather-nd", "[red]x.npy", "idx.npy")
+    assert "data axis 0 of [red]x.npy has size 4" in strip_escapes(completed.screen)
 
 
-SLOW = """
+SLOW_PROGRESS = """
 import itertools, sys, types
 from ndtool.cli import console
 from ndtool.cli.reporter import Reporter
-looks = itertools.count()
-console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(looks))
+calls = itertools.count()
+console.time = types.SimpleNamespace(perf_counter=lambda: 0.6 * next(calls))
 reporter = Reporter()
 with reporter.progress() as progress:
     progress.begin("sweep")
-    report_fraction = progress.callback(4_000_000_000)
+    report = progress.callback(4_000_000_000)
     for i in range(4):
-        report_fraction(i / 4)
+        report(i / 4)
         assert ("rich" in sys.modules) == (i > 0)
 console.write_stderr("end")
 """
 
 
-def test_progress_bar_comes_late_and_goes():
-    ran = at_terminal(sys.executable, "-c", SLOW)
-    assert ran.status == 0, ran.screen
-    assert " 25% sweep, 1 GB of 4 GB, 1.67 GB/s, 2 s left" in uncoloured(ran.screen)
-    assert ran.screen.endswith("\r\x1b[Kend")
-    dumb = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), env=PLAIN)
+def test_a_progress_bar_appears_late_and_is_erased():
+    completed = run_in_terminal(sys.executable, "-c", SLOW_PROGRESS)
+    assert completed.status == 0, completed.screen
+    assert " 25% sweep, 1 GB of 4 GB, 1.67 GB/s, 2 s left" in strip_escapes(completed.screen)
+    assert completed.screen.endswith("\r\x1b[Kend")
+    dumb = run_in_terminal(
+        sys.executable, "-c", SLOW_PROGRESS.replace("(i > 0)", "False"), env=DUMB_TERMINAL
+    )
     assert (dumb.status, dumb.screen) == (0, "end")
-    away = at_terminal(sys.executable, "-c", SLOW.replace("(i > 0)", "False"), stderr=False)
-    assert (away.status, away.err) == (0, "end")
+    redirected = run_in_terminal(
+        sys.executable, "-c", SLOW_PROGRESS.replace("(i > 0)", "False"), stderr=False
+    )
+    assert (redirected.status, redirected.err) == (0, "end")
 
 
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_a_progress_bar_is_one_line(columns):
-    screen = uncoloured(at_terminal(sys.executable, "-c", SLOW, columns=columns).screen)
+    screen = strip_escapes(
+        run_in_terminal(sys.executable, "-c", SLOW_PROGRESS, columns=columns).screen
+    )
     lines = screen.removesuffix("\r\x1b[Kend").split("\r")
     assert len(lines) > 2
     assert all(len(line.removesuffix("\x1b[K").rstrip()) <= columns for line in lines)
     assert "\n" not in screen
 
 
-def test_spec_and_inspect_fit_the_screen():
+def test_spec_and_inspect_fit_in_80_columns():
     np.savez("archive.npz", data=DATA, indices=IDX)
     for arguments in (("spec",), ("inspect", "archive.npz", "data.npy")):
-        ran = at_terminal(*NDTOOL, *arguments)
-        assert ran.status == 0
-        assert max(map(len, uncoloured(ran.screen).splitlines())) <= 80
-        assert "…" not in ran.screen
+        completed = run_in_terminal(*NDTOOL, *arguments)
+        assert completed.status == 0
+        assert max(map(len, strip_escapes(completed.screen).splitlines())) <= 80
+        assert "…" not in completed.screen

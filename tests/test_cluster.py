@@ -1,4 +1,4 @@
-"""A sweep on a cluster of a scheduler and two workers, with failures and false versions."""
+"""Sweeps on a cluster of a scheduler and two workers, with failures and other versions."""
 
 import gc
 import os
@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
-from strategies import same
+from command import NDTOOL, environment, ndtool, save, snapshot
+from strategies import bits_equal
 from twoworkers import PATIENT, two_workers
 
 from ndtool import files
@@ -41,7 +41,7 @@ pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-# Each worker first loads this: it records its reads and writes, and obeys a file.
+# Each worker loads this first: it records its reads and writes, and executes orders from a file.
 PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
@@ -49,46 +49,46 @@ from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.runs.external import tasks
 
-ORDER, NOTES = {folder!r} + "/order", {folder!r} + "/notes"
+ORDER, RECORDS = {folder!r} + "/order", {folder!r} + "/records"
 
-def noted(kind, before, at):
-    def after(self, *arguments):
-        with open(NOTES, "a") as notes:
-            notes.write(f"{{kind}} {{self.name}} {{arguments[at]}}\\n")
-        return before(self, *arguments)
-    return after
+def record_calls(kind, method, argument):
+    def wrapper(self, *arguments):
+        with open(RECORDS, "a") as records:
+            records.write(f"{{kind}} {{self.name}} {{arguments[argument]}}\\n")
+        return method(self, *arguments)
+    return wrapper
 
-def follow_orders(kind, before):
-    def after(work, number, depth):
+def follow_orders(kind, task):
+    def wrapper(work, number, depth):
         phase = f"{{kind}}{{depth + 1}}" if depth else kind
-        end = before(work, number, depth)
+        end = task(work, number, depth)
         try:
             with open(ORDER) as order:
-                what, where = order.read().split()
-            if where == phase and what == "wait":
+                action, target = order.read().split()
+            if target == phase and action == "wait":
                 time.sleep(600)
-            if where == phase and what == "die":
+            if target == phase and action == "die":
                 os.unlink(ORDER)
                 os.kill(os.getpid(), signal.SIGKILL)
         except FileNotFoundError:
             pass
         return end
-    return after
+    return wrapper
 
-def late(before):
-    async def after(self, key, body):
-        with open(NOTES, "a") as notes:
-            notes.write(f"sent {{key}}\\n")
+def delay_writes(put):
+    async def wrapper(self, key, body):
+        with open(RECORDS, "a") as records:
+            records.write(f"sent {{key}}\\n")
         if os.path.exists(ORDER) and open(ORDER).read() == "late put":
             await asyncio.sleep(2)
-        await before(self, key, body)
-    return after
+        await put(self, key, body)
+    return wrapper
 
 if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
-    RemoteFolder.put = late(RemoteFolder.put)
-    ZarrSource.block = noted("read", ZarrSource.block, 0)
-    ChunkWriter.write_block = noted("write", ChunkWriter.write_block, 0)
-    tasks.PHASES.update({{phase: follow_orders(phase, do) for phase, do in tasks.PHASES.items()}})
+    RemoteFolder.put = delay_writes(RemoteFolder.put)
+    ZarrSource.block = record_calls("read", ZarrSource.block, 0)
+    ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
+    tasks.PHASES.update({{phase: follow_orders(phase, task) for phase, task in tasks.PHASES.items()}})
     tasks.follow_orders = True
 """
 
@@ -100,35 +100,35 @@ class Workers:
         self.client, self._folder = client, folder
         self.address: str = client.scheduler.address
 
-    def order(self, what: str, phase: str) -> None:
-        (self._folder / "order").write_text(f"{what} {phase}")
+    def order(self, action: str, phase: str) -> None:
+        (self._folder / "order").write_text(f"{action} {phase}")
 
-    def done(self) -> bool:
+    def is_order_executed(self) -> bool:
         return not (self._folder / "order").exists()
 
     def release(self) -> None:
         (self._folder / "order").unlink(missing_ok=True)
 
-    def notes(self) -> Counter[str]:
-        notes = self._folder / "notes"
-        lines = notes.read_text().splitlines() if notes.exists() else []
-        notes.unlink(missing_ok=True)
+    def pop_records(self) -> Counter[str]:
+        records = self._folder / "records"
+        lines = records.read_text().splitlines() if records.exists() else []
+        records.unlink(missing_ok=True)
         return Counter(lines)
 
 
 # Not of session scope: its threads open files, and other tests check for open files.
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     folder = tmp_path_factory.mktemp("cluster")
     with two_workers(folder, PRELOAD, **PATIENT) as client:
         yield Workers(client, folder)
 
 
 @pytest.fixture
-def workers(started: Workers) -> Iterator[Workers]:
-    started.notes()
-    yield started
-    started.release()
+def workers(cluster: Workers) -> Iterator[Workers]:
+    cluster.pop_records()
+    yield cluster
+    cluster.release()
 
 
 @pytest.fixture
@@ -143,10 +143,10 @@ def stores(workdir: Path) -> Path:
     }
     save(**{name: array for name, (array, _) in arrays.items()})
     for name, (array, chunks) in arrays.items():
-        made = zarr.create_array(
+        store = zarr.create_array(
             f"{name}.zarr", shape=array.shape, chunks=chunks, dtype=array.dtype
         )
-        made[...] = array
+        store[...] = array
     return workdir
 
 
@@ -162,20 +162,20 @@ CALLS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 
 
-def wanted(operator: str) -> Any:
+def expected_result(operator: str) -> Any:
     roles, arguments = CALLS[operator]
     return getattr(reference, operator)(*(np.load(f"{role}.npy") for role in roles), **arguments)
 
 
-def done(operator: str, suffix: str, out: str, **options: Any) -> files.Result:
+def run_operator(operator: str, suffix: str, out: str, **options: Any) -> files.Result:
     roles, arguments = CALLS[operator]
     call = getattr(files, operator)
     result: files.Result = call(*(role + suffix for role in roles), **arguments, out=out, **options)
     return result
 
 
-# Outputs: rows of chunks that are no block of an input, and parts of several chunks of data.
-STORED: dict[str, dict[str, Any]] = {
+# Chunks of outputs: some match no block of an input, some overlap several chunks of data.
+STORE_OPTIONS: dict[str, dict[str, Any]] = {
     "gather_nd": {"chunks": (3, 250), "shards": (6, 500)},
     "scatter_nd": {"chunks": (32, 64), "shards": (32, 128)},
     "gather_elements": {"chunks": (50, 100)},
@@ -188,26 +188,28 @@ STORED: dict[str, dict[str, Any]] = {
 def test_a_cluster_gives_the_bits_of_the_reference(
     stores: Path, workers: Workers, operator: str, suffix: str, out: str
 ) -> None:
-    before = state(stores)
-    stored = STORED[operator] if out == "out.zarr" else {}
-    done(operator, suffix, out, scheduler=workers.client, **stored)
-    assert same(load(out), wanted(operator))
-    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+    before = snapshot(stores)
+    store_options = STORE_OPTIONS[operator] if out == "out.zarr" else {}
+    run_operator(operator, suffix, out, scheduler=workers.client, **store_options)
+    assert bits_equal(load(out), expected_result(operator))
+    assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
-@pytest.mark.parametrize(("operator", "rule"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
+@pytest.mark.parametrize(("operator", "mode"), [("gather_nd", "fill"), ("scatter_nd", "drop")])
 def test_a_cluster_counts_indices_out_of_bounds(
-    stores: Path, workers: Workers, operator: str, rule: str
+    stores: Path, workers: Workers, operator: str, mode: str
 ) -> None:
     idx = np.load("idx.npy")
     idx[31, 7, 1], idx[49, 999, 1] = 512, -5000
     zarr.open_array("idx.zarr")[...] = idx
     save(idx=idx)
-    result = done(operator, ".zarr", "out.npy", scheduler=workers.client, out_of_bounds=rule)
+    result = run_operator(
+        operator, ".zarr", "out.npy", scheduler=workers.client, out_of_bounds=mode
+    )
     roles, arguments = CALLS[operator]
     arrays = [np.load(f"{role}.npy") for role in roles]
     call = getattr(reference, operator)
-    assert same(load("out.npy"), call(*arrays, **arguments, out_of_bounds=rule))
+    assert bits_equal(load("out.npy"), call(*arrays, **arguments, out_of_bounds=mode))
     assert result.outside == 2
     assert "the first: idx.zarr[31, 7, 1] = 512" in result.warnings[0]
 
@@ -216,15 +218,17 @@ def test_a_cluster_counts_indices_out_of_bounds(
 def test_chunks_are_read_once_and_written_once(
     stores: Path, workers: Workers, operator: str
 ) -> None:
-    done(operator, ".zarr", "out.zarr", scheduler=workers.client, **STORED[operator])
-    notes, out = workers.notes(), zarr.open_array("out.zarr")
-    files_of = zip(out.shape, out.shards or out.chunks, strict=True)
-    count = np.prod([-(-size // step) for size, step in files_of])
-    read = [times for line, times in notes.items() if "data.zarr" in line]
-    written = [times for line, times in notes.items() if line.startswith("write")]
-    named = 56 if operator == "gather_elements" else 64  # a column of chunks is not
-    assert (len(read), set(read)) == (named, {1})
-    assert (len(written), set(written)) == (count, {1})
+    run_operator(operator, ".zarr", "out.zarr", scheduler=workers.client, **STORE_OPTIONS[operator])
+    records, out = workers.pop_records(), zarr.open_array("out.zarr")
+    axes = zip(out.shape, out.shards or out.chunks, strict=True)
+    file_count = np.prod([-(-size // step) for size, step in axes])
+    read = [count for line, count in records.items() if "data.zarr" in line]
+    written = [count for line, count in records.items() if line.startswith("write")]
+    selected_chunks = (
+        56 if operator == "gather_elements" else 64
+    )  # one column of chunks is not selected
+    assert (len(read), set(read)) == (selected_chunks, {1})
+    assert (len(written), set(written)) == (file_count, {1})
 
 
 ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output")
@@ -244,67 +248,69 @@ ANY_PHASE = pytest.mark.slow("tasks of each phase run again, with each output")
 def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, operator: str, phase: str, out: str
 ) -> None:
-    before = state(stores)
-    stored = STORED[operator] if out == "out.zarr" else {}
+    before = snapshot(stores)
+    store_options = STORE_OPTIONS[operator] if out == "out.zarr" else {}
     workers.order("die", phase)
-    done(operator, ".zarr", out, scheduler=workers.client, **stored)
-    assert workers.done()
-    assert same(load(out), wanted(operator))
-    assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+    run_operator(operator, ".zarr", out, scheduler=workers.client, **store_options)
+    assert workers.is_order_executed()
+    assert bits_equal(load(out), expected_result(operator))
+    assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
 @pytest.mark.slow("tasks of each phase of two levels run again")
 @pytest.mark.parametrize("phase", ["split", "split2", "sweep", "replay2", "replay"])
 def test_tasks_of_a_killed_worker_run_again_in_levels(
-    stores: Path, workers: Workers, phase: str, leveled: Callable[[int], None]
+    stores: Path, workers: Workers, phase: str, force_levels: Callable[[int], None]
 ) -> None:
-    leveled(2)
+    force_levels(2)
     for operator, out in (("gather_nd", "out.npy"), ("scatter_nd", "out.zarr")):
         if operator == "scatter_nd" and phase.startswith("replay"):
             continue
-        before = state(stores)
+        before = snapshot(stores)
         workers.order("die", phase)
-        done(
+        run_operator(
             operator,
             ".npy",
             out,
             scheduler=workers.client,
-            **STORED[operator] if out == "out.zarr" else {},
+            **STORE_OPTIONS[operator] if out == "out.zarr" else {},
         )
-        assert workers.done()
-        assert same(load(out), wanted(operator))
-        assert {name.split("/")[0] for name in state(stores).keys() - before.keys()} == {out}
+        assert workers.is_order_executed()
+        assert bits_equal(load(out), expected_result(operator))
+        assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
 
 def test_a_bad_index_of_any_block_ends_the_run(stores: Path, workers: Workers) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 512, 5000
-    before = state(stores)
-    with pytest.raises(BoundsError) as caught:
-        done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
-    assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 512\n" in str(caught.value)
-    assert state(stores) == before
+    before = snapshot(stores)
+    with pytest.raises(BoundsError) as excinfo:
+        run_operator("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
+    assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 512\n" in str(excinfo.value)
+    assert snapshot(stores) == before
 
 
 def test_duplicates_are_refused_before_workers_write(stores: Path, workers: Workers) -> None:
 
-    with pytest.raises(DuplicatesError) as caught:
-        done("scatter_nd", ".zarr", "new.zarr", scheduler=workers.client, duplicates="error")
+    with pytest.raises(DuplicatesError) as excinfo:
+        run_operator(
+            "scatter_nd", ".zarr", "new.zarr", scheduler=workers.client, duplicates="error"
+        )
     roles, arguments = CALLS["scatter_nd"]
     arrays = (np.load(f"{role}.npy") for role in roles)
-    with pytest.raises(DuplicatesError) as expected:
+    with pytest.raises(DuplicatesError) as reference_error:
         reference.scatter_nd(*arrays, **arguments, duplicates="error")
-    found = caught.value.first, caught.value.second
-    assert found == (expected.value.first, expected.value.second)
+    pair = excinfo.value.first, excinfo.value.second
+    assert pair == (reference_error.value.first, reference_error.value.second)
     assert not Path("new.zarr").exists()
 
 
 def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Workers) -> None:
     with pytest.raises(UsageError, match="mean cannot update in place"):
-        done("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
-    expected = wanted("scatter_elements")
-    done("scatter_elements", ".zarr", "data.zarr", scheduler=workers.client)
-    assert same(load("data.zarr"), expected)
+        run_operator("scatter_nd", ".zarr", "./data.zarr", scheduler=workers.client)
+    expected = expected_result("scatter_elements")
+    run_operator("scatter_elements", ".zarr", "data.zarr", scheduler=workers.client)
+    assert bits_equal(load("data.zarr"), expected)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +318,7 @@ def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Worke
     [
         ({"data": np.zeros(3, np.float32)}, "data: workers cannot read parts of it"),
         ({"data": "raw:float32[9]:data.npy"}, "workers cannot read parts of it"),
-        ({"data": "turned.npy"}, "turned.npy is in Fortran order: expected C order"),
+        ({"data": "fortran.npy"}, "fortran.npy is in Fortran order: expected C order"),
         ({"out": None}, "a run on a cluster writes to a file or store: expected -o FILE"),
         ({"workers": 2}, "--scheduler and --workers: expected one of them"),
         ({"scheduler": "nowhere.json"}, "nowhere.json: there is no such scheduler file"),
@@ -321,155 +327,160 @@ def test_only_idempotent_reductions_update_in_place(stores: Path, workers: Worke
 def test_unsupported_runs_on_a_cluster_are_refused(
     stores: Path, workers: Workers, change: dict[str, Any], message: str
 ) -> None:
-    save(turned=np.asfortranarray(np.load("data.npy")), one=np.zeros((1, 1), np.int64))
-    before = state(stores)
+    save(fortran=np.asfortranarray(np.load("data.npy")), index=np.zeros((1, 1), np.int64))
+    before = snapshot(stores)
     arguments = {
         "data": "data.npy",
-        "indices": "one.npy",
+        "indices": "index.npy",
         "out": "out.npy",
         "scheduler": workers.client,
     }
     with pytest.raises(UsageError, match=message):
         files.gather_nd(**arguments | change)
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"address": 5}', "xx", "\x93NUMPY"])
-def test_a_malformed_scheduler_file(stores: Path, text: str) -> None:
+def test_a_malformed_scheduler_file_is_refused(stores: Path, text: str) -> None:
     Path("s.json").write_text(text, "latin-1")
-    ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "s.json")
-    assert (ran.status, ran.out) == (2, b"")
-    assert ran.err == "error: s.json is not a scheduler file: expected JSON with an address\n"
+    completed = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "s.json")
+    assert (completed.status, completed.out) == (2, b"")
+    assert completed.err == "error: s.json is not a scheduler file: expected JSON with an address\n"
 
 
-def test_a_worker_that_does_not_see_the_output(
+def test_an_output_that_a_worker_cannot_access_is_an_error(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = state(stores), newstore._LocalStore.shared
+    before, shared = snapshot(stores), newstore._LocalStore.shared
 
-    def elsewhere(*arguments: Any) -> Any:
+    def missing_path(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
 
-    monkeypatch.setattr(newstore._LocalStore, "shared", elsewhere)
+    monkeypatch.setattr(newstore._LocalStore, "shared", missing_path)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
-        done("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
-    assert state(stores) == before
+        run_operator("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
+    assert snapshot(stores) == before
 
 
-def test_a_scheduler_file_without_an_end(stores: Path) -> None:
-    ran = ndtool("gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "/dev/zero")
-    assert (ran.status, ran.err.startswith("error: /dev/zero is not a scheduler file")) == (2, True)
+def test_an_endless_scheduler_file_is_refused(stores: Path) -> None:
+    completed = ndtool(
+        "gather-nd", "data.npy", "[[0]]", "-o", "out.npy", "--scheduler", "/dev/zero"
+    )
+    assert (
+        completed.status,
+        completed.err.startswith("error: /dev/zero is not a scheduler file"),
+    ) == (2, True)
 
 
-def test_one_version_everywhere(
+def test_workers_of_another_version_are_refused(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "__version__", "9.8.7")
     message = r"the worker at tcp://\S+ has ndtool .*: expected 9.8.7, as here"
     with pytest.raises(UsageError, match=message):
-        done("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
+        run_operator("gather_nd", ".zarr", "out.npy", scheduler=workers.client)
 
 
-def test_no_scheduler(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_scheduler_is_reported(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 1)
     with pytest.raises(ResourceError, match=r"^tcp://127.0.0.1:1: cannot connect to a scheduler"):
-        done("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
+        run_operator("gather_nd", ".zarr", "out.npy", scheduler="tcp://127.0.0.1:1")
 
 
 def test_a_failed_client_is_closed_at_once(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed by a garbage collection while another client starts, it waits for itself for ever."""
+    """A client that the garbage collector closes while another one starts waits for itself."""
     distributed = pytest.importorskip("distributed")
     monkeypatch.setattr(dask, "ANSWER_TIMEOUT", 0.2)
-    made, errors = [], []
-    client = distributed.Client.__init__
+    clients, errors = [], []
+    initialize = distributed.Client.__init__
 
-    def noting(self: Any, *arguments: Any, **options: Any) -> None:
-        made.append(weakref.ref(self))
-        client(self, *arguments, **options)
+    def record_client(self: Any, *arguments: Any, **options: Any) -> None:
+        clients.append(weakref.ref(self))
+        initialize(self, *arguments, **options)
 
-    monkeypatch.setattr(distributed.Client, "__init__", noting)
+    monkeypatch.setattr(distributed.Client, "__init__", record_client)
     gc.disable()
     try:
         for address in ("tcp://127.0.0.1:1", "foo://127.0.0.1:1"):
-            with pytest.raises(NdtoolError) as caught:
-                done("gather_nd", ".zarr", "out.npy", scheduler=address)
-            errors.append(caught.value)  # of which the client must not be a member
+            with pytest.raises(NdtoolError) as excinfo:
+                run_operator("gather_nd", ".zarr", "out.npy", scheduler=address)
+            errors.append(excinfo.value)  # the error must not refer to the client
     finally:
         gc.enable()
-    assert made
-    assert not any(one() for one in made)
+    assert clients
+    assert not any(reference() for reference in clients)
 
 
 def test_tasks_are_small(stores: Path) -> None:
-    with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as job:
-        cut = plan.partition_chunks(job, job.metadata, 1, 1 << 20)
-        position = worker.Shared("out.zarr", job.metadata, "/" + "x" * 200, "", 0)
-        names = job.request.arguments
-        call = worker.Call("0" * 16, "1", names, job.inference, cut, position, "/y" * 99)
+    with OpenCall(Request("scatter_nd", "data.zarr", "idx.zarr", "upd.zarr", "out.zarr")) as opened:
+        partitioning = plan.partition_chunks(opened, opened.metadata, 1, 1 << 20)
+        output = worker.Shared("out.zarr", opened.metadata, "/" + "x" * 200, "", 0)
+        names = opened.request.arguments
+        call = worker.Call("0" * 16, "1", names, opened.inference, partitioning, output, "/y" * 99)
         assert len(pickle.dumps((worker.perform, call, "sweep", 99_999))) < 10 << 10
 
 
 @pytest.mark.slow(
-    "workers remove what a killed client leaves, which takes the scheduler seconds to see"
+    "workers remove the files of a killed client, which the scheduler detects after seconds"
 )
 @pytest.mark.parametrize(
     ("signal_name", "out"),
     [("SIGINT", "out.zarr"), ("SIGKILL", "out.zarr"), ("SIGKILL", "out.npy")],
 )
-def test_an_ended_client_leaves_nothing_for_long(
+def test_files_of_a_terminated_client_are_removed(
     stores: Path, workers: Workers, signal_name: str, out: str
 ) -> None:
-    before = state(stores)
+    before = snapshot(stores)
     workers.order("wait", "sweep")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out)
-    ran = subprocess.Popen(
+    process = subprocess.Popen(
         [*NDTOOL, *command, "--scheduler", workers.address],
         env=environment(),
         stderr=subprocess.PIPE,
     )
     while "-sweep-" not in str(workers.client.processing()):
         time.sleep(0.05)
-    ran.send_signal(getattr(signal, signal_name))
-    _, report = ran.communicate()
-    assert (ran.returncode, report) in ((130, b""), (-signal.SIGKILL, b""))
+    process.send_signal(getattr(signal, signal_name))
+    _, stderr = process.communicate()
+    assert (process.returncode, stderr) in ((130, b""), (-signal.SIGKILL, b""))
     workers.release()
     workers.client.restart()
     if signal_name == "SIGKILL":
-        left = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
-        assert left
-        assert sorted(ndtool("clean", ".", "--json").json["removed"]) == left
+        leftovers = sorted(f"./{name}" for name in os.listdir() if name.startswith("."))
+        assert leftovers
+        assert sorted(ndtool("clean", ".", "--json").json["removed"]) == leftovers
         assert ndtool("clean", ".").out == b"nothing to remove\n"
-    assert state(stores) == before
+    assert snapshot(stores) == before
 
 
 def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
+    closed_tokens = []
 
     class Opened:
         users = 0
 
         def __init__(self, call: Any) -> None:
-            self.work = SimpleNamespace(token=call.token, do=begin)
+            self.work = SimpleNamespace(token=call.token, do=begin_task)
 
         def close(self) -> None:
-            closed.append(self.work.token)
+            closed_tokens.append(self.work.token)
 
-    def named(token: int) -> Any:
+    def make_call(token: int) -> Any:
         return SimpleNamespace(token=token)
 
-    def begin(phase: str, left: int) -> None:
-        """Run a task while others begin, each of another run."""
-        if left:
-            worker.perform(named(left - 1), phase, left - 1)
-        assert left not in closed
+    def begin_task(phase: str, remaining: int) -> None:
+        """Run a task while tasks of other runs begin."""
+        if remaining:
+            worker.perform(make_call(remaining - 1), phase, remaining - 1)
+        assert remaining not in closed_tokens
 
     monkeypatch.setattr(worker, "run_task", lambda work, phase, number: work.do(phase, number))
     monkeypatch.setattr(worker, "_OpenRun", Opened)
     monkeypatch.setattr(worker, "_open_runs", OrderedDict())
-    worker.perform(named(9), "begin", 9)
-    assert closed == []
-    worker.perform(named(10), "begin", 0)
-    assert len(closed) == 11 - worker.IDLE_RUNS
+    worker.perform(make_call(9), "begin", 9)
+    assert closed_tokens == []
+    worker.perform(make_call(10), "begin", 0)
+    assert len(closed_tokens) == 11 - worker.IDLE_RUNS
 
 
 def test_a_run_without_an_output_is_refused(workdir: Path) -> None:

@@ -14,8 +14,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, execute, save, state
-from strategies import same
+from command import NDTOOL, environment, execute, save, snapshot
+from strategies import bits_equal
 
 from ndtool.analysis.oracle import reference
 from ndtool.errors import ResourceError
@@ -24,60 +24,68 @@ from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
-# Workers first load this: they record tasks, and obey a file.
+# Workers load this first: they record tasks, and execute orders from a file.
 PRELOAD = """
 import os, signal, time
 from ndtool.runs.external import tasks
 
-HERE = {folder!r}
+FOLDER = {folder!r}
 
-def noted(phase, what):
-    with open(HERE + "/notes", "a") as notes:
-        notes.write(f"{{what}} {{phase}} {{os.getpid()}}\\n")
+def record(event, phase):
+    with open(FOLDER + "/records", "a") as records:
+        records.write(f"{{event}} {{phase}} {{os.getpid()}}\\n")
 
-def follow_orders(phase, before):
-    def after(work, number, depth):
-        noted(phase, "begin")
-        end = before(work, number, depth)
+def follow_orders(phase, task):
+    def wrapper(work, number, depth):
+        record("begin", phase)
+        end = task(work, number, depth)
         try:
-            with open(HERE + "/order") as order:
-                what, where = order.read().split()
-            if where == phase and what == "die":
+            with open(FOLDER + "/order") as order:
+                action, target = order.read().split()
+            if target == phase and action == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            if where == phase and what == "once":
-                os.unlink(HERE + "/order")
+            if target == phase and action == "once":
+                os.unlink(FOLDER + "/order")
                 os.kill(os.getpid(), signal.SIGKILL)
-            if where == phase and what == "stall":
-                os.unlink(HERE + "/order")
+            if target == phase and action == "stall":
+                os.unlink(FOLDER + "/order")
                 time.sleep(600)
-            while where == phase and what == "wait" and os.path.exists(HERE + "/order"):
+            while target == phase and action == "wait" and os.path.exists(FOLDER + "/order"):
                 time.sleep(0.02)
-            if where == phase and what == "work":
+            if target == phase and action == "work":
                 time.sleep(1)
         except FileNotFoundError:
             pass
-        noted(phase, "end")
+        record("end", phase)
         return end
-    return after
+    return wrapper
 
 if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
-    tasks.PHASES.update({{phase: follow_orders(phase, do) for phase, do in tasks.PHASES.items()}})
+    tasks.PHASES.update({{phase: follow_orders(phase, task) for phase, task in tasks.PHASES.items()}})
     tasks.follow_orders = True
 """
-PATIENCE = (
+SHORT_TIMEOUT_SETTINGS = (
     "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "
 )
-IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
-HASTE = (
+NDTOOL_WITH_SHORT_TIMEOUTS = (
+    sys.executable,
+    "-c",
+    SHORT_TIMEOUT_SETTINGS + "from ndtool.__main__ import program; program()",
+)
+FAST_RETRY_SETTINGS = (
     "from ndtool.runs.external import policy; policy.MIN_LATE_SECONDS = 0.5; policy.MIN_DURATIONS = 1; "
     "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
 )
-HASTY = (sys.executable, "-c", HASTE + "from ndtool.__main__ import program; program()")
+NDTOOL_WITH_FAST_RETRIES = (
+    sys.executable,
+    "-c",
+    FAST_RETRY_SETTINGS + "from ndtool.__main__ import program; program()",
+)
 GATHER = ("gather-nd", "data.npy", "idx.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 
 
-class Site:
+class ProcessCluster:
     """A scheduler and workers, each in a process, and runs that use them."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,13 +96,13 @@ class Site:
 
     def start(self, *command: object) -> subprocess.Popen[bytes]:
         """Start a process, which is killed at the end of the test."""
-        report = environment(
+        variables = environment(
             DASK_DISTRIBUTED__WORKER__PRELOAD=str(self._folder / "preload.py"),
             DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT="1 day",
         )
         process = subprocess.Popen(
             list(map(str, command)),
-            env=report,
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE if "ndtool" in str(command) else subprocess.DEVNULL,
@@ -102,7 +110,7 @@ class Site:
         self._processes.append(process)
         return process
 
-    def scheduler(self) -> subprocess.Popen[bytes]:
+    def start_scheduler(self) -> subprocess.Popen[bytes]:
         """Start a scheduler."""
         module = "from distributed.cli.dask_scheduler import main; main()"
         options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
@@ -110,37 +118,37 @@ class Site:
         wait_for(Path(self.file).exists)
         return process
 
-    def worker(self, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
-        """Start a worker; before: a prefix of its command line."""
+    def start_worker(self, *options: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+        """Start a worker; prefix: of its command line."""
         module = "from distributed.cli.dask_worker import main; main()"
         return self.start(
-            *before, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
+            *prefix, sys.executable, "-c", module, "--scheduler-file", self.file, "--nthreads", "1",
             "--no-dashboard", "--local-directory", self._folder / "own", *options,
         )  # fmt: skip
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until workers have joined the scheduler: a run counts them as it begins."""
+        """Wait until workers have joined the scheduler: a run counts them when it begins."""
         with distributed.Client(scheduler_file=self.file, set_as_default=False) as client:
             client.wait_for_workers(count)
 
-    def order(self, what: str, phase: str) -> None:
-        """Order workers to fail in a phase: die, once, wait, work."""
-        (self._folder / "order").write_text(f"{what} {phase}")
+    def order(self, action: str, phase: str) -> None:
+        """Order workers to fail or wait in a phase; action: die, once, stall, wait or work."""
+        (self._folder / "order").write_text(f"{action} {phase}")
 
     def release(self) -> None:
         """Cancel the order to workers."""
         (self._folder / "order").unlink(missing_ok=True)
 
-    def notes(self) -> list[list[str]]:
+    def records(self) -> list[list[str]]:
         """Return the records of workers: begin or end, the phase, the process ID."""
-        notes = self._folder / "notes"
-        return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+        path = self._folder / "records"
+        return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
-    def until(self, what: str, phase: str) -> None:
+    def wait_for_record(self, event: str, phase: str) -> None:
         """Wait for a record of a worker."""
-        wait_for(lambda: [what, phase] in [note[:2] for note in self.notes()])
+        wait_for(lambda: [event, phase] in [record[:2] for record in self.records()])
 
-    def end(self) -> None:
+    def kill_all(self) -> None:
         """Kill all processes started."""
         for process in self._processes:
             process.kill()
@@ -156,119 +164,123 @@ def wait_for(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def site(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def cluster(workdir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessCluster]:
     rng = np.random.default_rng(3)
     save(
         data=rng.random((256, 256), np.float32),
         idx=rng.integers(-256, 256, (30_000, 2)),
         upd=rng.random(30_000, np.float32),
     )
-    site = Site(tmp_path_factory.mktemp("site"))
-    yield site
-    site.end()
+    started = ProcessCluster(tmp_path_factory.mktemp("cluster"))
+    yield started
+    started.kill_all()
 
 
-def wanted(call: tuple[str, ...]) -> Any:
+def expected_result(call: tuple[str, ...]) -> Any:
     arrays = [np.load(name) for name in call[1:] if name.endswith(".npy")]
     if call is GATHER:
         return reference.gather_nd(*arrays)
     return reference.scatter_nd(*arrays, reduction="add")
 
 
-def ended(run: subprocess.Popen[bytes]) -> tuple[int, str]:
-    _, report = run.communicate()
-    return run.returncode, report.decode()
+def wait_for_exit(run: subprocess.Popen[bytes]) -> tuple[int, str]:
+    _, stderr = run.communicate()
+    return run.returncode, stderr.decode()
 
 
-def test_a_scheduler_that_is_killed_ends_the_run(site: Site) -> None:
-    before = state(Path())
-    scheduler, _ = site.scheduler(), site.worker("--no-nanny")
-    site.order("wait", "sweep")
-    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
-    site.until("begin", "sweep")
+def test_a_scheduler_that_is_killed_ends_the_run(cluster: ProcessCluster) -> None:
+    before = snapshot(Path())
+    scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
+    cluster.order("wait", "sweep")
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    cluster.wait_for_record("begin", "sweep")
     scheduler.kill()
-    end = ended(run)
-    print(end[1])
-    assert state(Path()) == before
+    outcome = wait_for_exit(run)
+    print(outcome[1])
+    assert snapshot(Path()) == before
 
 
-@pytest.mark.slow("a run ends without the worker that it began with")
+@pytest.mark.slow("a run completes without the workers that it began with")
 @pytest.mark.parametrize(
     ("call", "phase"),
     [(GATHER, "sweep"), (GATHER, "replay"), (SCATTER, "split"), (SCATTER, "sweep")],
 )  # fmt: skip
-def test_a_worker_without_a_nanny_is_replaced_by_others(
-    site: Site, call: tuple[str, ...], phase: str
+def test_a_lost_worker_is_replaced_by_the_remaining_one(
+    cluster: ProcessCluster, call: tuple[str, ...], phase: str
 ) -> None:
-    before = state(Path())
-    site.scheduler()
-    lost = [site.worker("--no-nanny") for _ in range(2)]
-    site.order("once", phase)
-    run = site.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", site.file, "-q")
-    assert ended(run) == (0, "")
-    assert -signal.SIGKILL in [one.poll() for one in lost]
-    assert same(np.load("out.npy"), wanted(call))
-    assert state(Path()).keys() - before.keys() == {"out.npy"}
+    before = snapshot(Path())
+    cluster.start_scheduler()
+    workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
+    cluster.order("once", phase)
+    run = cluster.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    assert wait_for_exit(run) == (0, "")
+    assert -signal.SIGKILL in [worker.poll() for worker in workers]
+    assert bits_equal(np.load("out.npy"), expected_result(call))
+    assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
 @pytest.mark.parametrize(
     ("call", "phase"),
     [
         (GATHER, "sweep"),
-        pytest.param(GATHER, "replay", marks=pytest.mark.slow("so with tasks that write")),
-        pytest.param(SCATTER, "sweep", marks=pytest.mark.slow("and with those that update")),
+        pytest.param(GATHER, "replay", marks=pytest.mark.slow("a task that writes the output is restarted")),
+        pytest.param(SCATTER, "sweep", marks=pytest.mark.slow("a task that updates the output is restarted")),
     ],
 )  # fmt: skip
-def test_a_task_that_does_not_end_is_started_elsewhere(
-    site: Site, call: tuple[str, ...], phase: str
+def test_a_stalled_task_is_restarted_on_another_worker(
+    cluster: ProcessCluster, call: tuple[str, ...], phase: str
 ) -> None:
-    before = state(Path())
-    site.scheduler()
+    before = snapshot(Path())
+    cluster.start_scheduler()
     for _ in range(2):
-        site.worker("--no-nanny")
-    site.wait_for_workers(2)
-    site.order("stall", phase)
-    run = site.start(*HASTY, *call, "-o", "out.npy", "--scheduler", site.file, "--no-trace")
-    status, report = ended(run)
-    assert status == 0, report
-    late = rf"warning: [1-9] {phase} tasks? took 5 times as long as others, and"
-    assert re.search(late, report), report
-    assert same(np.load("out.npy"), wanted(call))
-    assert state(Path()).keys() - before.keys() == {"out.npy"}
+        cluster.start_worker("--no-nanny")
+    cluster.wait_for_workers(2)
+    cluster.order("stall", phase)
+    run = cluster.start(
+        *NDTOOL_WITH_FAST_RETRIES, *call, "-o", "out.npy", "--scheduler", cluster.file, "--no-trace"
+    )
+    status, stderr = wait_for_exit(run)
+    assert status == 0, stderr
+    warning = rf"warning: [1-9] {phase} tasks? took 5 times as long as others, and"
+    assert re.search(warning, stderr), stderr
+    assert bits_equal(np.load("out.npy"), expected_result(call))
+    assert snapshot(Path()).keys() - before.keys() == {"out.npy"}
 
 
 @pytest.mark.slow("a run goes on with workers that join after all were lost")
-def test_all_workers_may_be_gone_for_a_while(site: Site) -> None:
-    site.scheduler()
-    lost = site.worker("--no-nanny")
-    site.order("once", "sweep")
-    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
-    assert lost.wait() == -signal.SIGKILL
-    site.worker("--no-nanny")
-    assert ended(run) == (0, "")
-    assert same(np.load("out.npy"), wanted(SCATTER))
+def test_a_run_continues_with_workers_that_join_later(cluster: ProcessCluster) -> None:
+    cluster.start_scheduler()
+    worker = cluster.start_worker("--no-nanny")
+    cluster.order("once", "sweep")
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
+    assert worker.wait() == -signal.SIGKILL
+    cluster.start_worker("--no-nanny")
+    assert wait_for_exit(run) == (0, "")
+    assert bits_equal(np.load("out.npy"), expected_result(SCATTER))
 
 
-def test_workers_that_do_not_come_back_end_the_run(site: Site) -> None:
-    before = state(Path())
-    site.scheduler()
-    site.worker("--no-nanny")
-    site.order("once", "sweep")
-    run = site.start(*IMPATIENT, *SCATTER, "-o", "out.npy", "--scheduler", site.file, "-q")
+def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
+    before = snapshot(Path())
+    cluster.start_scheduler()
+    cluster.start_worker("--no-nanny")
+    cluster.order("once", "sweep")
+    run = cluster.start(
+        *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
+    )
     message = "error: no worker is left, and none has joined in 0.1 seconds\n"
-    assert ended(run) == (6, message)
-    assert state(Path()) == before
+    assert wait_for_exit(run) == (6, message)
+    assert snapshot(Path()) == before
 
 
-def test_workers_that_cannot_be_started_end_the_run(site: Site) -> None:
-    before, hint = state(Path()), "  hint: each worker is a Python process in the current"
+def test_workers_that_cannot_start_end_the_run(cluster: ProcessCluster) -> None:
+    before, hint = snapshot(Path()), "  hint: each worker is a Python process in the current"
     script = 'mkdir gone; cd gone; rmdir ../gone; exec "$@"'
     call = ("gather-nd", os.path.abspath("data.npy"), os.path.abspath("idx.npy"))
     out = os.path.abspath("out.npy")
-    ran = execute("bash", "-c", script, "bash", *NDTOOL, *call, "-o", out, "--workers", 2)
-    assert ran.status == 6
-    assert ran.err == f"error: the workers could not be started\n{hint} directory\n"
-    assert state(Path()) == before
+    completed = execute("bash", "-c", script, "bash", *NDTOOL, *call, "-o", out, "--workers", 2)
+    assert completed.status == 6
+    assert completed.err == f"error: the workers could not be started\n{hint} directory\n"
+    assert snapshot(Path()) == before
 
 
 def test_workers_that_do_not_start_in_time_end_the_run() -> None:
@@ -278,73 +290,83 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
         wait_for_workers=Mock(side_effect=TimeoutError), workers={0: starting}
     )
     with pytest.raises(ResourceError, match="2 workers have not started in 0 seconds"):
-        local._await(started, 2, 0)
+        local._wait_for_workers(started, 2, 0)
 
 
-@pytest.mark.slow("attempts are limited, which takes a worker a start each")
-def test_a_task_that_kills_its_worker_each_time_ends_the_run(site: Site) -> None:
-    before = state(Path())
-    site.order("die", "sweep")
-    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
+@pytest.mark.slow("attempts are limited; each takes the start of a worker")
+def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessCluster) -> None:
+    before = snapshot(Path())
+    cluster.order("die", "sweep")
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
     message = "error: workers were lost repeatedly in a sweep task\n"
-    assert ended(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
-    assert state(Path()) == before
+    assert wait_for_exit(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.parametrize(
     "phase",
-    [pytest.param("split", marks=pytest.mark.slow("nor for those of the first phase")), "sweep"],
+    [
+        pytest.param(
+            "split",
+            marks=pytest.mark.slow("an interrupt does not wait for tasks of the first phase"),
+        ),
+        "sweep",
+    ],
 )
-def test_an_interrupt_does_not_wait_for_tasks(site: Site, phase: str) -> None:
-    before = state(Path())
-    site.order("work", phase)
-    run = site.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
-    site.until("begin", phase)
+def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: str) -> None:
+    before = snapshot(Path())
+    cluster.order("work", phase)
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
+    cluster.wait_for_record("begin", phase)
     run.send_signal(signal.SIGINT)
-    assert ended(run) == (130, "")
-    assert ["end", phase] not in [note[:2] for note in site.notes()]
-    for pid in {int(note[2]) for note in site.notes()}:
+    assert wait_for_exit(run) == (130, "")
+    assert ["end", phase] not in [record[:2] for record in cluster.records()]
+    for pid in {int(record[2]) for record in cluster.records()}:
         wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists())
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.slow("the next run removes the spilled data of a killed one")
 @pytest.mark.parametrize("out", ["out.npy", "out.zarr"])
-def test_files_of_a_killed_client_are_removed_by_the_next_run(site: Site, out: str) -> None:
+def test_files_of_a_killed_client_are_removed_by_the_next_run(
+    cluster: ProcessCluster, out: str
+) -> None:
     if out.endswith("zarr"):
         pytest.importorskip("zarr", exc_type=ImportError)
     before = set(os.listdir())
-    site.order("wait", "sweep")
-    run = site.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    site.until("begin", "sweep")
+    cluster.order("wait", "sweep")
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
+    cluster.wait_for_record("begin", "sweep")
     run.kill()
-    assert ended(run)[0] == -signal.SIGKILL
-    left = set(os.listdir()) - before
-    assert {name[0] for name in left} == {"."}
-    site.release()
-    run = site.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
-    assert ended(run) == (0, "")
+    assert wait_for_exit(run)[0] == -signal.SIGKILL
+    leftover_names = set(os.listdir()) - before
+    assert {name[0] for name in leftover_names} == {"."}
+    cluster.release()
+    run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
+    assert wait_for_exit(run) == (0, "")
     assert set(os.listdir()) - before == {out}
 
 
 def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
-    one, other = (NewFile("out.npy", None, True, False) for _ in range(2))
-    names = [os.path.basename(file.shared()) for file in (one, other)]
+    first, second = (NewFile("out.npy", None, True, False) for _ in range(2))
+    names = [os.path.basename(file.shared()) for file in (first, second)]
     assert sorted(os.listdir()) == sorted(names)
-    for file in (one, other):
+    for file in (first, second):
         file.drop()
     assert os.listdir() == []
 
 
-def test_sweeps_may_meet(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = Path(f".out.npy.ndtool-{'0' * 12}-{leftovers.boot()}")
-    left.touch()
+def test_concurrent_cleanups_remove_a_file_once(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leftover = Path(f".out.npy.ndtool-{'0' * 12}-{leftovers.boot()}")
+    leftover.touch()
     locked = leftovers.locked
 
-    def late(path: str, kind: int) -> int:
-        held = locked(path, kind)
-        left.unlink()
-        return held
+    def lock_late(path: str, operation: int) -> int:
+        descriptor = locked(path, operation)
+        leftover.unlink()
+        return descriptor
 
-    monkeypatch.setattr(leftovers, "locked", late)
-    assert leftovers.sweep(".").removed == [f"./{left}"]
+    monkeypatch.setattr(leftovers, "locked", lock_late)
+    assert leftovers.sweep(".").removed == [f"./{leftover}"]

@@ -1,5 +1,4 @@
-"""Clusters and stores at URLs: the objects that workers write, preserve and leave there; on
-moto."""
+"""Clusters and stores in S3: the objects that workers write, preserve and remove, on moto."""
 
 import json
 import os
@@ -18,9 +17,9 @@ from bucket import Bucket
 from command import NDTOOL, environment, ndtool, save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inputs import opened
-from strategies import same
-from test_cluster import CALLS, PRELOAD, Workers, done, load, stores, wanted
+from inputs import open_input
+from strategies import bits_equal
+from test_cluster import CALLS, PRELOAD, Workers, expected_result, load, run_operator, stores
 from twoworkers import PATIENT, two_workers
 
 from ndtool.arrays import source
@@ -44,8 +43,8 @@ fsspec = pytest.importorskip("fsspec")
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 __all__ = ["stores"]  # a fixture
 
-ROOT = f"s3://{bucket.NAME}"
-# Fewer than usual: each is a request.
+BUCKET_URL = f"s3://{bucket.NAME}"
+# Large chunks, because each is a request.
 CHUNKS: dict[str, dict[str, Any]] = {
     "gather_nd": {"chunks": (8, 500), "shards": (8, 1000)},
     "scatter_nd": {"chunks": (128, 256)},
@@ -55,71 +54,75 @@ CHUNKS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def started(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+def cluster(s3_server: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """Start two workers whose environment has the server's address."""
     folder = tmp_path_factory.mktemp("cluster")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in bucket.settings(s3_server.endpoint).items():
+        for name, value in bucket.client_environment(s3_server.endpoint).items():
             patch.setenv(name, value) if value is not None else patch.delenv(name)
         with two_workers(folder, PRELOAD, **PATIENT) as client:
             yield Workers(client, folder)
 
 
 @pytest.fixture
-def workers(started: Workers, s3: Bucket) -> Iterator[Workers]:
-    started.notes()
-    yield started
-    started.release()
+def workers(cluster: Workers, s3: Bucket) -> Iterator[Workers]:
+    cluster.pop_records()
+    yield cluster
+    cluster.release()
 
 
-def tops(s3: Bucket) -> set[str]:
-    """Return the content of the bucket, folders as one entry."""
-    found = s3.keys()
-    return {key.split("/")[0] for key in found}
+def top_level_names(s3: Bucket) -> set[str]:
+    """Return the names at the top of the bucket: folders and objects."""
+    keys = s3.keys()
+    return {key.split("/")[0] for key in keys}
 
 
 def objects(s3: Bucket, folder: str) -> dict[str, bytes]:
     """Return the objects of a folder by their relative names."""
-    found = s3.keys()
-    inside = [key for key in found if key.startswith(f"{folder}/")]
-    return {key.removeprefix(f"{folder}/"): s3.get(key) for key in inside}
+    keys = s3.keys()
+    matching = [key for key in keys if key.startswith(f"{folder}/")]
+    return {key.removeprefix(f"{folder}/"): s3.get(key) for key in matching}
 
 
 @pytest.mark.parametrize("operator", CALLS)
-def test_the_objects_are_those_of_a_run_in_one_process(
+def test_a_cluster_writes_the_objects_of_a_run_in_one_process(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
     options = CHUNKS[operator]
-    done(operator, ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client, **options)
-    done(operator, ".zarr", f"{ROOT}/one.zarr", **options)
+    run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client, **options)
+    run_operator(operator, ".zarr", f"{BUCKET_URL}/one.zarr", **options)
     assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
-    assert tops(s3) == {"out.zarr", "one.zarr"}
-    chunks = [line for line in workers.notes() if line.startswith("write")]
+    assert top_level_names(s3) == {"out.zarr", "one.zarr"}
+    chunks = [line for line in workers.pop_records() if line.startswith("write")]
     assert len(chunks) == len(objects(s3, "out.zarr")) - 1
 
 
 @pytest.mark.parametrize(
     ("data", "out", "spill"),
-    [("data.npy", "out.npy", f"{ROOT}/deep/spill"), (f"{ROOT}/data.zarr", f"{ROOT}/out.zarr:g/a", ".")],
+    [("data.npy", "out.npy", f"{BUCKET_URL}/deep/spill"), (f"{BUCKET_URL}/data.zarr", f"{BUCKET_URL}/out.zarr:g/a", ".")],
 )  # fmt: skip
-def test_arrays_and_spilled_data_in_all_storages(
+def test_arrays_and_spilled_data_may_be_remote_or_local(
     stores: Path, workers: Workers, s3: Bucket, data: str, out: str, spill: str
 ) -> None:
-    few = zarr.create_array("few.zarr", shape=(512, 512), chunks=(256, 256), dtype="f4")
-    few[...] = np.load("data.npy")
-    for path in Path("few.zarr").rglob("*"):
+    large_chunks = zarr.create_array(
+        "large_chunks.zarr", shape=(512, 512), chunks=(256, 256), dtype="f4"
+    )
+    large_chunks[...] = np.load("data.npy")
+    for path in Path("large_chunks.zarr").rglob("*"):
         if path.is_file():
-            s3.put(str(path).replace("few", "data"), path.read_bytes())
+            s3.put(str(path).replace("large_chunks", "data"), path.read_bytes())
     workdir = set(os.listdir())
     command = ("scatter-nd", data, "idx.npy", "upd.npy", "--reduction", "mean", "-o", out)
     flags = ("--no-include-self", "--spill", spill, "--json", "--scheduler", workers.address)
-    ran = ndtool(*command, *flags)
-    assert (ran.status, ran.err, ran.json["plan"]["way"]) == (0, "", "cluster")
-    assert tops(s3) == {"data.zarr"} | ({"out.zarr"} if out.startswith(ROOT) else set())
-    assert set(os.listdir()) - workdir == (set() if out.startswith(ROOT) else {out})
-    with opened(out) as one:
-        got = bytes(source.whole(one).buffer)
-    assert got == wanted("scatter_nd").tobytes()
+    completed = ndtool(*command, *flags)
+    assert (completed.status, completed.err, completed.json["plan"]["way"]) == (0, "", "cluster")
+    assert top_level_names(s3) == {"data.zarr"} | (
+        {"out.zarr"} if out.startswith(BUCKET_URL) else set()
+    )
+    assert set(os.listdir()) - workdir == (set() if out.startswith(BUCKET_URL) else {out})
+    with open_input(out) as opened:
+        raw = bytes(source.whole(opened).buffer)
+    assert raw == expected_result("scatter_nd").tobytes()
 
 
 @pytest.mark.slow("tasks of a killed worker are repeated with an object store")
@@ -131,17 +134,17 @@ def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
 ) -> None:
     workers.order("die", phase)
-    options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
-    done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
-    assert workers.done()
-    done(operator, ".zarr", "out.zarr", **CHUNKS[operator])
-    assert same(load("out.zarr"), wanted(operator))
+    options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
+    run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
+    assert workers.is_order_executed()
+    run_operator(operator, ".zarr", "out.zarr", **CHUNKS[operator])
+    assert bits_equal(load("out.zarr"), expected_result(operator))
     assert objects(s3, "out.zarr") == {
         str(path.relative_to("out.zarr")): path.read_bytes()
         for path in Path("out.zarr").rglob("*")
         if path.is_file()
     }
-    assert tops(s3) == {"out.zarr"}
+    assert top_level_names(s3) == {"out.zarr"}
     assert s3.uploads() == []
 
 
@@ -150,18 +153,18 @@ def test_tasks_of_a_killed_worker_run_again(
 def test_a_store_that_throttles_slows_a_run_down(
     stores: Path, workers: Workers, s3: Bucket, operator: str
 ) -> None:
-    options = {"scheduler": workers.client, "spill": f"{ROOT}/tmp/", **CHUNKS[operator]}
-    with bucket.throttled(rate=10, burst=10) as counts:
-        result = done(operator, ".zarr", f"{ROOT}/out.zarr", **options)
+    options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
+    with bucket.throttle_requests(rate=10, burst=10) as counts:
+        result = run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
     assert len(result.warnings) <= 1  # not one for each object
-    done(operator, ".zarr", f"{ROOT}/one.zarr", **CHUNKS[operator])
+    run_operator(operator, ".zarr", f"{BUCKET_URL}/one.zarr", **CHUNKS[operator])
     assert counts["refused"] > 20
     assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
-    assert tops(s3) == {"out.zarr", "one.zarr"}
+    assert top_level_names(s3) == {"out.zarr", "one.zarr"}
     assert s3.uploads() == []
 
 
-def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
+def start_blocked_run(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
     """Start a run whose workers block in a phase."""
     workers.order("wait", phase)
     command = (
@@ -175,31 +178,31 @@ def begun(workers: Workers, out: str, *options: str, phase: str = "sweep") -> An
         "mean",
         "--no-include-self",
     )
-    ran = subprocess.Popen(
+    process = subprocess.Popen(
         [*NDTOOL, *command, *options, "--scheduler", workers.address],
         env=environment(),
         stderr=subprocess.PIPE,
     )
     while f"-{phase}-" not in str(workers.client.processing()):
-        assert ran.poll() is None, ran.communicate()
+        assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    return ran
+    return process
 
 
-def ended(ran: Any, workers: Workers, number: int) -> int:
+def stop_run(process: Any, workers: Workers, signum: int) -> int:
     """End a run by a signal, and unblock its tasks."""
-    ran.send_signal(number)
-    ran.communicate()
+    process.send_signal(signum)
+    process.communicate()
     workers.release()
     workers.client.restart()
-    return int(ran.returncode)
+    return int(process.returncode)
 
 
 @pytest.mark.slow("Ctrl-C removes the objects that workers wrote")
-def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3: Bucket) -> None:
-    ran = begun(workers, f"{ROOT}/out.zarr")
-    assert tops(s3) > {".out.zarr.ndtool", "out.zarr"} - {"out.zarr"}
-    assert ended(ran, workers, signal.SIGINT) == 130
+def test_ctrl_c_removes_the_objects(stores: Path, workers: Workers, s3: Bucket) -> None:
+    process = start_blocked_run(workers, f"{BUCKET_URL}/out.zarr")
+    assert top_level_names(s3) > {".out.zarr.ndtool", "out.zarr"} - {"out.zarr"}
+    assert stop_run(process, workers, signal.SIGINT) == 130
     assert s3.keys() == []
 
 
@@ -207,15 +210,15 @@ def test_ctrl_c_removes_what_is_in_the_bucket(stores: Path, workers: Workers, s3
 def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket) -> None:
     """Objects written after the folder is cleared would never be removed."""
     workers.order("late", "put")
-    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{ROOT}/out.zarr")
-    ran = subprocess.Popen(
+    command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{BUCKET_URL}/out.zarr")
+    process = subprocess.Popen(
         [*NDTOOL, *command, "--spill", ".", "--scheduler", workers.address], env=environment()
     )
-    while not any(line.startswith("sent c/") for line in workers.notes()):
-        assert ran.poll() is None
+    while not any(line.startswith("sent c/") for line in workers.pop_records()):
+        assert process.poll() is None
         time.sleep(0.05)
-    ran.send_signal(signal.SIGINT)
-    assert ran.wait() == 130
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
     time.sleep(3)
     assert s3.keys() == []
 
@@ -225,55 +228,63 @@ def test_files_of_a_killed_client_are_invisible_and_removed(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
     s3.put("other.zarr/c/0", b"another's")
-    ran = begun(workers, f"{ROOT}/out.zarr")
-    living = ndtool("clean", ROOT, "--json").json
-    assert living["removed"] == []
-    assert {one["process"] for one in living["kept"]} == {ran.pid}
-    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
-    assert tops(s3) > {".out.zarr.ndtool", "other.zarr"}
-    assert ndtool("inspect", f"{ROOT}/out.zarr").status == 3
-    cleaned = ndtool("clean", ROOT, "--json").json
-    assert f"{ROOT}/out.zarr" in cleaned["removed"]
+    process = start_blocked_run(workers, f"{BUCKET_URL}/out.zarr")
+    report = ndtool("clean", BUCKET_URL, "--json").json
+    assert report["removed"] == []
+    assert {entry["process"] for entry in report["kept"]} == {process.pid}
+    assert stop_run(process, workers, signal.SIGKILL) == -signal.SIGKILL
+    assert top_level_names(s3) > {".out.zarr.ndtool", "other.zarr"}
+    assert ndtool("inspect", f"{BUCKET_URL}/out.zarr").status == 3
+    cleaned = ndtool("clean", BUCKET_URL, "--json").json
+    assert f"{BUCKET_URL}/out.zarr" in cleaned["removed"]
     assert len(cleaned["removed"]) == 2
     assert cleaned["kept"] == []
     assert s3.keys() == ["other.zarr/c/0"]
-    assert ndtool("clean", ROOT).out == b"nothing to remove\n"
+    assert ndtool("clean", BUCKET_URL).out == b"nothing to remove\n"
 
 
 @pytest.mark.slow("the next run to the same object cleans up")
-def test_the_next_run_removes_what_a_killed_one_left(
+def test_the_next_run_removes_the_objects_of_a_killed_one(
     stores: Path, workers: Workers, s3: Bucket
 ) -> None:
-    assert ended(begun(workers, f"{ROOT}/out.zarr"), workers, signal.SIGKILL) == -signal.SIGKILL
+    assert (
+        stop_run(start_blocked_run(workers, f"{BUCKET_URL}/out.zarr"), workers, signal.SIGKILL)
+        == -signal.SIGKILL
+    )
     s3.put("out.zarr/c/99/99", b"a chunk of that run")
-    done("scatter_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
-    done("scatter_nd", ".zarr", f"{ROOT}/one.zarr")
+    run_operator("scatter_nd", ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client)
+    run_operator("scatter_nd", ".zarr", f"{BUCKET_URL}/one.zarr")
     assert objects(s3, "out.zarr") == objects(s3, "one.zarr")
-    assert tops(s3) == {"out.zarr", "one.zarr"}
+    assert top_level_names(s3) == {"out.zarr", "one.zarr"}
 
 
 @pytest.mark.slow("clean takes the folder of a killed run, too, and that of its spilled data")
-def test_clean_knows_the_folder_itself(stores: Path, workers: Workers, s3: Bucket) -> None:
-    ran = begun(workers, f"{ROOT}/deep/out.zarr", "--spill", f"{ROOT}/tmp")
-    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
-    assert ndtool("clean", f"{ROOT}/deep/out.zarr/", "--json").json["removed"] == [
-        f"{ROOT}/deep/out.zarr"
+def test_clean_accepts_the_folder_of_the_killed_run(
+    stores: Path, workers: Workers, s3: Bucket
+) -> None:
+    process = start_blocked_run(
+        workers, f"{BUCKET_URL}/deep/out.zarr", "--spill", f"{BUCKET_URL}/tmp"
+    )
+    assert stop_run(process, workers, signal.SIGKILL) == -signal.SIGKILL
+    assert ndtool("clean", f"{BUCKET_URL}/deep/out.zarr/", "--json").json["removed"] == [
+        f"{BUCKET_URL}/deep/out.zarr"
     ]
-    assert tops(s3) == {"tmp"}
-    assert len(ndtool("clean", f"{ROOT}/tmp", "--json").json["removed"]) == 1
+    assert top_level_names(s3) == {"tmp"}
+    assert len(ndtool("clean", f"{BUCKET_URL}/tmp", "--json").json["removed"]) == 1
     assert s3.keys() == []
 
 
 @pytest.mark.slow("spilled data in an object store are resumed")
 @pytest.mark.parametrize(
-    ("out", "options"), [(f"{ROOT}/out.zarr", ()), ("out.zarr", ("--spill", f"{ROOT}/tmp"))]
+    ("out", "options"),
+    [(f"{BUCKET_URL}/out.zarr", ()), ("out.zarr", ("--spill", f"{BUCKET_URL}/tmp"))],
 )
 def test_segments_of_a_killed_run_are_resumed(
     stores: Path, workers: Workers, s3: Bucket, out: str, options: tuple[str, ...]
 ) -> None:
-    ran = begun(workers, out, *options)
-    assert ended(ran, workers, signal.SIGKILL) == -signal.SIGKILL
-    workers.notes()
+    process = start_blocked_run(workers, out, *options)
+    assert stop_run(process, workers, signal.SIGKILL) == -signal.SIGKILL
+    workers.pop_records()
     command = (
         "scatter-nd",
         "data.zarr",
@@ -288,54 +299,54 @@ def test_segments_of_a_killed_run_are_resumed(
     arguments = ("--scheduler", workers.address, "--resume", "--json", *options)
     report = ndtool(*command, *arguments).json
     assert report["resumed"] == {"split": report["plan"]["tasks"]["split"]}
-    assert not [line for line in workers.notes() if "idx.zarr" in line]
-    with opened(out) as one:
-        assert bytes(source.whole(one).buffer) == wanted("scatter_nd").tobytes()
-    assert tops(s3) == ({"out.zarr"} if out.startswith(ROOT) else set())
+    assert not [line for line in workers.pop_records() if "idx.zarr" in line]
+    with open_input(out) as opened:
+        assert bytes(source.whole(opened).buffer) == expected_result("scatter_nd").tobytes()
+    assert top_level_names(s3) == ({"out.zarr"} if out.startswith(BUCKET_URL) else set())
     assert not [name for name in os.listdir() if name.startswith(".")]
 
 
-def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
-    position = spillfiles.create_folder(f"{ROOT}/tmp")
-    spillfiles.open_store(position.inside).write_file("manifest", b"{}")
-    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
-    assert spillfiles.reopen(position.inside) is None
-    position.leave()
-    position.drop()
-    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([position.inside], [])
-    taken = spillfiles.reopen(position.inside)
-    assert taken is not None
-    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])
-    assert spillfiles.open_store(taken.inside).read_file("manifest") == b"{}"
-    assert spillfiles.open_store(taken.inside).read_file("starts") is None
-    taken.drop()
+def test_an_abandoned_remote_folder_is_reopened(s3: Bucket) -> None:
+    folder = spillfiles.create_folder(f"{BUCKET_URL}/tmp")
+    spillfiles.open_store(folder.inside).write_file("manifest", b"{}")
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])  # its process is alive
+    assert spillfiles.reopen(folder.inside) is None
+    folder.leave()
+    folder.drop()
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([folder.inside], [])
+    reopened = spillfiles.reopen(folder.inside)
+    assert reopened is not None
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == ([], [])
+    assert spillfiles.open_store(reopened.inside).read_file("manifest") == b"{}"
+    assert spillfiles.open_store(reopened.inside).read_file("starts") is None
+    reopened.drop()
     assert s3.keys() == []
-    s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
-    s3.put("tmp/.spill-2.ndtool", of(GONE, folder="spill-2"))
+    s3.put("tmp/.spill-1.ndtool", lock_object(1, "another", folder="spill-1"))
+    s3.put("tmp/.spill-2.ndtool", lock_object(DEAD_PROCESS, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == (
-        [f"{ROOT}/tmp/spill-2"],
-        [f"{ROOT}/tmp/spill-1"],
+    assert spillfiles.find_abandoned(f"{BUCKET_URL}/tmp") == (
+        [f"{BUCKET_URL}/tmp/spill-2"],
+        [f"{BUCKET_URL}/tmp/spill-1"],
     )
 
 
-def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
+def test_etags_identify_objects(stores: Path, s3: Bucket) -> None:
     for path in Path("idx.zarr").rglob("*"):
         if path.is_file():
             s3.put(str(path), path.read_bytes())
 
-    def report() -> Any:
-        with opened(f"{ROOT}/idx.zarr") as one:
-            return one.fingerprint()
+    def fingerprint() -> Any:
+        with open_input(f"{BUCKET_URL}/idx.zarr") as opened:
+            return opened.fingerprint()
 
-    before = report()
-    assert (report(), before[0]) == (before, 14)
+    before = fingerprint()
+    assert (fingerprint(), before[0]) == (before, 14)
     s3.put("idx.zarr/c/5/0/0", b"another chunk")
-    assert report() != before
-    save(few=np.arange(3))
-    s3.put("few.npy", Path("few.npy").read_bytes())
-    with opened(f"{ROOT}/few.npy") as one:
-        assert one.fingerprint()[1] == os.path.getsize("few.npy")
+    assert fingerprint() != before
+    save(small=np.arange(3))
+    s3.put("small.npy", Path("small.npy").read_bytes())
+    with open_input(f"{BUCKET_URL}/small.npy") as opened:
+        assert opened.fingerprint()[1] == os.path.getsize("small.npy")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +358,7 @@ def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
         PermissionError("AccessDenied"),
     ],
 )
-def test_fields_that_do_not_identify_objects(
+def test_sizes_alone_do_not_identify_objects(
     monkeypatch: pytest.MonkeyPatch, answer: dict[str, Version] | Exception
 ) -> None:
     """A size alone is no fingerprint, and readable objects need not be listable."""
@@ -372,178 +383,188 @@ def test_times_and_sizes_identify_objects(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("url", ["s3://", "s3:///", "memory://"])
-def test_a_url_that_names_no_folder(url: str) -> None:
-    ran = ndtool("clean", url)
+def test_a_url_without_a_folder_is_refused(url: str) -> None:
+    completed = ndtool("clean", url)
     message = f"error: {url} is not a folder: expected one such as s3://bucket/folder\n"
-    assert (ran.status, ran.err) == (2, message)
+    assert (completed.status, completed.err) == (2, message)
 
 
-def test_a_bad_index_leaves_nothing(stores: Path, workers: Workers, s3: Bucket) -> None:
+def test_a_bad_index_leaves_no_objects(stores: Path, workers: Workers, s3: Bucket) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[49, 999, 1] = 5000
     with pytest.raises(BoundsError):
-        done("gather_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
+        run_operator("gather_nd", ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client)
     assert s3.keys() == []
 
 
-def test_nothing_is_replaced(stores: Path, workers: Workers, s3: Bucket) -> None:
+def test_an_existing_object_is_not_replaced(stores: Path, workers: Workers, s3: Bucket) -> None:
     s3.put("out.zarr/c/0/0", b"another's")
-    with pytest.raises(OutputError, match="cannot be replaced atomically") as caught:
-        done("gather_nd", ".zarr", f"{ROOT}/out.zarr", scheduler=workers.client)
-    with pytest.raises(OutputError) as alone:
-        done("gather_nd", ".zarr", f"{ROOT}/out.zarr")
-    assert str(caught.value) == str(alone.value)
+    with pytest.raises(OutputError, match="cannot be replaced atomically") as excinfo:
+        run_operator("gather_nd", ".zarr", f"{BUCKET_URL}/out.zarr", scheduler=workers.client)
+    with pytest.raises(OutputError) as local:
+        run_operator("gather_nd", ".zarr", f"{BUCKET_URL}/out.zarr")
+    assert str(excinfo.value) == str(local.value)
     assert s3.keys() == ["out.zarr/c/0/0"]
 
 
 @pytest.mark.parametrize(
     ("out", "spill", "message"),
     [
-        (f"{ROOT}/out.npy", None, "workers cannot write to it: expected a Zarr store, or a file"),
+        (
+            f"{BUCKET_URL}/out.npy",
+            None,
+            "workers cannot write to it: expected a Zarr store, or a file",
+        ),
         ("memory://out.zarr", None, "workers cannot write to it"),
         ("out.npy", "memory://tmp", "workers cannot share it: expected s3://"),
         ("out.npy", "http://127.0.0.1/tmp", "cannot be written to"),
         ("out.npy", "nowhere", "nowhere"),
     ],
 )
-def test_locations_that_workers_do_not_share(
+def test_locations_that_workers_do_not_share_are_refused(
     stores: Path, workers: Workers, s3: Bucket, out: str, spill: str | None, message: str
 ) -> None:
-    workdir = os.listdir()
+    names = os.listdir()
     with pytest.raises((UsageError, OutputError), match=message):
-        done("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
-    assert (s3.keys(), os.listdir()) == ([], workdir)
+        run_operator("gather_nd", ".npy", out, scheduler=workers.client, spill=spill)
+    assert (s3.keys(), os.listdir()) == ([], names)
     assert fsspec.filesystem("memory").find("/") == []
 
 
-def test_a_url_for_temporary_files_is_for_clusters(stores: Path) -> None:
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{ROOT}/tmp")
-    assert (ran.status, "only a cluster spills to a URL: expected a directory" in ran.err) == (2, True)  # fmt: skip
-    workdir = f"file://{os.getcwd()}"
-    ran = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", workdir)
-    assert (ran.status, ran.err) == (0, "")
+def test_only_clusters_spill_to_a_url(stores: Path) -> None:
+    completed = ndtool(
+        "gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", f"{BUCKET_URL}/tmp"
+    )
+    assert (completed.status, "only a cluster spills to a URL: expected a directory" in completed.err) == (2, True)  # fmt: skip
+    url = f"file://{os.getcwd()}"
+    completed = ndtool("gather-nd", "data.npy", "idx.npy", "-o", "x.npy", "--spill", url)
+    assert (completed.status, completed.err) == (0, "")
 
 
 def test_only_one_run_claims_a_folder(s3: Bucket) -> None:
-    one = claims.Claim(f"{ROOT}/x.zarr", "g/a")
+    claim = claims.Claim(f"{BUCKET_URL}/x.zarr", "g/a")
     with pytest.raises(OutputError, match=rf"x.zarr/g/a: process {os.getpid()} on .* writes there"):
-        claims.Claim(f"{ROOT}/x.zarr", "g/a")
-    claims.Claim(f"{ROOT}/x.zarr", "g/b").release()
+        claims.Claim(f"{BUCKET_URL}/x.zarr", "g/a")
+    claims.Claim(f"{BUCKET_URL}/x.zarr", "g/b").release()
     s3.put("x.zarr/g/a/c/0", b"a chunk")
-    one.drop()
-    one.drop()
+    claim.drop()
+    claim.drop()
     assert s3.keys() == []
 
 
-def test_two_runs_that_find_the_same_leftovers(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3.put(".x.zarr.ndtool", of(GONE))
-    s3.put("x.zarr/c/0/0", b"of the dead")
-    read, first = claims._read, []
+def test_one_of_two_runs_claims_an_abandoned_folder(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
+    s3.put("x.zarr/c/0/0", b"a chunk of the dead process")
+    read, claims_won = claims._read, []
 
-    def late(url: str) -> Any:
-        found = read(url)
+    def read_late(url: str) -> Any:
+        claim = read(url)
         monkeypatch.setattr(claims, "_read", read)
-        first.append(claims.Claim(f"{ROOT}/x.zarr"))
-        s3.put("x.zarr/c/0/1", b"of the living")
-        return found
+        claims_won.append(claims.Claim(f"{BUCKET_URL}/x.zarr"))
+        s3.put("x.zarr/c/0/1", b"a chunk of the live process")
+        return claim
 
-    monkeypatch.setattr(claims, "_read", late)
+    monkeypatch.setattr(claims, "_read", read_late)
     with pytest.raises(OutputError, match="another run writes there"):
-        claims.Claim(f"{ROOT}/x.zarr")
-    first.pop().drop()
-    s3.put(".x.zarr.ndtool", of(GONE))
-    monkeypatch.setattr(claims, "_read", late)
-    assert claims.sweep(ROOT) == ([], [])
-    assert s3.get("x.zarr/c/0/1") == b"of the living"
-    first.pop().drop()
+        claims.Claim(f"{BUCKET_URL}/x.zarr")
+    claims_won.pop().drop()
+    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
+    monkeypatch.setattr(claims, "_read", read_late)
+    assert claims.sweep(BUCKET_URL) == ([], [])
+    assert s3.get("x.zarr/c/0/1") == b"a chunk of the live process"
+    claims_won.pop().drop()
     assert s3.keys() == []
 
 
-def test_a_lock_object_is_of_one_folder(s3: Bucket) -> None:
-    """Two folders have lock objects of one name."""
-    s3.put(".x.zarr.a.b.ndtool", of(GONE, folder="x.zarr/a/b"))
-    s3.put("x.zarr/a.b/c", b"somebody's")
+def test_a_lock_object_belongs_to_one_folder(s3: Bucket) -> None:
+    """The lock objects of two folders have the same name."""
+    s3.put(".x.zarr.a.b.ndtool", lock_object(DEAD_PROCESS, folder="x.zarr/a/b"))
+    s3.put("x.zarr/a.b/c", b"another run's chunk")
     with pytest.raises(OutputError, match="cannot be replaced atomically"):
-        begun_here(f"{ROOT}/x.zarr:a.b")
+        create_sink(f"{BUCKET_URL}/x.zarr:a.b")
     with pytest.raises(OutputError, match="writes there, or was killed"):
-        claims.Claim(f"{ROOT}/x.zarr", "a.b")
-    assert s3.get("x.zarr/a.b/c") == b"somebody's"
+        claims.Claim(f"{BUCKET_URL}/x.zarr", "a.b")
+    assert s3.get("x.zarr/a.b/c") == b"another run's chunk"
 
 
 def test_a_run_whose_folder_was_claimed_is_not_published(s3: Bucket) -> None:
-    sink = begun_here(f"{ROOT}/x.zarr")
+    sink = create_sink(f"{BUCKET_URL}/x.zarr")
     sink.write(0, memoryview(bytes(64)))
-    s3.put(".x.zarr.ndtool", of(1, "another"))
+    s3.put(".x.zarr.ndtool", lock_object(1, "another"))
     with pytest.raises(OutputError, match=r"\.x\.zarr\.ndtool was replaced or removed$"):
         sink.finish().publish()
     sink.abort()
     assert s3.keys() == [".x.zarr.ndtool"]
 
 
-def of(process: int, machine: str | None = None, **changes: Any) -> bytes:
-    """Return a lock object of some process."""
-    report = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine_id()}
-    return json.dumps({**report, "process": process, **changes}).encode()
+def lock_object(process: int, machine: str | None = None, **changes: Any) -> bytes:
+    """Return the content of the lock object of a process."""
+    fields = {"folder": "x.zarr", "host": "there", "machine": machine or claims._machine_id()}
+    return json.dumps({**fields, "process": process, **changes}).encode()
 
 
-GONE = 2**22 + 1  # more than Linux's highest process ID
+DEAD_PROCESS = 2**22 + 1  # above the highest process ID of Linux
 
 
-def test_files_of_other_machines_require_force(s3: Bucket) -> None:
-    s3.put(".x.zarr.ndtool", of(1, "another"))
+def test_clean_requires_force_for_files_of_other_machines(s3: Bucket) -> None:
+    s3.put(".x.zarr.ndtool", lock_object(1, "another"))
     s3.put("x.zarr/c/0/0", b"a chunk")
-    ran = ndtool("clean", ROOT)
-    assert ran.out == b"not removed: s3://bucket/x.zarr: process 1 on there may be using it\n"
+    completed = ndtool("clean", BUCKET_URL)
+    assert completed.out == b"not removed: s3://bucket/x.zarr: process 1 on there may be using it\n"
     with pytest.raises(OutputError, match="process 1 on there writes there, or was killed"):
-        claims.Claim(f"{ROOT}/x.zarr")
-    assert ndtool("clean", ROOT, "--force").out == b"removed s3://bucket/x.zarr\n"
+        claims.Claim(f"{BUCKET_URL}/x.zarr")
+    assert ndtool("clean", BUCKET_URL, "--force").out == b"removed s3://bucket/x.zarr\n"
     assert s3.keys() == []
 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{}", b"[]", b"[" * 9999, b"\xff", b"null", b'"x"', of(GONE, folder=""), of(GONE, folder="../x"), of(GONE, folder=5), of(True)],
+    [b"", b"{}", b"[]", b"[" * 9999, b"\xff", b"null", b'"x"', lock_object(DEAD_PROCESS, folder=""), lock_object(DEAD_PROCESS, folder="../x"), lock_object(DEAD_PROCESS, folder=5), lock_object(True)],
 )  # fmt: skip
-def test_malformed_lock_objects(body: bytes, s3: Bucket) -> None:
+def test_malformed_lock_objects_are_preserved(body: bytes, s3: Bucket) -> None:
     s3.put(".x.zarr.ndtool", body)
     s3.put("x.zarr/c/0/0", b"a chunk")
-    assert ndtool("clean", ROOT, "--force").out == b"nothing to remove\n"
+    assert ndtool("clean", BUCKET_URL, "--force").out == b"nothing to remove\n"
     with pytest.raises(OutputError, match="another run writes there"):
-        claims.Claim(f"{ROOT}/x.zarr")
+        claims.Claim(f"{BUCKET_URL}/x.zarr")
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
-def test_processes_of_other_users(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    s3.put(".x.zarr.ndtool", of(GONE))
+def test_processes_of_other_users_count_as_alive(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
 
     def kill(process: int, number: int) -> None:
-        assert (process, number) == (GONE, 0)
+        assert (process, number) == (DEAD_PROCESS, 0)
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", kill)
-    assert [one.process for one in claims.sweep(ROOT)[1]] == [GONE]
+    assert [entry.process for entry in claims.sweep(BUCKET_URL)[1]] == [DEAD_PROCESS]
     monkeypatch.setattr(os, "readlink", lambda path: os.stat("nowhere"))
     assert claims._machine_id() == socket.gethostname()
 
 
-async def refuse(*_: Any) -> None:
+async def deny(*_: Any) -> None:
     raise PermissionError
 
 
 def test_folders_that_cannot_be_removed_keep_their_lock_object(
     s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = claims.Claim(f"{ROOT}/x.zarr")
+    claim = claims.Claim(f"{BUCKET_URL}/x.zarr")
     s3.put("x.zarr/c/0/0", b"a chunk")
-    monkeypatch.setattr(upload.S3Writer, "clear", refuse)
+    monkeypatch.setattr(upload.S3Writer, "clear", deny)
     claim.drop()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
-    monkeypatch.setattr(upload.S3Writer, "remove", refuse)
+    monkeypatch.setattr(upload.S3Writer, "remove", deny)
     claim.release()
     assert s3.keys() == [".x.zarr.ndtool", "x.zarr/c/0/0"]
 
 
-def test_any_store_is_cleared(workdir: Path) -> None:
+def test_a_claim_on_any_storage_clears_its_folder(workdir: Path) -> None:
     memory = fsspec.filesystem("memory")
     claim = claims.Claim("memory://x[1]*.zarr")
     memory.pipe_file("/x[1]*.zarr/c/0/0", b"a chunk")
@@ -554,16 +575,16 @@ def test_any_store_is_cleared(workdir: Path) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["zarr.json", ".zarray", ".zgroup"])
-def test_an_array_that_is_complete_stays(metadata: str, s3: Bucket) -> None:
-    s3.put(".x.zarr.ndtool", of(GONE))
+def test_a_complete_array_is_preserved(metadata: str, s3: Bucket) -> None:
+    s3.put(".x.zarr.ndtool", lock_object(DEAD_PROCESS))
     s3.put("x.zarr/c/0/0", b"a chunk")
     s3.put(f"x.zarr/{metadata}", b"{}")
-    assert ndtool("clean", ROOT).out == b"removed s3://bucket/.x.zarr.ndtool\n"
+    assert ndtool("clean", BUCKET_URL).out == b"removed s3://bucket/.x.zarr.ndtool\n"
     assert sorted(s3.keys()) == sorted(["x.zarr/c/0/0", f"x.zarr/{metadata}"])
 
 
 def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
-    sink = begun_here(f"{ROOT}/x.zarr")
+    sink = create_sink(f"{BUCKET_URL}/x.zarr")
     s3.put("x.zarr/c/0/0", b"another's")
     with pytest.raises(
         OutputError, match=r"^s3://bucket/x.zarr was created by another process during the run"
@@ -571,8 +592,8 @@ def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
         sink.shared()
     sink.abort()
     assert s3.keys() == ["x.zarr/c/0/0"]
-    s3.empty()
-    sink = begun_here(f"{ROOT}/x.zarr")
+    s3.clear()
+    sink = create_sink(f"{BUCKET_URL}/x.zarr")
     assert sink.shared() is not None
     s3.put("x.zarr/zarr.json", b"another's")
     with pytest.raises(
@@ -583,54 +604,54 @@ def test_arrays_of_concurrent_runs_are_preserved(s3: Bucket) -> None:
     assert s3.keys() == ["x.zarr/zarr.json"]
 
 
-def begun_here(target: str) -> Any:
+def create_sink(target: str) -> Any:
     metadata = ArrayMetadata(dtypes.from_descr("<i4"), (4, 4), "C", (4, 4), {})
     return outputs.create(outputs.resolve(target, metadata))
 
 
-def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
-    sink = begun_here(f"{ROOT}/x.zarr")
-    report = sink.shared()
-    assert isinstance(report, shared.Shared)
+def test_a_removed_lock_object_is_an_error_on_a_worker(s3: Bucket) -> None:
+    sink = create_sink(f"{BUCKET_URL}/x.zarr")
+    shared_output = sink.shared()
+    assert isinstance(shared_output, shared.Shared)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.ChunkWriter.reopen(report)
+        writer.ChunkWriter.reopen(shared_output)
     sink.abort()
     assert s3.keys() == []
 
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 40), max_size=4), st.data())
-def test_pieces_are_read_as_they_were_written(sizes: list[int], data: st.DataObject) -> None:
+def test_segments_are_read_as_they_were_written(sizes: list[int], data: st.DataObject) -> None:
     fs = fsspec.filesystem("memory")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spillfiles, "OBJECT_BYTES", 16)
         spills = ObjectStore("memory://spill")
-        whole = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
-        piece, at = spills.create(Segment("split", 3, 0)), 0
+        content = np.random.default_rng(sum(sizes)).bytes(sum(sizes))
+        segment, offset = spills.create(Segment("split", 3, 0)), 0
         for size in sizes:
-            spills.write(piece, at, memoryview(whole[at : at + size]))
-            at += size
-        spills.finish(piece)
+            spills.write(segment, offset, memoryview(content[offset : offset + size]))
+            offset += size
+        spills.finish(segment)
         assert max(map(len, map(fs.cat, fs.find("/spill"))), default=0) <= 16
-        start = data.draw(st.integers(0, len(whole)))
-        memory_block = memoryview(bytearray(data.draw(st.integers(0, len(whole) - start))))
-        spills.read(piece, start, memory_block)
-        assert memory_block == whole[start : start + len(memory_block)]
+        start = data.draw(st.integers(0, len(content)))
+        buffer = memoryview(bytearray(data.draw(st.integers(0, len(content) - start))))
+        spills.read(segment, start, buffer)
+        assert buffer == content[start : start + len(buffer)]
     fs.store.clear()
 
 
-def test_spilled_segments_have_trailers(stores: Path) -> None:
+def test_missing_segments_and_ended_runs_are_errors(stores: Path) -> None:
     save(numbers=np.arange(12))
     spills = ObjectStore("memory://spill")
-    numbers = memoryview(np.arange(12))
-    spills.write_table(Table("starts", 3), numbers)
+    rows = memoryview(np.arange(12))
+    spills.write_table(Table("starts", 3), rows)
     assert spills.read_lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
         spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
-    piece = spills.create(Segment("split", 0, 0))
-    spills.write(piece, 0, memoryview(b"abc"))
+    segment = spills.create(Segment("split", 0, 0))
+    spills.write(segment, 0, memoryview(b"abc"))
     spills.close()
     with pytest.raises(OutputError, match="the run has ended"):
-        spills.finish(piece)
+        spills.finish(segment)
     fsspec.filesystem("memory").store.clear()

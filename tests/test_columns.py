@@ -1,4 +1,4 @@
-"""Elements operators into mapped files: complete pages, the reference's bits, in bounded memory."""
+"""Elements operators that write mapped files in blocks of columns: bits, pages and memory."""
 
 import io
 from collections import Counter
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import Case, gather_elements_cases, opaque, raw, scatter_elements_cases
+from strategies import Case, gather_elements_cases, raw_bytes, scatter_elements_cases, void_view
 from test_properties import many
 
 from ndtool import _kernels
@@ -27,8 +27,8 @@ PAGE = _kernels.PAGE
 
 
 @pytest.fixture
-def blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Write all outputs along an axis that is not the last in blocks of at most a few pages."""
+def small_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Write outputs along an axis other than the last in blocks of a few pages."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "INCOMPLETE_PAGES", 0)
     monkeypatch.setattr(memory, "available", lambda: 0)
@@ -52,41 +52,41 @@ def run(case: Case, threads: int = 2, order: str = "C") -> np.ndarray:
     return np.load("o.npy")
 
 
-def expected(case: Case) -> np.ndarray:
+def reference_result(case: Case) -> np.ndarray:
     return getattr(reference, case.operator)(*case.arrays, **case.arguments)
 
 
-def plain(case: Case) -> bool:
+def is_saved_exactly(case: Case) -> bool:
     """Whether np.save and np.load preserve a case's types."""
     return all(np.dtype(a.dtype.str) == a.dtype and a.dtype.char not in "gG" for a in case.arrays)
 
 
-def large(shape: tuple[int, ...], axis: int, dtype: str = "i4", more: int = 3) -> list[Any]:
+def make_arrays(shape: tuple[int, ...], axis: int, dtype: str = "i4", extra: int = 3) -> list[Any]:
     """Return data, indices of both signs with duplicates, and updates."""
     rng = np.random.default_rng(1)
-    position = (*shape[:axis], shape[axis] + more, *shape[axis + 1 :])
-    data, updates = rng.integers(0, 99, shape), rng.integers(0, 99, position)
-    indices = rng.integers(-shape[axis], shape[axis], position)
+    index_shape = (*shape[:axis], shape[axis] + extra, *shape[axis + 1 :])
+    data, updates = rng.integers(0, 99, shape), rng.integers(0, 99, index_shape)
+    indices = rng.integers(-shape[axis], shape[axis], index_shape)
     return [data.astype(dtype), indices, updates.astype(dtype)]
 
 
 @pytest.mark.slow("random blocks of columns have the bits of the loop")
 @many
 @given(
-    case=st.one_of(gather_elements_cases(), scatter_elements_cases()).filter(plain),
+    case=st.one_of(gather_elements_cases(), scatter_elements_cases()).filter(is_saved_exactly),
     threads=st.integers(1, 3),
     block=st.integers(1, 200),
     bands=st.integers(1, 5),
 )
 def test_blocks_have_the_bits_of_the_reference(
-    blocks: pytest.MonkeyPatch, case: Case, threads: int, block: int, bands: int
+    small_blocks: pytest.MonkeyPatch, case: Case, threads: int, block: int, bands: int
 ) -> None:
-    blocks.setattr(columns, "LINE", 1)
-    blocks.setattr(tuning, "COLUMN_BLOCK", block)
-    blocks.setattr(tuning, "BANDS", bands)
+    small_blocks.setattr(columns, "LINE", 1)
+    small_blocks.setattr(tuning, "COLUMN_BLOCK", block)
+    small_blocks.setattr(tuning, "BANDS", bands)
     with np.errstate(all="ignore"):
-        want = expected(case)
-    assert raw(run(case, threads)) == raw(want)
+        expected = reference_result(case)
+    assert raw_bytes(run(case, threads)) == raw_bytes(expected)
 
 
 @pytest.mark.slow("each division of columns has the bits of the loop")
@@ -95,69 +95,69 @@ def test_blocks_have_the_bits_of_the_reference(
 @pytest.mark.parametrize(
     ("shape", "axis"), [((25, 2048), 0), ((3, 10, 1024), 1), ((70, 101), 0), ((9, 10, 100), 0)]
 )
-def test_pages_bands_and_panels(
-    blocks: pytest.MonkeyPatch, shape: tuple[int, ...], axis: int, dtype: str, order: str
+def test_every_division_of_columns_has_the_bits_of_the_reference(
+    small_blocks: pytest.MonkeyPatch, shape: tuple[int, ...], axis: int, dtype: str, order: str
 ) -> None:
-    data, indices, updates = large(shape, axis, dtype)
+    data, indices, updates = make_arrays(shape, axis, dtype)
     reduction = "none" if dtype == "S3" else "add"
     for bands in (1, 3, 100):
-        blocks.setattr(tuning, "BANDS", bands)
-        scatter = Case(
+        small_blocks.setattr(tuning, "BANDS", bands)
+        scatter_case = Case(
             "scatter_elements", (data, indices, updates), {"axis": axis, "reduction": reduction}
         )
-        assert raw(run(scatter, 2, order)) == raw(expected(scatter))
-    gather = Case("gather_elements", (data, indices), {"axis": axis})
-    assert raw(run(gather, 2, order)) == raw(expected(gather))
+        assert raw_bytes(run(scatter_case, 2, order)) == raw_bytes(reference_result(scatter_case))
+    gather_case = Case("gather_elements", (data, indices), {"axis": axis})
+    assert raw_bytes(run(gather_case, 2, order)) == raw_bytes(reference_result(gather_case))
 
 
 @pytest.mark.parametrize("shape", [(64, 2048), (63, 2048), (256, 32)], ids=str)
-def test_bands_whose_tiles_exceed_the_cache(
-    blocks: pytest.MonkeyPatch, shape: tuple[int, int]
+def test_bands_whose_tiles_exceed_the_cache_are_correct(
+    small_blocks: pytest.MonkeyPatch, shape: tuple[int, int]
 ) -> None:
-    blocks.setattr(tuning, "TILE", 1 << 10)  # two tiles hold 32 rows of a cache line
-    scatter = Case("scatter_elements", large(shape, 0, "f4"), {"axis": 0, "reduction": "max"})
-    assert raw(run(scatter)) == raw(expected(scatter))
+    small_blocks.setattr(tuning, "TILE", 1 << 10)  # two tiles hold 32 rows of a cache line
+    scatter = Case("scatter_elements", make_arrays(shape, 0, "f4"), {"axis": 0, "reduction": "max"})
+    assert raw_bytes(run(scatter)) == raw_bytes(reference_result(scatter))
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
 @pytest.mark.parametrize("columns_of_row", [1024, 3072, 1000])
 def test_every_page_is_written_by_two_blocks_at_most(
-    blocks: pytest.MonkeyPatch, operator: str, columns_of_row: int
+    small_blocks: pytest.MonkeyPatch, operator: str, columns_of_row: int
 ) -> None:
-    blocks.setattr(tuning, "COLUMN_BLOCK", 8 * PAGE)
-    blocks.setattr(tuning, "BANDS", 100)
-    touched: Counter[int] = Counter()
+    small_blocks.setattr(tuning, "COLUMN_BLOCK", 8 * PAGE)
+    small_blocks.setattr(tuning, "BANDS", 100)
+    writes_by_page: Counter[int] = Counter()
     size = 0
-    spread = _kernels.spread
+    original = _kernels.spread
 
-    def spy(rows: Any, count: int, out: Any, pitch: int, options: Any) -> None:
+    def count_pages(rows: Any, count: int, out: Any, pitch: int, options: Any) -> None:
         nonlocal size
         size = max(size, len(out))  # the first block begins at the start of the output
-        begin = 128 + size - len(out)
+        offset = 128 + size - len(out)
         width = len(rows) // count
-        touched.update(
+        writes_by_page.update(
             {
                 page
                 for row in range(count)
                 for page in range(
-                    (begin + row * pitch) // PAGE, (begin + row * pitch + width - 1) // PAGE + 1
+                    (offset + row * pitch) // PAGE, (offset + row * pitch + width - 1) // PAGE + 1
                 )
             }
         )
-        spread(rows, count, out, pitch, options)
+        original(rows, count, out, pitch, options)
 
-    blocks.setattr(_kernels, "spread", spy)
-    arrays = large((40, columns_of_row), 0)
+    small_blocks.setattr(_kernels, "spread", count_pages)
+    arrays = make_arrays((40, columns_of_row), 0)
     arguments: dict[str, Any] = {"axis": 0}
     if operator == "scatter_elements":
         arguments["reduction"] = "add"
     else:
         arrays = arrays[:2]
     case = Case(operator, tuple(arrays), arguments)
-    assert raw(run(case)) == raw(expected(case))
-    assert len(touched) == -(-(128 + size) // PAGE)
+    assert raw_bytes(run(case)) == raw_bytes(reference_result(case))
+    assert len(writes_by_page) == -(-(128 + size) // PAGE)
     # if a row is no multiple of a page, pages at its ends are shared by two blocks
-    assert max(touched.values()) <= (2 if columns_of_row % 1024 == 0 else 3)
+    assert max(writes_by_page.values()) <= (2 if columns_of_row % 1024 == 0 else 3)
 
 
 @pytest.mark.parametrize("rows", [3, 4096, 1 << 15, 1 << 18])
@@ -165,15 +165,15 @@ def test_every_page_is_written_by_two_blocks_at_most(
 @pytest.mark.parametrize("bands", [1, 4, 1 << 20])
 def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, bands: int) -> None:
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    cut = list(columns.divide_into_blocks(panels, rows, bytearray(1), bands))
-    buffer = len(columns.allocate_buffer(panels, rows, bands, bytearray(1)))
-    assert max(block.nbytes for block in cut) <= buffer
-    assert buffer <= tuning.COLUMN_BLOCK + 4 * rows <= 33 << 20
-    assert sum(block.nbytes for block in cut) == rows * width * 4
+    column_blocks = list(columns.divide_into_blocks(panels, rows, bytearray(1), bands))
+    buffer_size = len(columns.allocate_buffer(panels, rows, bands, bytearray(1)))
+    assert max(block.nbytes for block in column_blocks) <= buffer_size
+    assert buffer_size <= tuning.COLUMN_BLOCK + 4 * rows <= 33 << 20
+    assert sum(block.nbytes for block in column_blocks) == rows * width * 4
 
 
 @pytest.mark.parametrize(
-    ("megabytes", "limits", "suits"),
+    ("megabytes", "limits", "uses_blocks"),
     [
         (1024, {}, True), (1025 * 16, {}, False), (1023 * 16, {}, True),
         (1 << 20, {"memory.max": 512 << 20}, True), (1 << 20, {"memory.max": "max"}, False),
@@ -181,41 +181,46 @@ def test_blocks_take_bounded_memory_and_cover_everything(rows: int, width: int, 
         (1 << 20, {"memory.max": 1 << 40}, False), (None, {}, True),
     ],
 )  # fmt: skip
-def test_blocks_are_for_outputs_that_are_large_relative_to_memory(
-    megabytes: int | None, limits: dict[str, Any], suits: bool, monkeypatch: pytest.MonkeyPatch
+def test_blocks_are_used_for_outputs_that_are_large_relative_to_memory(
+    megabytes: int | None,
+    limits: dict[str, Any],
+    uses_blocks: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """1 GiB of rows of 16 KiB; with ample memory they are written in place."""
+    """The output has 1 GiB; with ample memory it is written in place."""
     files = {"/proc/self/cgroup": "0::/a\n"}
     if megabytes is not None:
         files["/proc/meminfo"] = f"MemTotal: 1 kB\nMemAvailable: {megabytes << 10} kB\n"
     for name, value in limits.items():
         files[f"/sys/fs/cgroup/a/{name}"] = str(value)
 
-    def opened(path: str) -> io.StringIO:
+    def open_system_file(path: str) -> io.StringIO:
         if path not in files:
             raise FileNotFoundError(path)
         return io.StringIO(files[path])
 
     for module in (cgroups, memory):
-        monkeypatch.setattr(module, "open", opened, raising=False)
+        monkeypatch.setattr(module, "open", open_system_file, raising=False)
     rows, width = 1 << 16, 4096
     panels = bind.Panels((), (), (), rows, width, rows, 4 * width, width, 4, 4, True)
-    assert columns.are_blocks_faster(panels, rows) == suits
+    assert columns.are_blocks_faster(panels, rows) == uses_blocks
 
 
 @pytest.mark.parametrize("operator", ["gather_elements", "scatter_elements"])
-def test_an_index_that_goes_bad_ends_the_run(blocks: pytest.MonkeyPatch, operator: str) -> None:
-    arrays = large((40, 1024), 0)
+def test_an_index_that_becomes_invalid_during_the_run_is_an_error(
+    small_blocks: pytest.MonkeyPatch, operator: str
+) -> None:
+    arrays = make_arrays((40, 1024), 0)
     arrays[1][-1, -1] = 40
     row = 4 * 1024
     if operator == "gather_elements":
         panels = bind.Panels((), (), (), 43, 1024, 40, row, 1024, 4, 4, True)
-        data = bind.Operand(opaque(arrays[0]).tobytes(), 0, (row, 4))
+        data = bind.Operand(void_view(arrays[0]).tobytes(), 0, (row, 4))
         indices = _kernels.Indices(arrays[1].tobytes(), 8, False, False)
         out = bytearray(43 * row)
         assert not gathers.gather_columns(panels, data, indices, out, 2)
         return
-    blocks.setattr("ndtool.engine.check.find_bounds_error", lambda *_: None)
+    small_blocks.setattr("ndtool.engine.check.find_bounds_error", lambda *_: None)
     case = Case(operator, tuple(arrays), {"axis": 0, "reduction": "add"})
     with pytest.raises(Exception, match="changed during the run"):
         run(case)

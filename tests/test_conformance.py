@@ -1,4 +1,4 @@
-"""The contract of formats and storage: one suite for all of them."""
+"""The conformance suite that all formats and storages run."""
 
 import errno
 import io
@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from command import environment
-from limits import failing
+from limits import fail_with
 from messages import message, model, tensor
-from npyfile import ARRAY, npy, with_header
-from outputs import PROGRAM, checked, fill, metadata_of, opened, written
+from npyfile import ARRAY, npy, npy_with_header
+from outputs import PROGRAM, fill, metadata_of, open_sink, preserved_in_dry_run, temporary_sink
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import source
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificati
 
 
 def has_pyarrow() -> bool:
-    """Whether pyarrow is installed; imports it, so that no test measures that."""
+    """Whether pyarrow is installed; imports it, so that no test measures the import."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:
@@ -54,13 +54,13 @@ def has_pyarrow() -> bool:
     return True
 
 
-OLD = b"old bytes"
+EXISTING = b"old bytes"
 TOY = Format(".toy", False, "toy_format")
-LITTLE = 4 << 20  # bytes of memory, whatever a header declares
+MEMORY_LIMIT = 4 << 20  # bytes that a header may allocate, whatever it declares
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(workdir: Path, check_files_closed: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(table, "FORMATS", (*table.FORMATS, TOY))
     return workdir
 
@@ -68,7 +68,7 @@ def workdir(workdir: Path, all_closed: None, monkeypatch: pytest.MonkeyPatch) ->
 # Writers of each format without ndtool
 
 
-def zipped(raw: bytes, method: int) -> bytes:
+def zip_file(raw: bytes, method: int) -> bytes:
     import zipfile
 
     stream = io.BytesIO()
@@ -77,45 +77,47 @@ def zipped(raw: bytes, method: int) -> bytes:
     return stream.getvalue()
 
 
-def blocks(array: Any, step: tuple[int, ...] | None = None) -> bytes:
+def toy_file(array: Any, step: tuple[int, ...] | None = None) -> bytes:
     """Return a file of the toy format; step: the shape of a block."""
     step = tuple(max(1, size // 2) for size in array.shape) if step is None else step
-    sizes = "|".join(",".join(map(str, one)) for one in (array.shape, step))
-    starts = product(*(range(0, n, each) for n, each in zip(array.shape, step, strict=True)))
-    parts = [
-        array[
-            (*(slice(i, i + each) for i, each in zip(position, step, strict=True)), ...)
-        ].tobytes()
-        for position in starts
+    sizes = "|".join(",".join(map(str, shape)) for shape in (array.shape, step))
+    starts = product(
+        *(range(0, axis_size, size) for axis_size, size in zip(array.shape, step, strict=True))
+    )
+    raw_blocks = [
+        array[(*(slice(i, i + size) for i, size in zip(start, step, strict=True)), ...)].tobytes()
+        for start in starts
     ]
-    return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(parts)
+    return f"TOY {array.dtype.str}|{sizes}\n".encode() + b"".join(raw_blocks)
 
 
-def stored(array: Any, **settings: Any) -> dict[str, bytes]:
+def zarr_files(array: Any, **settings: Any) -> dict[str, bytes]:
     """Return the files of a Zarr store."""
     store: dict[str, Any] = {}
     chunks = tuple(max(1, size // 2) for size in array.shape)
-    made = zarr.create_array(store, shape=array.shape, dtype=array.dtype, chunks=chunks, **settings)
-    made[...] = array
+    created = zarr.create_array(
+        store, shape=array.shape, dtype=array.dtype, chunks=chunks, **settings
+    )
+    created[...] = array
     return {name: content.to_bytes() for name, content in store.items()}
 
 
-def dataset(array: Any, **settings: Any) -> bytes:
+def hdf5_file(array: Any, **settings: Any) -> bytes:
     """Return an HDF5 file of an array."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
-        opaque = array.dtype.kind in "mM"
-        stored = array.astype(h5py.opaque_dtype(array.dtype)) if opaque else array
-        file.create_dataset("a", data=stored, **settings)
+        is_opaque = array.dtype.kind in "mM"
+        values = array.astype(h5py.opaque_dtype(array.dtype)) if is_opaque else array
+        file.create_dataset("a", data=values, **settings)
     return stream.getvalue()
 
 
-def chunked(array: Any, **settings: Any) -> bytes:
+def chunked_hdf5_file(array: Any, **settings: Any) -> bytes:
     """Return an HDF5 file of an array in chunks."""
-    return dataset(array, chunks=tuple(max(1, size // 2) for size in array.shape), **settings)
+    return hdf5_file(array, chunks=tuple(max(1, size // 2) for size in array.shape), **settings)
 
 
-def hollow(**settings: Any) -> bytes:
+def huge_hdf5_file(**settings: Any) -> bytes:
     """Return an HDF5 file that declares a huge array."""
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
@@ -133,34 +135,36 @@ def is_chunked(array: Any) -> bool:
     return is_hdf5(array) and array.nbytes > 0 and array.ndim > 0
 
 
-def put(path: str, raw: bytes | dict[str, bytes]) -> None:
+def write_files(path: str, raw: bytes | dict[str, bytes]) -> None:
     """Write a file, or the files of a store."""
     if isinstance(raw, bytes):
         Path(path).write_bytes(raw)
         return
     shutil.rmtree(path, ignore_errors=True)
     for name, content in raw.items():
-        where = Path(path, name)
-        where.parent.mkdir(parents=True, exist_ok=True)
-        where.write_bytes(content)
+        target = Path(path, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
 
 
-def found(path: str) -> bytes | dict[str, bytes]:
+def read_files(path: str) -> bytes | dict[str, bytes]:
     """Return the bytes of a file, or of the visible files of a store."""
     if os.path.isfile(path):
         return Path(path).read_bytes()
-    inside = (one for one in Path(path).rglob("*") if one.is_file() and ".ndtool-" not in str(one))
-    return {str(one.relative_to(path)): one.read_bytes() for one in inside}
+    paths = (
+        file for file in Path(path).rglob("*") if file.is_file() and ".ndtool-" not in str(file)
+    )
+    return {str(file.relative_to(path)): file.read_bytes() for file in paths}
 
 
-CLAIM = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
+HUGE_HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (1099511627776,), }\n"
 
 
-def tensors(array: Any) -> bytes:
+def safetensors_file(array: Any) -> bytes:
     return safetensors.numpy.save({"a": array.copy()})
 
 
-def with_tensors(text: str, payload: bytes = b"") -> bytes:
+def safetensors_with_header(text: str, payload: bytes = b"") -> bytes:
     return len(text).to_bytes(8, "little") + text.encode() + payload
 
 
@@ -180,7 +184,7 @@ def is_column(array: Any) -> bool:
     return native and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] > 0))
 
 
-def columns(array: Any, kind: str) -> bytes:
+def column_file(array: Any, kind: str) -> bytes:
     """Return a Parquet or Arrow file of one column, in groups of two rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -197,145 +201,165 @@ def columns(array: Any, kind: str) -> bytes:
     return stream.getvalue()
 
 
-FAR = message((1, 1 << 40), (2, 11), (8, "a"))
+HUGE_TENSOR = message((1, 1 << 40), (2, 11), (8, "a"))
 
 
-class Maker(NamedTuple):
-    """make: the bytes of a file of an array, or of several. huge: of one that declares a huge size.
+class FormatWriter(NamedTuple):
+    """How a test writes files of a format without ndtool.
 
-    holds: whether the format supports an array. stride: of the lengths at which files are cut short.
-    is_foreign: whether another package's C code parses files, which may crash on damaged ones.
+    make_file: return the bytes of a file, or of the files of a store, with an array. huge: the bytes
+    of a file that declares a huge array. supports: whether the format supports an array. stride:
+    between the lengths to which files are truncated. is_foreign: whether another package's C code
+    parses the files, which may crash on damaged ones.
     """
 
-    make: Callable[[Any], Any]
+    make_file: Callable[[Any], Any]
     huge: Any
     streamed: bool = False
-    holds: Callable[[Any], bool] = lambda _: True
+    supports: Callable[[Any], bool] = lambda _: True
     stride: int = 1
     is_foreign: bool = False
 
     @property
     def arrays(self) -> list[Any]:
-        return [array for array in ARRAYS if self.holds(array)]
+        return [array for array in ARRAYS if self.supports(array)]
 
 
-MAKERS = {
-    "npy": Maker(npy, with_header(CLAIM), True),
-    "npy of Fortran": Maker(lambda a: npy(np.array(a, order="F")), with_header(CLAIM), True),
-    "npz": Maker(lambda a: zipped(npy(a), 0), zipped(with_header(CLAIM), 0)),
-    "npz deflated": Maker(lambda a: zipped(npy(a), 8), zipped(with_header(CLAIM), 8)),
-    "safetensors": Maker(
-        tensors,
-        with_tensors(
+WRITERS = {
+    "npy": FormatWriter(npy, npy_with_header(HUGE_HEADER), True),
+    "npy of Fortran": FormatWriter(
+        lambda a: npy(np.array(a, order="F")), npy_with_header(HUGE_HEADER), True
+    ),
+    "npz": FormatWriter(lambda a: zip_file(npy(a), 0), zip_file(npy_with_header(HUGE_HEADER), 0)),
+    "npz deflated": FormatWriter(
+        lambda a: zip_file(npy(a), 8), zip_file(npy_with_header(HUGE_HEADER), 8)
+    ),
+    "safetensors": FormatWriter(
+        safetensors_file,
+        safetensors_with_header(
             '{"a":{"dtype":"F64","shape":[1099511627776],"data_offsets":[0,8796093022208]}}'
         ),
-        holds=is_tensor,
+        supports=is_tensor,
     ),
-    "pb": Maker(tensor, FAR, holds=is_onnx),
-    "onnx": Maker(lambda a: model(tensor(a)), model(FAR), holds=is_onnx),
-    "hdf5": Maker(dataset, hollow(chunks=(1 << 39,)), holds=is_hdf5, stride=31, is_foreign=True),
-    "hdf5 in chunks": Maker(
-        lambda a: chunked(a, compression="gzip", shuffle=True),
-        hollow(chunks=(1 << 39,)),
-        holds=is_chunked,
+    "pb": FormatWriter(tensor, HUGE_TENSOR, supports=is_onnx),
+    "onnx": FormatWriter(lambda a: model(tensor(a)), model(HUGE_TENSOR), supports=is_onnx),
+    "hdf5": FormatWriter(
+        hdf5_file, huge_hdf5_file(chunks=(1 << 39,)), supports=is_hdf5, stride=31, is_foreign=True
+    ),
+    "hdf5 in chunks": FormatWriter(
+        lambda a: chunked_hdf5_file(a, compression="gzip", shuffle=True),
+        huge_hdf5_file(chunks=(1 << 39,)),
+        supports=is_chunked,
         stride=31,
         is_foreign=True,
     ),
-    "hdf5 of lzf": Maker(
-        lambda a: chunked(a, compression="lzf", fletcher32=True),
-        hollow(chunks=(1 << 39,)),
-        holds=is_chunked,
+    "hdf5 of lzf": FormatWriter(
+        lambda a: chunked_hdf5_file(a, compression="lzf", fletcher32=True),
+        huge_hdf5_file(chunks=(1 << 39,)),
+        supports=is_chunked,
         stride=31,
         is_foreign=True,
     ),
     **(
         {
-            "parquet": Maker(
-                lambda a: columns(a, "parquet"), b"PAR1" + 32 * b"\xff" + b"PAR1", holds=is_column
+            "parquet": FormatWriter(
+                lambda a: column_file(a, "parquet"),
+                b"PAR1" + 32 * b"\xff" + b"PAR1",
+                supports=is_column,
             ),
-            "arrow": Maker(
-                lambda a: columns(a, "arrow"), b"ARROW1" + 32 * b"\xff" + b"ARROW1", holds=is_column
+            "arrow": FormatWriter(
+                lambda a: column_file(a, "arrow"),
+                b"ARROW1" + 32 * b"\xff" + b"ARROW1",
+                supports=is_column,
             ),
-            "arrow of one batch": Maker(
-                lambda a: columns(a, "one"), b"ARROW1" + 32 * b"\xff" + b"ARROW1", holds=is_column
+            "arrow of one batch": FormatWriter(
+                lambda a: column_file(a, "one"),
+                b"ARROW1" + 32 * b"\xff" + b"ARROW1",
+                supports=is_column,
             ),
         }
         if has_pyarrow()
         else {}
     ),
-    "toy": Maker(blocks, b"TOY <f8|1099511627776|1099511627776\n"),
+    "toy": FormatWriter(toy_file, b"TOY <f8|1099511627776|1099511627776\n"),
 }
 HUGE = b'{"zarr_format": 2, "shape": [1099511627776], "chunks": [1099511627776], "dtype": "<f8",'
 HUGE += b' "fill_value": 0, "order": "C", "filters": null, "compressor": null}'
 STORES = {
-    "zarr": Maker(lambda a: stored(a, zarr_format=2), {".zarray": HUGE}),
-    "zarr of Fortran": Maker(lambda a: stored(a, zarr_format=2, order="F"), {".zarray": HUGE}),
+    "zarr": FormatWriter(lambda a: zarr_files(a, zarr_format=2), {".zarray": HUGE}),
+    "zarr of Fortran": FormatWriter(
+        lambda a: zarr_files(a, zarr_format=2, order="F"), {".zarray": HUGE}
+    ),
 }
-LOCATIONS = ("file", "standard input", "pipe", "FIFO")
-COMBINED = [
-    pytest.param(maker, position, id=f"{name}-{position}")
-    for name, maker in (MAKERS | STORES).items()
-    for position in LOCATIONS
-    if position == "file" or maker.streamed
+STORAGES = ("file", "standard input", "pipe", "FIFO")
+WRITERS_AND_STORAGES = [
+    pytest.param(format_writer, storage, id=f"{name}-{storage}")
+    for name, format_writer in (WRITERS | STORES).items()
+    for storage in STORAGES
+    if storage == "file" or format_writer.streamed
 ]
-everywhere = pytest.mark.parametrize(("maker", "position"), COMBINED)
-every_maker = pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+all_storages = pytest.mark.parametrize(("format_writer", "storage"), WRITERS_AND_STORAGES)
+every_writer = pytest.mark.parametrize("format_writer", WRITERS.values(), ids=WRITERS)
 
 
 @contextmanager
-def placed(position: str, raw: Any) -> Iterator[tuple[str, Streams]]:
-    """Yield the argument for bytes in some storage, and the streams to open it with."""
-    put("in", raw)
-    if position == "file":
+def open_storage(storage: str, raw: Any) -> Iterator[tuple[str, Streams]]:
+    """Write bytes to a storage; yield its argument and the streams to open it with."""
+    write_files("in", raw)
+    if storage == "file":
         yield "in", Streams()
         return
-    if position == "standard input":
+    if storage == "standard input":
         fd = os.open("in", os.O_RDONLY)
         yield "-", Streams(fd)
         os.close(fd)
         return
-    if position == "FIFO":
+    if storage == "FIFO":
         os.mkfifo("fifo")
         fd = -1
     else:
-        fd, end = os.pipe()
+        fd, write_end = os.pipe()
 
-    def feed() -> None:
+    def write_stream() -> None:
         try:
-            with open("fifo" if position == "FIFO" else end, "wb") as file:
+            with open("fifo" if storage == "FIFO" else write_end, "wb") as file:
                 file.write(raw)
         except BrokenPipeError:
             pass  # refused before the end of the stream
 
-    thread = threading.Thread(target=feed)
+    thread = threading.Thread(target=write_stream)
     thread.start()
-    yield ("fifo" if position == "FIFO" else "-"), Streams(fd)
+    yield ("fifo" if storage == "FIFO" else "-"), Streams(fd)
     if fd >= 0:
         os.close(fd)
     thread.join()
-    if position == "FIFO":
+    if storage == "FIFO":
         os.unlink("fifo")
 
 
-def value(one: Any) -> Any:
+def read_array(opened: Any) -> Any:
     """Return the array of a source."""
-    byte_range = source.whole(one)
+    byte_range = source.whole(opened)
     assert byte_range.buffer.readonly
-    assert len(byte_range.buffer) == one.metadata.nbytes
-    dtype = np.lib.format.descr_to_dtype(one.metadata.dtype.descr)
+    assert len(byte_range.buffer) == opened.metadata.nbytes
+    dtype = np.lib.format.descr_to_dtype(opened.metadata.dtype.descr)
     flat = np.frombuffer(byte_range.buffer.tobytes(), dtype)
-    return flat.reshape(one.metadata.shape, order=one.metadata.order)
+    return flat.reshape(opened.metadata.shape, order=opened.metadata.order)
 
 
-def same(got: Any, wanted: Any) -> bool:
-    return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+def is_identical(actual: Any, expected: Any) -> bool:
+    return (actual.dtype, actual.shape, actual.tobytes()) == (
+        expected.dtype,
+        expected.shape,
+        expected.tobytes(),
+    )
 
 
-def load(argument: str) -> Any:
+def load_or_error(argument: str) -> Any:
     """Return the array of a file, or the error that refuses it."""
     try:
-        with closing(locators.open_source(argument, Streams(-1))) as one:
-            return value(one).copy()
+        with closing(locators.open_source(argument, Streams(-1))) as opened:
+            return read_array(opened).copy()
     except NdtoolError as exc:
         return exc
 
@@ -350,59 +374,66 @@ ARRAYS = [
 # Sources
 
 
-@everywhere
-def test_values_and_metadata(maker: Maker, position: str) -> None:
-    for array in maker.arrays:
+@all_storages
+def test_every_format_gives_the_values_and_metadata(
+    format_writer: FormatWriter, storage: str
+) -> None:
+    for array in format_writer.arrays:
         with (
-            placed(position, maker.make(array)) as (argument, streams),
-            closing(locators.open_source(argument, streams)) as one,
+            open_storage(storage, format_writer.make_file(array)) as (argument, streams),
+            closing(locators.open_source(argument, streams)) as opened,
         ):
-            assert same(value(one), array)
-            assert (one.name, one.warning) == (argument, None)
-            one.recheck()
-            metadata, count = one.metadata, grid.blocks(one.metadata.shape, one.metadata.grid)
-            parts = [one.block(number) for number in range(count)]
-            assert all(part.readonly for part in parts)
-            assert sum(map(len, parts)) == metadata.nbytes
-            del parts
-        with placed(position, maker.make(array)) as (argument, streams):
+            assert is_identical(read_array(opened), array)
+            assert (opened.name, opened.warning) == (argument, None)
+            opened.recheck()
+            metadata, count = (
+                opened.metadata,
+                grid.blocks(opened.metadata.shape, opened.metadata.grid),
+            )
+            raw_blocks = [opened.block(index) for index in range(count)]
+            assert all(block.readonly for block in raw_blocks)
+            assert sum(map(len, raw_blocks)) == metadata.nbytes
+            del raw_blocks
+        with open_storage(storage, format_writer.make_file(array)) as (argument, streams):
             (entry,) = locators.describe(argument, streams)
             assert entry.metadata == metadata
 
 
-@every_maker
-def test_cut_short_at_every_length(maker: Maker) -> None:
-    raw = maker.make(ARRAY)
-    for length in range(0, len(raw), maker.stride):
+@every_writer
+def test_truncated_files_are_refused(format_writer: FormatWriter) -> None:
+    raw = format_writer.make_file(ARRAY)
+    for length in range(0, len(raw), format_writer.stride):
         Path("in").write_bytes(raw[:length])
-        got = load("in")
-        assert isinstance(got, InputError) or same(got, ARRAY), length
+        result = load_or_error("in")
+        assert isinstance(result, InputError) or is_identical(result, ARRAY), length
 
 
-@pytest.mark.parametrize("position", ["standard input", "pipe"])
-def test_streams_cut_short_at_every_length(position: str) -> None:
+@pytest.mark.parametrize("storage", ["standard input", "pipe"])
+def test_truncated_streams_are_refused(storage: str) -> None:
     raw = npy(ARRAY)
     for length in range(len(raw)):
-        with placed(position, raw[:length]) as (argument, streams), pytest.raises(InputError):
+        with open_storage(storage, raw[:length]) as (argument, streams), pytest.raises(InputError):
             locators.open_source(argument, streams)
 
 
-@every_maker
+@every_writer
 @pytest.mark.parametrize("change", [1, 0x80, 0x10, 0xFF])
-def test_any_changed_byte(maker: Maker, change: int) -> None:
-    raw = bytearray(maker.make(ARRAY))
-    if maker.is_foreign:
+def test_any_changed_byte_gives_an_array_or_an_error(
+    format_writer: FormatWriter, change: int
+) -> None:
+    raw = bytearray(format_writer.make_file(ARRAY))
+    if format_writer.is_foreign:
         pytest.skip("test_hdf5.py damages these files in a process of their own")
-    for at in range(len(raw)):
-        raw[at] ^= change
+    for offset in range(len(raw)):
+        raw[offset] ^= change
         Path("in").write_bytes(raw)
         try:
             locators.describe("in")
         except NdtoolError:
             pass
-        got = load("in")
-        assert isinstance(got, NdtoolError) or got.nbytes < LITTLE, at
-        raw[at] ^= change
+        result = load_or_error("in")
+        assert isinstance(result, NdtoolError) or result.nbytes < MEMORY_LIMIT, offset
+        raw[offset] ^= change
 
 
 def truncate_file() -> None:
@@ -418,51 +449,53 @@ def replace() -> None:
     os.replace("new", "in")
 
 
-@every_maker
+@every_writer
 @pytest.mark.parametrize("change", [truncate_file, modify, replace])
-@pytest.mark.parametrize("position", ["file", "standard input"])
-def test_changes_while_it_is_open(maker: Maker, change: Callable[[], None], position: str) -> None:
-    if position != "file" and (change is replace or not maker.streamed):
+@pytest.mark.parametrize("storage", ["file", "standard input"])
+def test_changes_of_an_open_input_are_detected(
+    format_writer: FormatWriter, change: Callable[[], None], storage: str
+) -> None:
+    if storage != "file" and (change is replace or not format_writer.streamed):
         pytest.skip("a descriptor stays on its file; other formats are read by their names")
     with (
-        placed(position, maker.make(ARRAY)) as (argument, streams),
-        closing(locators.open_source(argument, streams)) as one,
+        open_storage(storage, format_writer.make_file(ARRAY)) as (argument, streams),
+        closing(locators.open_source(argument, streams)) as opened,
     ):
         change()
-        expected_text = "was replaced" if change is replace else "changed"
-        with pytest.raises(OutputError, match=f" {expected_text} during the run"):
-            one.recheck()
+        verb = "was replaced" if change is replace else "changed"
+        with pytest.raises(OutputError, match=f" {verb} during the run"):
+            opened.recheck()
 
 
-@every_maker
-def test_open_as_another_descriptor(maker: Maker) -> None:
-    Path("in").write_bytes(maker.make(ARRAY))
+@every_writer
+def test_a_descriptor_of_an_open_input_is_recognized(format_writer: FormatWriter) -> None:
+    Path("in").write_bytes(format_writer.make_file(ARRAY))
     Path("other").write_bytes(b"")
-    with closing(locators.open_source("in", Streams(-1))) as one:
+    with closing(locators.open_source("in", Streams(-1))) as opened:
         for name, expected in (("in", True), ("other", False)):
             fd = os.open(name, os.O_RDONLY)
-            assert one.is_open_as(fd) is expected
+            assert opened.is_open_as(fd) is expected
             os.close(fd)
-        assert not one.is_open_as(-1)
+        assert not opened.is_open_as(-1)
 
 
-@everywhere
-def test_claims_take_no_memory(maker: Maker, position: str) -> None:
-    with placed(position, maker.huge) as (argument, streams):
+@all_storages
+def test_declared_sizes_take_no_memory(format_writer: FormatWriter, storage: str) -> None:
+    with open_storage(storage, format_writer.huge) as (argument, streams):
         tracemalloc.start()
         with pytest.raises(NdtoolError):
             locators.open_source(argument, streams)
-        assert tracemalloc.get_traced_memory()[1] < LITTLE
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT
         tracemalloc.stop()
 
 
 # Sinks
 
 
-def loaded(name: str) -> Any:
-    """Return the array read by another library, or by ndtool if none knows the format."""
+def load_by_library(name: str) -> Any:
+    """Return the array read by another library, or by ndtool if none supports the format."""
     if name.endswith(".toy"):
-        return load(name)
+        return load_or_error(name)
     if ".safetensors" in name:
         (array,) = safetensors.numpy.load_file(name.partition(":")[0]).values()
         return array
@@ -471,30 +504,30 @@ def loaded(name: str) -> Any:
         return onnx.numpy_helper.to_array(onnx.load_tensor(name.partition(":")[0]))
     if ".zarr" in name:
         path, _, node = name.partition(":")
-        got = zarr.open_array(path, path=node, mode="r")
-        dtype = load(name).dtype  # in version 3, the library returns native byte order
-        return np.asarray(got[...]).astype(dtype)
+        result = zarr.open_array(path, path=node, mode="r")
+        dtype = load_or_error(name).dtype  # in version 3, the library returns native byte order
+        return np.asarray(result[...]).astype(dtype)
     if ".h" in name:
         path, _, member = name.partition(":")
         with h5py.File(path) as file:
             assert len(file) == 1
             array = file[member or "output"]
-            return array[...].astype(load(name).dtype)  # h5py marks types with metadata
-    got = np.load(name.partition(":")[0])
-    if isinstance(got, np.ndarray):
-        return got
-    with got as archive:
+            return array[...].astype(load_or_error(name).dtype)  # h5py marks types with metadata
+    result = np.load(name.partition(":")[0])
+    if isinstance(result, np.ndarray):
+        return result
+    with result as archive:
         assert len(archive.files) == 1
         return archive[archive.files[0]]
 
 
 def stored_form(target: str, array: Any) -> Any:
     """Return an array as a format stores it: safetensors and ONNX have one byte order."""
-    little = ".safetensors" in target or ".pb" in target
-    return array.astype(array.dtype.newbyteorder("<")) if little else array
+    is_little_endian = ".safetensors" in target or ".pb" in target
+    return array.astype(array.dtype.newbyteorder("<")) if is_little_endian else array
 
 
-def fitting(target: str) -> list[Any]:
+def supported_arrays(target: str) -> list[Any]:
     """Return the arrays that a format supports."""
     kinds = "biuf" if ".safetensors" in target else "biufc" if ".pb" in target else "biufcmMSUV"
     kinds = kinds.replace("U", "" if ".h" in target else "U")
@@ -517,45 +550,45 @@ targets = pytest.mark.parametrize("target", TARGETS)
 targets_and_stores = pytest.mark.parametrize("target", [*TARGETS, "x.zarr", "x.zarr:a"])
 
 
-@pytest.fixture(params=["unnamed", "hidden"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param == "hidden":
+@pytest.fixture(params=["unnamed", "named"])
+def temporary_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "named":
         monkeypatch.delattr(os, "O_TMPFILE")
     return request.param
 
 
 def write_reversed(out: Any, array: Any) -> None:
-    """Write all blocks in work items of odd sizes, in reverse order."""
+    """Write all blocks in work items of uneven sizes, in reverse order."""
     metadata = out.metadata
-    for number in reversed(range(grid.blocks(metadata.shape, metadata.grid))):
-        position = tuple(slice(*ends) for ends in grid.box(metadata.shape, metadata.grid, number))
-        raw = array[(*position, ...)].tobytes()
+    for index in reversed(range(grid.blocks(metadata.shape, metadata.grid))):
+        box = tuple(slice(*bounds) for bounds in grid.box(metadata.shape, metadata.grid, index))
+        raw = array[(*box, ...)].tobytes()
         step = max(7, len(raw) // 20)
-        for at in reversed(range(0, len(raw), step)):
-            out.write(at, memoryview(raw[at : at + step]), number)
+        for offset in reversed(range(0, len(raw), step)):
+            out.write(offset, memoryview(raw[offset : offset + step]), index)
 
 
-def old_file(target: str) -> Any:
+def write_existing(target: str) -> Any:
     """Write an array to the path of a target and return its bytes."""
     path = target.partition(":")[0]
-    raw: Any = zipped(npy(ARRAY), 0) if path.endswith("z") else OLD
+    raw: Any = zip_file(npy(ARRAY), 0) if path.endswith("z") else EXISTING
     if path.endswith(".safetensors"):
-        raw = tensors(ARRAY)
+        raw = safetensors_file(ARRAY)
     if path.endswith(".pb"):
         raw = tensor(ARRAY)
     if ".h" in path:
-        raw = dataset(ARRAY)
+        raw = hdf5_file(ARRAY)
     if path.endswith(".zarr"):
-        raw = stored(ARRAY) if path == target else stored(ARRAY, name="a")
-    put(path, raw)
+        raw = zarr_files(ARRAY) if path == target else zarr_files(ARRAY, name="a")
+    write_files(path, raw)
     return raw
 
 
 @targets_and_stores
 @pytest.mark.parametrize("settings", ["reversed", "whole"])
-def test_round_trip_of_outputs(target: str, settings: str) -> None:
-    for array in fitting(target):
-        with written(target, array) as out:
+def test_outputs_are_read_as_they_were_written(target: str, settings: str) -> None:
+    for array in supported_arrays(target):
+        with temporary_sink(target, array) as out:
             assert (out.metadata.dtype, out.metadata.shape) == metadata_of(array)[:2]
             assert not out.streamed
             if settings == "whole":
@@ -563,75 +596,75 @@ def test_round_trip_of_outputs(target: str, settings: str) -> None:
             else:
                 write_reversed(out, array)
             sinks.commit(out)
-        assert same(loaded(target), stored_form(target, array))
-        assert same(load(target), stored_form(target, array))
+        assert is_identical(load_by_library(target), stored_form(target, array))
+        assert is_identical(load_or_error(target), stored_form(target, array))
 
 
 @targets_and_stores
 def test_an_output_is_zero_before_it_is_written(target: str) -> None:
-    """Required for chunks of a store; a mapped file is complete without."""
-    with written(target) as out:
+    """Chunks of a store must be written; a mapped file is complete without a write."""
+    with temporary_sink(target) as out:
         if ".zarr" in target:
             with pytest.raises(ValueError, match="only 0 of 1 chunks were written"):
                 sinks.commit(out)
             return
         sinks.commit(out)
-    assert same(loaded(target), np.zeros_like(ARRAY))
+    assert is_identical(load_by_library(target), np.zeros_like(ARRAY))
 
 
 @targets_and_stores
-def test_the_old_file_stays_until_the_commit(way: str, target: str) -> None:
-    old, path = old_file(target), target.partition(":")[0]
-    for ends in ("aborted", "committed"):
-        out = opened(target, ARRAY + 1)
+def test_the_existing_file_is_preserved_until_the_commit(temporary_kind: str, target: str) -> None:
+    existing, path = write_existing(target), target.partition(":")[0]
+    for outcome in ("aborted", "committed"):
+        out = open_sink(target, ARRAY + 1)
         write_reversed(out, ARRAY + 1)
-        assert found(path) == old
-        if ends == "committed":
+        assert read_files(path) == existing
+        if outcome == "committed":
             sinks.commit(out)
         out.abort()
         assert os.listdir() == [path]
-        assert (found(path) == old) == (ends == "aborted")
-    assert same(loaded(target), ARRAY + 1)
+        assert (read_files(path) == existing) == (outcome == "aborted")
+    assert is_identical(load_by_library(target), ARRAY + 1)
 
 
 @targets
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite", "pwrite later"])
-def test_a_disk_that_is_full_or_fails(
-    way: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
+def test_a_full_or_failing_disk_leaves_the_existing_file(
+    temporary_kind: str, target: str, call: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old, path = old_file(target), target.partition(":")[0]
-    out = opened(target) if call == "pwrite later" else None
+    existing, path = write_existing(target), target.partition(":")[0]
+    out = open_sink(target) if call == "pwrite later" else None
     with monkeypatch.context() as patch:
-        patch.setattr(os, call.removesuffix(" later"), failing(code))
-        kind = ResourceError if code == errno.ENOSPC else OutputError
-        act = partial(opened, target) if out is None else partial(write_reversed, out, ARRAY)
-        with pytest.raises(kind, match=f"^{path}: "):
-            act()
+        patch.setattr(os, call.removesuffix(" later"), fail_with(code))
+        error_type = ResourceError if code == errno.ENOSPC else OutputError
+        write = partial(open_sink, target) if out is None else partial(write_reversed, out, ARRAY)
+        with pytest.raises(error_type, match=f"^{path}: "):
+            write()
     if out is not None:
         out.abort()
     assert os.listdir() == [path]
-    assert Path(path).read_bytes() == old
+    assert Path(path).read_bytes() == existing
 
 
 @targets_and_stores
-def test_no_clobber(way: str, target: str) -> None:
-    old, path = old_file(target), target.partition(":")[0]
-    for refuse in (opened, checked):
+def test_no_clobber_refuses_existing_files(temporary_kind: str, target: str) -> None:
+    existing, path = write_existing(target), target.partition(":")[0]
+    for create in (open_sink, preserved_in_dry_run):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
-            refuse(target, clobber=False)
-    assert found(path) == old
+            create(target, clobber=False)
+    assert read_files(path) == existing
     shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-    with written(target, clobber=False) as out:
-        old = old_file(target)  # another process was faster
+    with temporary_sink(target, clobber=False) as out:
+        existing = write_existing(target)  # another process creates the file first
         fill(out, ARRAY, "map")
         with pytest.raises(OutputError, match=r"exists and|was created by another"):
             sinks.commit(out)
     assert os.listdir() == [path]
-    assert found(path) == old
+    assert read_files(path) == existing
 
 
-KILLED = f"""{PROGRAM}
+KILLED_PROGRAM = f"""{PROGRAM}
 import time
 sys.path.insert(0, sys.argv[2])
 table.FORMATS = (*table.FORMATS, table.Format(".toy", False, "toy_format"))
@@ -643,16 +676,16 @@ time.sleep(600)
 
 
 @targets
-def test_a_kill_leaves_the_old_file(target: str) -> None:
-    old, path = old_file(target), target.partition(":")[0]
-    command = [sys.executable, "-c", KILLED, target, str(Path(__file__).parent)]
+def test_a_kill_leaves_the_existing_file(target: str) -> None:
+    existing, path = write_existing(target), target.partition(":")[0]
+    command = [sys.executable, "-c", KILLED_PROGRAM, target, str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment()) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         child.kill()
     assert child.returncode == -signal.SIGKILL
     assert os.listdir() == [path]
-    assert Path(path).read_bytes() == old
+    assert Path(path).read_bytes() == existing
 
 
 # Complete runs
@@ -664,31 +697,35 @@ INPUTS = {
     "tuples": RNG.integers(-5, 5, (7, 3, 1)),
     "pairs": np.stack([RNG.integers(-7, 7, (4, 5)), RNG.integers(-5, 5, (4, 5))], -1),
     "rows": RNG.integers(-9, 9, (4, 5, 4)).astype("<f8"),
-    "along": RNG.integers(-5, 5, (6, 8, 3)),
-    "each": RNG.integers(-9, 9, (6, 8, 3)).astype("<f8"),
+    "axis_indices": RNG.integers(-5, 5, (6, 8, 3)),
+    "axis_updates": RNG.integers(-9, 9, (6, 8, 3)).astype("<f8"),
 }
 GRIDS = {"data": (3, 2, 4), "tuples": (2, 2, 1), "pairs": (3, 2, 2), "rows": (4, 2, 3)}
-GRIDS |= {"along": (5, 3, 2), "each": (1, 8, 2)}
+GRIDS |= {"axis_indices": (5, 3, 2), "axis_updates": (1, 8, 2)}
 RUNS = [
     ("gather_nd", ("data", "tuples"), Attributes(batch_dims=1)),
     ("gather_nd", ("data", "pairs"), Attributes()),
-    ("gather_elements", ("data", "along"), Attributes(axis=1)),
-    ("gather", ("data", "along"), Attributes(axis=1)),
+    ("gather_elements", ("data", "axis_indices"), Attributes(axis=1)),
+    ("gather", ("data", "axis_indices"), Attributes(axis=1)),
     *(("scatter_nd", ("data", "pairs", "rows"), Attributes(reduction=r)) for r in ("none", "add")),
     *(
-        ("scatter_elements", ("data", "along", "each"), Attributes(axis=1, reduction=r))
+        (
+            "scatter_elements",
+            ("data", "axis_indices", "axis_updates"),
+            Attributes(axis=1, reduction=r),
+        )
         for r in ("none", "add", "max")
     ),
 ]
 
 
-def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
-    taken = {
+def reference_result(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
+    parameters = {
         "gather_nd": ("batch_dims",), "gather_elements": ("axis",), "gather": ("axis",),
         "scatter_nd": ("reduction",), "scatter_elements": ("axis", "reduction"),
     }  # fmt: skip
-    given = {name: getattr(attributes, name) for name in taken[operator]}
-    return getattr(reference, operator)(*arrays, **given)
+    arguments = {name: getattr(attributes, name) for name in parameters[operator]}
+    return getattr(reference, operator)(*arrays, **arguments)
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -707,25 +744,29 @@ def slow(operator: str, arrays: list[Any], attributes: Attributes) -> Any:
     ],
 )
 @pytest.mark.parametrize(("operator", "inputs", "attributes"), RUNS)
-def test_runs_from_blocks_to_blocks(
+def test_runs_on_blocks_give_the_bits_of_the_reference(
     operator: str, inputs: tuple[str, ...], attributes: Attributes, output: str, order: str
 ) -> None:
     arrays = [INPUTS[name].astype(INPUTS[name].dtype.newbyteorder(order)) for name in inputs]
     arguments = [f"{name}.toy" for name in inputs]
     for name, array in zip(inputs, arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(blocks(array, GRIDS[name]))
+        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
     data, indices, updates = (*arguments, None)[:3]
     request = Request(operator, data, indices, updates, output, attributes)
     with OpenCall(request) as call:
         assert steps.run(call).preserved is None
-    assert same(loaded(output), stored_form(output, slow(operator, arrays, attributes)))
+    assert is_identical(
+        load_by_library(output), stored_form(output, reference_result(operator, arrays, attributes))
+    )
 
 
-def test_a_run_that_replaces_the_blocks_it_reads() -> None:
+def test_a_run_may_replace_the_blocks_that_it_reads() -> None:
     arrays = [INPUTS[name] for name in ("data", "pairs", "rows")]
     for name, array in zip(("data", "pairs", "rows"), arrays, strict=True):
-        Path(f"{name}.toy").write_bytes(blocks(array, GRIDS[name]))
+        Path(f"{name}.toy").write_bytes(toy_file(array, GRIDS[name]))
     request = Request("scatter_nd", "data.toy", "pairs.toy", "rows.toy", "data.toy")
     with OpenCall(request) as call:
         steps.run(call)
-    assert same(load("data.toy"), slow("scatter_nd", arrays, Attributes()))
+    assert is_identical(
+        load_or_error("data.toy"), reference_result("scatter_nd", arrays, Attributes())
+    )

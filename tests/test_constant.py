@@ -1,4 +1,4 @@
-"""Constant arrays, zeros:, ones:, full:, have the results of a file of the same values."""
+"""Constant arrays (zeros:, ones:, full:) give the results of files with the same values."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAMPLES, Case, cases, same
+from strategies import EXAMPLES, Case, bits_equal, cases
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -46,14 +46,14 @@ def test_an_argument_is_an_array(argument: str) -> None:
     assert source.metadata.shape == expected.shape
     assert source.metadata.dtype.name == dtypes.from_numpy(expected.dtype).name
     assert bytes(source.whole().buffer) == expected.tobytes()
-    memory_block = bytearray(3 * expected.itemsize)
-    source.fill(memoryview(memory_block))
-    assert not expected.size or memory_block == expected.reshape(-1)[:1].tobytes() * 3
+    buffer = bytearray(3 * expected.itemsize)
+    source.fill(memoryview(buffer))
+    assert not expected.size or buffer == expected.reshape(-1)[:1].tobytes() * 3
     source.close()
 
 
 @pytest.mark.parametrize(
-    ("argument", "words", "status"),
+    ("argument", "message", "status"),
     [
         ("zeros:float32", "expected zeros:TYPE[SIZE,...]", 2),
         ("zeros:3:float32[2]", "expected zeros:TYPE[SIZE,...]", 2),
@@ -67,9 +67,11 @@ def test_an_argument_is_an_array(argument: str) -> None:
         ("zeros:int8[9223372036854775808]", "valid up to 64 sizes", 2),
     ],
 )
-def test_refused_arguments(workdir: Path, argument: str, words: str, status: int) -> None:
-    ran = command("gather", argument, "[0]", "-o", "out.npy")
-    assert (ran.status, words in ran.err) == (status, True), ran.err
+def test_malformed_arguments_are_refused(
+    workdir: Path, argument: str, message: str, status: int
+) -> None:
+    completed = command("gather", argument, "[0]", "-o", "out.npy")
+    assert (completed.status, message in completed.err) == (status, True), completed.err
 
 
 def test_an_existing_file_takes_precedence(workdir: Path) -> None:
@@ -78,15 +80,15 @@ def test_an_existing_file_takes_precedence(workdir: Path) -> None:
     assert ndtool.files.gather("zeros:int8[2]", [1]).array.tolist() == [6]
 
 
-def _constant(case: Case) -> tuple[Case, Constant]:
-    """Return the case with constant data, of its first value, and their source."""
+def _with_constant_data(case: Case) -> tuple[Case, Constant]:
+    """Return the case with constant data, the first value of the original, and their source."""
     data = case.arrays[0]
     element = np.zeros(1, data.dtype) if not data.size else data[(slice(0, 1),) * data.ndim]
     element = np.array(element.reshape(-1)[:1])
-    same_data = np.frombuffer(element.tobytes() * data.size, data.dtype).reshape(data.shape)
-    metadata = memory.source("data", same_data).metadata
+    constant_data = np.frombuffer(element.tobytes() * data.size, data.dtype).reshape(data.shape)
+    metadata = memory.source("data", constant_data).metadata
     source = Constant("data", metadata, element.tobytes())
-    return case._replace(arrays=(same_data, *case.arrays[1:])), source
+    return case._replace(arrays=(constant_data, *case.arrays[1:])), source
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -94,43 +96,43 @@ def _constant(case: Case) -> tuple[Case, Constant]:
 def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: int) -> None:
     if case.arrays[0].dtype.kind in "V" or not case.arrays[0].dtype.isnative:
         return
-    case, source = _constant(case)
+    case, source = _with_constant_data(case)
     roles = OPERATORS[case.operator].inputs
     expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
     attributes = Attributes(**case.arguments)
     request = Request(case.operator, *roles, attributes=attributes, threads=threads)
-    for swept in (False, True):
-        others = zip(roles[1:], case.arrays[1:], strict=True)
-        inputs: dict[str, Any] = {role: memory.source(role, a) for role, a in others}
+    for is_external in (False, True):
+        other_inputs = zip(roles[1:], case.arrays[1:], strict=True)
+        inputs: dict[str, Any] = {role: memory.source(role, a) for role, a in other_inputs}
         with OpenCall(request, {"data": source, **inputs}) as call:
-            memory_block = np.full(call.inference.nbytes, 255, np.uint8)
-            sink = memory.BufferSink(memory_block.data, call.metadata)
+            buffer = np.full(call.inference.nbytes, 255, np.uint8)
+            sink = memory.BufferSink(buffer.data, call.metadata)
             rows = rows_of(call.inference)
-            if swept and (not rows.tuples or not rows.width or rows.row_count < 2):
+            if is_external and (not rows.tuples or not rows.width or rows.row_count < 2):
                 return
-            if swept:
+            if is_external:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
-                with steps.prepare(call, None) as ready:
-                    steps.execute(ready, sink=sink)
-        assert same(memory_block.view(expected.dtype).reshape(expected.shape), expected)
+                with steps.prepare(call, None) as prepared:
+                    steps.execute(prepared, sink=sink)
+        assert bits_equal(buffer.view(expected.dtype).reshape(expected.shape), expected)
 
 
 @pytest.mark.parametrize("way", ["direct", "sweep", "cluster"])
-def test_every_algorithm(workdir: Path, way: str) -> None:
+def test_every_algorithm_accepts_constants(workdir: Path, way: str) -> None:
     if way == "cluster":
         pytest.importorskip("distributed")
     rng = np.random.default_rng(3)
     ids, updates = rng.integers(0, 1 << 20, 300_000), rng.random(300_000, np.float32)
     save(ids=ids, upd=updates)
-    more = {"direct": (), "sweep": ("--memory", "1MiB"), "cluster": ("--workers", "1")}[way]
+    options = {"direct": (), "sweep": ("--memory", "1MiB"), "cluster": ("--workers", "1")}[way]
     call = ("scatter", "full:2:float32[1048576]", "ids.npy", "upd.npy", "--reduction", "add")
-    ran = command(*call, *more, "-o", "out.npy", "--json")
-    assert (ran.status, json.loads(ran.out)["plan"]["way"]) == (0, way)
+    completed = command(*call, *options, "-o", "out.npy", "--json")
+    assert (completed.status, json.loads(completed.out)["plan"]["way"]) == (0, way)
     expected = np.full(1 << 20, 2, np.float32)
     np.add.at(expected, ids, updates)
-    assert same(np.load("out.npy"), expected)
+    assert bits_equal(np.load("out.npy"), expected)
     if way == "direct":
         assert command("verify", *call[:4], "out.npy", *call[4:]).status == 0
         report = command("explain", *call, "--at", str(ids[0])).out.decode()
@@ -138,13 +140,13 @@ def test_every_algorithm(workdir: Path, way: str) -> None:
         assert command("stats", *call).status == 2  # without updates
         assert command("stats", *call[:3]).status == 0
         assert command("infer", *call).status == 0
-        ran = command("inspect", call[1])
-        assert "float32[1048576]" in ran.out.decode()
+        completed = command("inspect", call[1])
+        assert "float32[1048576]" in completed.out.decode()
 
 
-def test_zeros_larger_than_memory_take_none(workdir: Path) -> None:
-    ran = command("gather", "zeros:int64[300000000000,4]", "[[7], [-1]]", "-o", "out.npy")
-    assert ran.status == 0, ran.err
-    assert same(np.load("out.npy"), np.zeros((2, 1, 4), np.int64))
-    (found,) = (ndtool.files.gather("ones:int8[400000000000]", [3, -1]).array,)
-    assert found.tolist() == [1, 1]
+def test_zeros_larger_than_memory_take_no_memory(workdir: Path) -> None:
+    completed = command("gather", "zeros:int64[300000000000,4]", "[[7], [-1]]", "-o", "out.npy")
+    assert completed.status == 0, completed.err
+    assert bits_equal(np.load("out.npy"), np.zeros((2, 1, 4), np.int64))
+    (result,) = (ndtool.files.gather("ones:int8[400000000000]", [3, -1]).array,)
+    assert result.tolist() == [1, 1]

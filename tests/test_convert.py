@@ -8,12 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from memory import peak
-from npyfile import npy, sparse
-from outputs import checked
+from memory import peak_megabytes
+from npyfile import npy, write_sparse
+from outputs import preserved_in_dry_run
 
 from ndtool.errors import OutputError
 from ndtool.runs import convert
@@ -24,7 +24,7 @@ TARGETS = ("b.npy", "b.npz", "b.npz:x", "b.safetensors", "b.safetensors:x")
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     return workdir
 
 
@@ -38,66 +38,78 @@ def load(name: str) -> Any:
     if "safetensors" in name:
         (array,) = safetensors.numpy.load_file(path).values()
         return array
-    got = np.load(path)
-    return got if isinstance(got, np.ndarray) else got[got.files[0]]
+    loaded = np.load(path)
+    return loaded if isinstance(loaded, np.ndarray) else loaded[loaded.files[0]]
 
 
-def little(array: Any) -> Any:
+def to_little_endian(array: Any) -> Any:
     return array.astype(array.dtype.newbyteorder("<"))
 
 
-def same(got: Any, wanted: Any) -> bool:
-    return (got.dtype, got.shape, got.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+def is_identical(actual: Any, expected: Any) -> bool:
+    return (actual.dtype, actual.shape, actual.tobytes()) == (
+        expected.dtype,
+        expected.shape,
+        expected.tobytes(),
+    )
 
 
 NUMBERS = ("?", "u1", "<i2", ">u4", "<i8", "<f2", ">f4", "<f8", ">c8")
-OTHERS = ("<c16", "S3", ">U2", "<M8[ns]", "V5", ">f2,<i4")
+NON_NUMBERS = ("<c16", "S3", ">U2", "<M8[ns]", "V5", ">f2,<i4")
 sizes = st.lists(st.integers(0, 5), max_size=4)
 
 
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(st.sampled_from(NUMBERS + OTHERS), sizes, st.sampled_from("CF"), st.data())
-def test_round_trips(code: str, shape: list[int], order: Any, data: Any) -> None:
+@given(st.sampled_from(NUMBERS + NON_NUMBERS), sizes, st.sampled_from("CF"), st.data())
+def test_round_trips_preserve_the_bits(code: str, shape: list[int], order: Any, data: Any) -> None:
     dtype = np.dtype(code)
     raw = np.random.default_rng(0).integers(0, 2, int(np.prod(shape)) * dtype.itemsize, "u1")
     array = raw.view(dtype).reshape(shape)
     formats = TARGETS if code in NUMBERS else TARGETS[:3]
     Path("a.npy").write_bytes(npy(np.array(array, order=order)))
-    there, back = data.draw(st.sampled_from(formats)), data.draw(st.sampled_from(formats))
+    target, second_target = data.draw(st.sampled_from(formats)), data.draw(st.sampled_from(formats))
     for name in ("b.npy", "b.npz", "b.safetensors", "c.npy", "c.npz", "c.safetensors"):
         Path(name).unlink(missing_ok=True)
-    run("a.npy", there)
-    wanted = little(array) if "safetensors" in there else array
-    assert same(load(there), wanted)
-    run(there, back := back.replace("b.", "c."))
-    assert same(load(back), little(array) if "safetensors" in back else wanted)
-    run(back, "d.npy")
+    run("a.npy", target)
+    expected = to_little_endian(array) if "safetensors" in target else array
+    assert is_identical(load(target), expected)
+    run(target, second_target := second_target.replace("b.", "c."))
+    assert is_identical(
+        load(second_target), to_little_endian(array) if "safetensors" in second_target else expected
+    )
+    run(second_target, "d.npy")
     assert not np.load("d.npy", mmap_mode="r").flags.fnc
 
 
-def test_large_arrays_in_either_order() -> None:
+def test_large_arrays_in_either_order_are_converted() -> None:
     array = np.arange(3_000_000, dtype=">i4").reshape(1500, 2000)
     for order in "CF":
         np.save("a.npy", np.array(array, order=order))  # type: ignore[call-overload]
-        shares: list[float] = []
+        fractions: list[float] = []
         for target in TARGETS:
             Path(target.partition(":")[0]).unlink(missing_ok=True)
             with convert.Conversion(convert.Request("a.npy", target)) as conversion:
-                conversion.run(shares.append)
-            assert same(load(target), little(array) if "safetensors" in target else array)
-        assert sorted(shares)[-1] == 1
-        assert all(0 < share <= 1 for share in shares)
+                conversion.run(fractions.append)
+            assert is_identical(
+                load(target), to_little_endian(array) if "safetensors" in target else array
+            )
+        assert sorted(fractions)[-1] == 1
+        assert all(0 < fraction <= 1 for fraction in fractions)
 
 
-def test_streams() -> None:
+def test_streams_are_converted() -> None:
     for array in (DATA, np.asfortranarray(DATA), np.zeros((0, 3))):
-        ran = ndtool("convert", "-", "-", stdin=npy(array))
-        assert (ran.status, ran.out, ran.err) == (0, npy(np.array(array, order="C")), "")
+        completed = ndtool("convert", "-", "-", stdin=npy(array))
+        assert (completed.status, completed.out, completed.err) == (
+            0,
+            npy(np.array(array, order="C")),
+            "",
+        )
 
 
-def test_a_file_onto_itself() -> None:
+def test_a_file_may_be_converted_in_place() -> None:
     np.save("a.npy", np.asfortranarray(DATA))
     run("a.npy", "a.npy")
     assert Path("a.npy").read_bytes() == npy(DATA)
@@ -109,41 +121,45 @@ def test_a_file_onto_itself() -> None:
 @pytest.mark.parametrize("target", ["h.npy", "h.npz", "h.npz:x", "-"])
 def test_a_type_that_the_target_lacks_is_refused(target: str) -> None:
     safetensors.numpy.save_file({"h": HALF}, "h.safetensors")
-    before = state(Path())
-    ran = ndtool("convert", "h.safetensors", target)
-    assert (ran.status, ran.out) == (4, b"")
-    assert "its format does not know bfloat16, which would be stored as V2" in ran.err
-    assert "--as-void stores it as V2, and --dtype bfloat16 reads that" in ran.err
-    assert state(Path()) == before
-    ran = ndtool("convert", "h.safetensors", target, "--as-void")
-    assert (ran.status, ran.err) == (0, "")
+    before = snapshot(Path())
+    completed = ndtool("convert", "h.safetensors", target)
+    assert (completed.status, completed.out) == (4, b"")
+    assert "its format does not know bfloat16, which would be stored as V2" in completed.err
+    assert "--as-void stores it as V2, and --dtype bfloat16 reads that" in completed.err
+    assert snapshot(Path()) == before
+    completed = ndtool("convert", "h.safetensors", target, "--as-void")
+    assert (completed.status, completed.err) == (0, "")
     if target == "-":
-        Path("h.npy").write_bytes(ran.out)
+        Path("h.npy").write_bytes(completed.out)
         target = "h.npy"
-    assert same(load(target), HALF.view("V2"))
-    ran = ndtool("convert", target, "again.safetensors", "--dtype", "bfloat16")
-    assert (ran.status, ran.err) == (0, "")
-    assert same(load("again.safetensors"), HALF)
+    assert is_identical(load(target), HALF.view("V2"))
+    completed = ndtool("convert", target, "again.safetensors", "--dtype", "bfloat16")
+    assert (completed.status, completed.err) == (0, "")
+    assert is_identical(load("again.safetensors"), HALF)
 
 
-def test_void_stays_void_among_files_of_arrays() -> None:
+def test_void_elements_remain_void_in_numpy_files() -> None:
     np.save("h.npy", HALF.view("V2"))
     assert ndtool("convert", "h.npy", "h.npz").status == 0
-    ran = ndtool("convert", "h.npy", "h.safetensors")
-    assert ran.status == 4
-    assert ran.err.startswith("error: h.safetensors: a safetensors file cannot hold V2: valid bool")
-    assert ran.err.endswith("hint: --dtype sets the type of elements that are stored as void\n")
-    ran = ndtool("convert", "h.npy", "h.safetensors", "--dtype", "float32")
-    assert ran.status == 4
-    assert "error: h.npy: dtype V2 cannot be read as float32" in ran.err
+    completed = ndtool("convert", "h.npy", "h.safetensors")
+    assert completed.status == 4
+    assert completed.err.startswith(
+        "error: h.safetensors: a safetensors file cannot hold V2: valid bool"
+    )
+    assert completed.err.endswith(
+        "hint: --dtype sets the type of elements that are stored as void\n"
+    )
+    completed = ndtool("convert", "h.npy", "h.safetensors", "--dtype", "float32")
+    assert completed.status == 4
+    assert "error: h.npy: dtype V2 cannot be read as float32" in completed.err
     assert not Path("h.safetensors").exists()
 
 
-def test_messages_of_the_reporter() -> None:
+def test_conversions_are_reported() -> None:
     np.savez("a.npz", x=DATA)
-    ran = ndtool("convert", "a.npz", "b.npy", "--json")
-    assert ran.status == 0
-    record = ran.json
+    completed = ndtool("convert", "a.npz", "b.npy", "--json")
+    assert completed.status == 0
+    record = completed.json
     assert record.pop("seconds") > 0
     assert isinstance(record.pop("version"), str)
     assert record == {
@@ -151,35 +167,35 @@ def test_messages_of_the_reporter() -> None:
         "output": {"name": "b.npy", "dtype": "float32", "shape": [4, 6], "bytes": 96},
         "warnings": [],
     }
-    ran = ndtool("convert", "b.npy", "a.npz:y", "--json")
-    assert ran.json["output"]["kept"] == ["x"]
-    ran = ndtool("convert", "b.npy", "a.npz:y")
-    assert (ran.out, ran.err) == (b"", "preserved x\n")
+    completed = ndtool("convert", "b.npy", "a.npz:y", "--json")
+    assert completed.json["output"]["kept"] == ["x"]
+    completed = ndtool("convert", "b.npy", "a.npz:y")
+    assert (completed.out, completed.err) == (b"", "preserved x\n")
     assert ndtool("convert", "b.npy", "a.npz:y", "-q").err == ""
-    ran = ndtool("convert", "b.npy", "a.npz:y", "--only")
-    assert ran.err == ""
+    completed = ndtool("convert", "b.npy", "a.npz:y", "--only")
+    assert completed.err == ""
     with np.load("a.npz") as archive:
         assert archive.files == ["y"]
     Path("b.npy").write_bytes(npy(DATA) + b"more")
-    ran = ndtool("convert", "b.npy", "-", "--json")
-    assert ran.out == npy(DATA)
-    assert "4 bytes after the array are ignored" in ran.err
-    ran = ndtool("convert", "b.npy", "c.npy")
-    assert ran.err == "warning: b.npy: 4 bytes after the array are ignored\n"
+    completed = ndtool("convert", "b.npy", "-", "--json")
+    assert completed.out == npy(DATA)
+    assert "4 bytes after the array are ignored" in completed.err
+    completed = ndtool("convert", "b.npy", "c.npy")
+    assert completed.err == "warning: b.npy: 4 bytes after the array are ignored\n"
 
 
-def test_at_a_terminal() -> None:
+def test_a_terminal_shows_the_written_file() -> None:
     save(a=DATA)
-    ran = at_terminal(*NDTOOL, "convert", "a.npy", "b.npy")
-    assert ran.status == 0
-    assert ran.screen.startswith("wrote b.npy: float32[4,6], 96 bytes in ")
-    ran = at_terminal(*NDTOOL, "convert", "a.npy", "-")
-    assert ran.status == 2
-    assert "standard output is a terminal" in ran.screen
+    completed = run_in_terminal(*NDTOOL, "convert", "a.npy", "b.npy")
+    assert completed.status == 0
+    assert completed.screen.startswith("wrote b.npy: float32[4,6], 96 bytes in ")
+    completed = run_in_terminal(*NDTOOL, "convert", "a.npy", "-")
+    assert completed.status == 2
+    assert "standard output is a terminal" in completed.screen
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "why"),
+    ("arguments", "status", "message"),
     [
         (("missing.npy", "b.npy"), 3, "missing.npy: No such file"),
         (("a.npy", "a.npy", "--no-clobber"), 7, "a.npy exists and may not be replaced"),
@@ -190,56 +206,58 @@ def test_at_a_terminal() -> None:
         (("[1, 2]", "b.npy"), 3, "[1, 2]: No such file"),
     ],
 )
-def test_refused_arguments(arguments: tuple[str, ...], status: int, why: str) -> None:
+def test_invalid_arguments_are_refused(
+    arguments: tuple[str, ...], status: int, message: str
+) -> None:
     save(a=DATA)
-    before = state(Path())
-    ran = ndtool("convert", *arguments)
-    assert ran.status == status
-    assert why in ran.err
-    assert state(Path()) == before
+    before = snapshot(Path())
+    completed = ndtool("convert", *arguments)
+    assert completed.status == status
+    assert message in completed.err
+    assert snapshot(Path()) == before
 
 
-def test_standard_output_that_is_the_input() -> None:
+def test_standard_output_may_not_be_the_input() -> None:
     save(a=DATA)
     with open("a.npy", "r+b") as file:
-        ran = ndtool_onto(file.fileno())
-    assert ran.status == 7
-    assert "standard output is redirected to a.npy, which is the input" in ran.err
+        completed = run_with_stdout(file.fileno())
+    assert completed.status == 7
+    assert "standard output is redirected to a.npy, which is the input" in completed.err
     assert Path("a.npy").read_bytes() == npy(DATA)
 
 
-def ndtool_onto(fd: int) -> Any:
+def run_with_stdout(fd: int) -> Any:
     import subprocess
 
-    from command import Ran, environment
+    from command import Completed, environment
 
-    ran = subprocess.run(
+    completed = subprocess.run(
         [*NDTOOL, "convert", "a.npy", "-"], stdout=fd, stderr=subprocess.PIPE, env=environment()
     )
-    return Ran(ran.returncode, b"", ran.stderr.decode())
+    return Completed(completed.returncode, b"", completed.stderr.decode())
 
 
-def test_a_source_that_changes_meanwhile() -> None:
+def test_a_source_that_changes_during_the_run_is_an_error() -> None:
     save(a=DATA)
     with convert.Conversion(convert.Request("a.npy", "b.npy")) as conversion:
         os.utime("a.npy", ns=(1, 1))
         with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
             conversion.run()
     assert not Path("b.npy").exists()
-    assert checked("b.npy") is None
+    assert preserved_in_dry_run("b.npy") is None
 
 
 @pytest.mark.slow("a conversion takes memory by its chunks, not by its array")
 @pytest.mark.parametrize("target", ["b.npy", "b.safetensors"])
 @pytest.mark.parametrize("fortran", [False, True])
-def test_memory(target: str, fortran: bool) -> None:
-    sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
-    assert peak("convert", "a.npy", target) < 64
+def test_memory_is_bounded(target: str, fortran: bool) -> None:
+    write_sparse("a.npy", ">f4", (1 << 15, 1 << 11), fortran)
+    assert peak_megabytes("convert", "a.npy", target) < 64
     assert os.path.getsize(target) > 1 << 28
 
 
 @pytest.mark.parametrize("target", ["x.npy", "m.safetensors:x"])
-def test_bytes_as_an_array(target: str) -> None:
+def test_raw_bytes_are_converted(target: str) -> None:
     Path("dump").write_bytes(b"head" + DATA.tobytes())
     assert ndtool("convert", "raw:float32[4,6]:dump@4", target).status == 0
-    assert same(load(target), DATA)
+    assert is_identical(load(target), DATA)

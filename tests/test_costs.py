@@ -10,7 +10,7 @@ from typing import Any
 import bucket
 import numpy as np
 import pytest
-from bucket import Bucket, Counted
+from bucket import Bucket, RequestCounts
 from command import ndtool, save
 from toy_executor import Toy
 
@@ -29,7 +29,7 @@ ROOT = f"s3://{bucket.NAME}"
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-class Once(Toy):
+class RunOnce(Toy):
     """Runs each task once."""
 
     def _attempts(self, task: Any) -> list[Any]:
@@ -37,16 +37,16 @@ class Once(Toy):
 
 
 @pytest.fixture
-def stores(s3: Bucket, workdir: Path) -> Iterator[Counted]:
-    """Put arrays in chunks into the bucket, of which blocks of tuples divide some."""
-    with bucket.counted() as found:
-        put(s3)
-        found.requests.clear()
-        found.nbytes.clear()
-        yield found
+def stores(s3: Bucket, workdir: Path) -> Iterator[RequestCounts]:
+    """Write chunked arrays to the bucket; blocks of tuples do not align with all chunks."""
+    with bucket.count_requests() as counts:
+        write_stores(s3)
+        counts.requests.clear()
+        counts.nbytes.clear()
+        yield counts
 
 
-def put(s3: Bucket) -> None:
+def write_stores(s3: Bucket) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     rng, tuples = np.random.default_rng(5), 100_000
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {
@@ -63,25 +63,27 @@ def put(s3: Bucket) -> None:
                 s3.put(str(path), path.read_bytes())
 
 
-def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
+def task_requests(counts: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without those that open and close a run."""
     names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
-    for (kind, key), count in found.items():
+    for (kind, key), count in counts.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
     return {kind: count for kind, count in kinds.items() if count}
 
 
-def simulated(operator: str, inputs: tuple[str, ...], options: Any, cut: Any) -> dict[str, int]:
-    """Return the requests of the same run on a simulated cluster, of local copies."""
-    names, meter = [f"{name}.zarr" for name in inputs], Meter()
-    with OpenCall(Request(operator, *names, output="out.zarr", **options)) as call:
+def simulate_requests(
+    operator: str, inputs: tuple[str, ...], options: Any, partitioning: Any
+) -> dict[str, int]:
+    """Return the requests of the same run on a simulated cluster with local copies."""
+    paths, meter = [f"{name}.zarr" for name in inputs], Meter()
+    with OpenCall(Request(operator, *paths, output="out.zarr", **options)) as call:
         output = steps.resolve_output(call)
         assert output is not None
         sink = outputs.create(output)
         try:
-            simulator = Simulator(cut.workers, STORE, meter)
-            simulation.run(call, cut, sink, simulator, meter, STORE, lambda _: None)
+            simulator = Simulator(partitioning.workers, STORE, meter)
+            simulation.run(call, partitioning, sink, simulator, meter, STORE, lambda _: None)
         finally:
             sink.abort()
     return dict(meter.totals)
@@ -101,41 +103,46 @@ def test_the_store_counts_the_planned_requests(
     options: dict[str, Any],
     levels: int,
     object_bytes: int,
-    stores: Counted,
+    stores: RequestCounts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(spillfiles, "OBJECT_BYTES", object_bytes)
     original = partitioning.partitioning_for
 
-    def in_levels(*arguments: Any) -> Any:
+    def partition_in_levels(*arguments: Any) -> Any:
         return original(*arguments[:5], levels=levels)
 
-    monkeypatch.setattr(partitioning, "partitioning_for", in_levels)
-    requested = Request(
+    monkeypatch.setattr(partitioning, "partitioning_for", partition_in_levels)
+    request = Request(
         operator, *(f"{ROOT}/{name}.zarr" for name in inputs), output=f"{ROOT}/out.zarr",
-        spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **options,
+        spill=f"{ROOT}/tmp", scheduler=RunOnce(1, 1 << 23), **options,
     )  # fmt: skip
-    with OpenCall(requested) as call:
+    with OpenCall(request) as call:
         output = steps.resolve_output(call)
-        with steps.prepare(call, output) as ready:
-            plan = ready.plan
+        with steps.prepare(call, output) as prepared:
+            plan = prepared.plan
             assert plan.partitioning is not None
             run = estimates.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
             phases = run.phases()
-            steps.execute(ready)
+            steps.execute(prepared)
     assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
-    wanted, got = sum((one.requests for one in phases), Counter[str]()), of_tasks(stores.requests)
-    heads = wanted.pop("head"), got.pop("head")
-    assert heads[1] <= heads[0] < 2 * heads[1]  # workers that read parts of a chunk look twice
+    planned_requests, counted = (
+        sum((phase.requests for phase in phases), Counter[str]()),
+        task_requests(stores.requests),
+    )
+    heads = planned_requests.pop("head"), counted.pop("head")
+    assert heads[1] <= heads[0] < 2 * heads[1]  # workers that share a chunk request its size twice
     if levels == 1 and object_bytes > 1 << 20:
-        assert got == dict(wanted)
-    assert all(got[kind] <= wanted[kind] < 1.2 * got[kind] for kind in wanted)
-    cut = plan.partitioning
-    moved = of_tasks(stores.nbytes)
-    again = simulated(operator, inputs, options, cut)
-    assert again == {**got, "bytes": moved["get"] + moved["put"]}
+        assert counted == dict(planned_requests)
+    assert all(
+        counted[kind] <= planned_requests[kind] < 1.2 * counted[kind] for kind in planned_requests
+    )
+    partition_plan = plan.partitioning
+    task_bytes = task_requests(stores.nbytes)
+    simulated = simulate_requests(operator, inputs, options, partition_plan)
+    assert simulated == {**counted, "bytes": task_bytes["get"] + task_bytes["put"]}
     planned = plan.read + plan.written
-    assert again["bytes"] <= planned < (1.01 if levels > 1 else 1 + 1e-9) * again["bytes"]
+    assert simulated["bytes"] <= planned < (1.01 if levels > 1 else 1 + 1e-9) * simulated["bytes"]
     total: Counter[str] = Counter()
     for (kind, _), count in stores.requests.items():
         total[kind] += count
@@ -143,20 +150,20 @@ def test_the_store_counts_the_planned_requests(
     assert plan.requests["get"] < 1.3 * total["get"]
 
 
-class Counting:
-    """Counts the calls of a module's functions."""
+class CallCounter:
+    """Counts the calls of functions of a module."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, **names: str) -> None:
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         for name, kind in names.items():
-            monkeypatch.setattr(module, name, self._counted(getattr(module, name), kind))
+            monkeypatch.setattr(module, name, self._count_calls(getattr(module, name), kind))
 
-    def _counted(self, function: Any, kind: str) -> Any:
-        def call(*arguments: Any) -> Any:
-            self.found[kind] += len(arguments[-1]) > 0
+    def _count_calls(self, function: Any, kind: str) -> Any:
+        def wrapper(*arguments: Any) -> Any:
+            self.counts[kind] += len(arguments[-1]) > 0
             return function(*arguments)
 
-        return call
+        return wrapper
 
 
 @pytest.mark.parametrize(
@@ -173,18 +180,18 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     rng, n = np.random.default_rng(5), 300_000
     save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (n, 2)))
     save(upd=rng.random(n, np.float32))
-    requested = Request(
+    request = Request(
         operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
     )
-    with OpenCall(requested) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
-        plan = ready.plan
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared:
+        plan = prepared.plan
         calls = SimpleNamespace(**vars(descriptors))
-        counting = Counting(monkeypatch, calls, read_into="read", write_at="write")
+        counter = CallCounter(monkeypatch, calls, read_into="read", write_at="write")
         monkeypatch.setattr(spillstore, "descriptors", calls)
-        steps.execute(ready)
+        steps.execute(prepared)
     assert plan.way == "sweep"
-    # Not exact: segments are partly in memory, and batches end where blocks do.
-    for kind, count in counting.found.items():
+    # Not exact: segments are partly in memory, and batches end at block boundaries.
+    for kind, count in counter.counts.items():
         assert abs(plan.requests[kind] - count) < 0.06 * count
 
 
@@ -192,20 +199,22 @@ RUN = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--memory", "2MiB", 
 
 
 @pytest.fixture
-def large(workdir: Path) -> Path:
+def large_inputs(workdir: Path) -> Path:
     """Save inputs of a run that is external with 2 MiB of memory."""
     rng = np.random.default_rng(5)
     save(data=rng.random((1024, 1024), np.float32), idx=rng.integers(0, 1024, (300_000, 2)))
     return workdir
 
 
-@pytest.mark.usefixtures("large")
-def test_a_dry_run_tells_requests_time_and_money() -> None:
+@pytest.mark.usefixtures("large_inputs")
+def test_a_dry_run_prints_requests_time_and_cost() -> None:
     plan = ndtool(*RUN, "--json").json["plan"]
     assert (plan["way"], list(plan["requests"])) == ("sweep", ["read", "write"])
-    assert [one["workers"] for one in plan["estimates"]] == [1, 10, 100, 1000]
-    assert all(list(one) == ["workers", "seconds", "dollars"] for one in plan["estimates"])
-    seconds = [one["seconds"] for one in plan["estimates"]]
+    assert [estimate["workers"] for estimate in plan["estimates"]] == [1, 10, 100, 1000]
+    assert all(
+        list(estimate) == ["workers", "seconds", "dollars"] for estimate in plan["estimates"]
+    )
+    seconds = [estimate["seconds"] for estimate in plan["estimates"]]
     assert seconds == sorted(seconds, reverse=True)
     text = ndtool(*RUN, "--no-trace").err
     counts = ", ".join(f"{count} {kind}" for kind, count in plan["requests"].items())
@@ -214,15 +223,17 @@ def test_a_dry_run_tells_requests_time_and_money() -> None:
     assert (line.count("; 1"), line.count(", $")) == (3, 4)
 
 
-@pytest.mark.usefixtures("large")
-def test_prices_are_those_of_the_file() -> None:
+@pytest.mark.usefixtures("large_inputs")
+def test_prices_are_read_from_a_file() -> None:
     Path("prices.json").write_text('{"machine_hour": 3600}')
     plan = ndtool(*RUN, "--json", "--prices", "prices.json").json["plan"]
-    for one in plan["estimates"]:
-        assert one["dollars"] == pytest.approx(one["workers"] * one["seconds"], rel=1e-3)
+    for estimate in plan["estimates"]:
+        assert estimate["dollars"] == pytest.approx(
+            estimate["workers"] * estimate["seconds"], rel=1e-3
+        )
     Path("free.json").write_text('{"machine_hour": 0, "get": 0, "put": 0.0, "gb": 1}')
     plan = ndtool(*RUN, "--json", env={"NDTOOL_PRICES": "free.json"}).json["plan"]
-    assert {one["dollars"] for one in plan["estimates"]} == {0}  # nothing is at a URL
+    assert {estimate["dollars"] for estimate in plan["estimates"]} == {0}  # no storage is remote
 
 
 @pytest.mark.parametrize(
@@ -240,14 +251,18 @@ def test_prices_are_those_of_the_file() -> None:
         (None, "No such file or directory: expected a file of prices"),
     ],
 )
-def test_malformed_prices(text: str | None, message: str, workdir: Path) -> None:
+def test_malformed_prices_are_refused(text: str | None, message: str, workdir: Path) -> None:
     if text is not None:
         Path("prices.json").write_text(text)
-    ran = ndtool(*RUN, "--prices", "prices.json")
-    assert (ran.status, "prices.json" in ran.err, message in ran.err) == (2, True, True), ran.err
+    completed = ndtool(*RUN, "--prices", "prices.json")
+    assert (completed.status, "prices.json" in completed.err, message in completed.err) == (
+        2,
+        True,
+        True,
+    ), completed.err
 
 
-def test_a_store_is_paid_by_request_and_by_byte() -> None:
+def test_a_store_charges_requests_and_bytes() -> None:
     requests = Counter(get=900, head=100, put=1900, list=100, delete=50, read=7)
     phases = [costs.Costs("split", 10, requests, 10**9, 10**9, 10**6, 2)]
     assert estimates.dollars(phases, Prices(0.5, 5.0, 0.1, 9.0)) == pytest.approx(10.7)

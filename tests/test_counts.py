@@ -1,125 +1,127 @@
-"""Counts of updates: of more updates than one test for slices without any, by each type."""
+"""Counts of the updates of each element: for means, and to find elements without updates."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from bits import agree
-from strategies import ARITHMETIC, Array, combinations_of, random_values, same
+from bits import results_match
+from strategies import ARITHMETIC, Array, all_reduction_options, bits_equal, random_values
 from test_large import expected_scatter
 from thresholds import lowered
 
 import ndtool
 from ndtool.engine import tuning
 
-SLOTS = 60
+SIZE = 60
 
 
-def counted(dtype: np.dtype) -> list[dict[str, Any]]:
-    """Return the combinations that need to know which elements have updates, or how many."""
-    every = combinations_of(dtype)
-    return [c for c in every if c["reduction"] == "mean" or len(c) > 1]
+def counting_options(dtype: np.dtype) -> list[dict[str, Any]]:
+    """Return the reductions that count the updates of elements, or mark updated elements."""
+    all_options = all_reduction_options(dtype)
+    return [
+        options for options in all_options if options["reduction"] == "mean" or len(options) > 1
+    ]
 
 
-def histogram(rng: np.random.Generator, dtype: np.dtype, slots: int) -> tuple[Array, Array, Array]:
-    """Return data, the elements that many updates go to, the last of them late, and updates."""
-    places = rng.integers(0, slots, 20_000)
-    places[:9000] %= slots - 1
-    return random_values(rng, dtype, (SLOTS,)), places, random_values(rng, dtype, (len(places),))
+def histogram(rng: np.random.Generator, dtype: np.dtype, size: int) -> tuple[Array, Array, Array]:
+    """Return data, the rows of many updates, the last row only in later ones, and the updates."""
+    rows = rng.integers(0, size, 20_000)
+    rows[:9000] %= size - 1
+    return random_values(rng, dtype, (SIZE,)), rows, random_values(rng, dtype, (len(rows),))
 
 
-@pytest.mark.parametrize("slots", [SLOTS, SLOTS - 9], ids=["every element", "some elements"])
+@pytest.mark.parametrize("size", [SIZE, SIZE - 9], ids=["every element", "some elements"])
 @pytest.mark.parametrize("dtype", ARITHMETIC, ids=str)
-def test_many_updates_of_few_elements(dtype: np.dtype, slots: int) -> None:
-    """From where on all elements have updates, the rest are plain."""
-    data, places, updates = histogram(np.random.default_rng(3), dtype, slots)
-    for combination in counted(dtype):
-        expected = expected_scatter(data, places, updates, **combination)
+def test_many_updates_of_few_elements_are_correct(dtype: np.dtype, size: int) -> None:
+    """Once all elements have updates, the remaining ones are combined without a test."""
+    data, rows, updates = histogram(np.random.default_rng(3), dtype, size)
+    for options in counting_options(dtype):
+        expected = expected_scatter(data, rows, updates, **options)
         for code in ("i8", "<i4"):
-            actual = ndtool.scatter(data, places.astype(code), updates, **combination)
-            assert agree(actual, expected, combination["reduction"]), (combination, code)
+            actual = ndtool.scatter(data, rows.astype(code), updates, **options)
+            assert results_match(actual, expected, options["reduction"]), (options, code)
 
 
-@pytest.mark.parametrize("repeated", [0, 1 << 30], ids=["counted", "marked"])
+@pytest.mark.parametrize("updates_per_slice", [0, 1 << 30], ids=["counted", "marked"])
 @pytest.mark.parametrize("dtype", ["f4", "i2", "c16"])
-def test_elements_are_marked_or_counted_first(
-    dtype: str, repeated: int, monkeypatch: pytest.MonkeyPatch
+def test_elements_are_marked_or_counted_correctly(
+    dtype: str, updates_per_slice: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neutral elements take the places of current values, unless an update is a NaN."""
-    monkeypatch.setattr(tuning, "UPDATES_PER_SLICE", repeated)
-    rng, item = np.random.default_rng(4), np.dtype(dtype)
-    for combination in counted(item):
-        for special in (False, True):
-            data, places, updates = histogram(rng, item, SLOTS)
-            if not special:
-                updates = rng.integers(-9, 9, updates.shape).astype(item)
-            expected = expected_scatter(data, places, updates, **combination)
-            actual = ndtool.scatter(data, places, updates, **combination)
-            assert agree(actual, expected, combination["reduction"]), combination
+    """Identity elements replace the current values, unless an update is a NaN."""
+    monkeypatch.setattr(tuning, "UPDATES_PER_SLICE", updates_per_slice)
+    rng, element_type = np.random.default_rng(4), np.dtype(dtype)
+    for options in counting_options(element_type):
+        for has_special_values in (False, True):
+            data, rows, updates = histogram(rng, element_type, SIZE)
+            if not has_special_values:
+                updates = rng.integers(-9, 9, updates.shape).astype(element_type)
+            expected = expected_scatter(data, rows, updates, **options)
+            actual = ndtool.scatter(data, rows, updates, **options)
+            assert results_match(actual, expected, options["reduction"]), options
 
 
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 40])
 def test_slices_are_divided_after_their_last_update(width: int) -> None:
-    """Slices longer than a cache line know how many updates they will have."""
+    """For slices longer than a cache line, updates are counted in advance."""
     rng = np.random.default_rng(5)
-    data, updates = (random_values(rng, np.dtype("f4"), (n, width)) for n in (300, 900))
+    data, updates = (random_values(rng, np.dtype("f4"), (count, width)) for count in (300, 900))
     rows = rng.integers(0, 290, 900)
-    flat = (rows[:, None] * width + np.arange(width)).ravel()
-    for combination in counted(data.dtype):
-        expected = expected_scatter(data, flat, updates, **combination)
-        for tables in ((), ({(tuning, "SMALL_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
-            with lowered(*tables):
-                actual = ndtool.scatter(data, rows, updates, **combination, threads=3)
-            assert agree(actual, expected, combination["reduction"]), combination
+    flat_indices = (rows[:, None] * width + np.arange(width)).ravel()
+    for options in counting_options(data.dtype):
+        expected = expected_scatter(data, flat_indices, updates, **options)
+        for thresholds in ((), ({(tuning, "SMALL_CALL"): 0, (tuning, "WORK_ITEM"): 1000},)):
+            with lowered(*thresholds):
+                actual = ndtool.scatter(data, rows, updates, **options, threads=3)
+            assert results_match(actual, expected, options["reduction"]), options
 
 
-@pytest.mark.parametrize("special", [False, True], ids=["numbers", "NaNs"])
+@pytest.mark.parametrize("has_nans", [False, True], ids=["numbers", "NaNs"])
 @pytest.mark.parametrize("dtype", ["?", "f2", "f4", "i4", "c16"])
-def test_dropped_updates_of_elements_that_all_have_some(dtype: str, special: bool) -> None:
-    """Dropped updates stay dropped from where on the rest are plain."""
-    rng, item = np.random.default_rng(6), np.dtype(dtype)
-    data, places, updates = histogram(rng, item, SLOTS)
-    if not special:
-        updates = rng.integers(0, 2, updates.shape).astype(item)
-    places[10_000:][rng.random(10_000) < 0.1] = SLOTS
-    valid = places < SLOTS
-    for combination in counted(item):
-        expected = ndtool.scatter(data, places[valid], updates[valid], **combination)
-        actual = ndtool.scatter(data, places, updates, **combination, out_of_bounds="drop")
-        assert same(actual, expected), combination
-        padded = ndtool.scatter(data, places, updates, **combination, pad=SLOTS)
-        assert same(padded, expected), combination
+def test_dropped_updates_are_not_counted(dtype: str, has_nans: bool) -> None:
+    """Updates are dropped also once all elements have updates."""
+    rng, element_type = np.random.default_rng(6), np.dtype(dtype)
+    data, rows, updates = histogram(rng, element_type, SIZE)
+    if not has_nans:
+        updates = rng.integers(0, 2, updates.shape).astype(element_type)
+    rows[10_000:][rng.random(10_000) < 0.1] = SIZE
+    valid = rows < SIZE
+    for options in counting_options(element_type):
+        expected = ndtool.scatter(data, rows[valid], updates[valid], **options)
+        actual = ndtool.scatter(data, rows, updates, **options, out_of_bounds="drop")
+        assert bits_equal(actual, expected), options
+        padded = ndtool.scatter(data, rows, updates, **options, pad=SIZE)
+        assert bits_equal(padded, expected), options
 
 
-def test_means_of_a_small_call_in_which_all_elements_have_updates() -> None:
-    """From where on nothing is copied, means are still counted."""
+def test_means_of_a_small_call_count_all_updates() -> None:
+    """Once all elements have updates, the updates of means are still counted."""
     rng = np.random.default_rng(8)
     data, updates = np.full(3, 100, "u4"), rng.integers(0, 9, 6000).astype("u4")
-    places = rng.integers(0, 3, 6000).astype("i4")
+    rows = rng.integers(0, 3, 6000).astype("i4")
     for axis_first in (False, True):
         shape = (6000, 1) if axis_first else (6000,)
-        given = data.reshape(-1, *shape[1:]), places.reshape(shape), updates.reshape(shape)
+        arrays = data.reshape(-1, *shape[1:]), rows.reshape(shape), updates.reshape(shape)
         with lowered({(tuning, "SMALL_CALL"): 1 << 16}):
-            actual = ndtool.scatter_elements(*given, reduction="mean", include_self=False)
-        sums, numbers = np.bincount(places, updates), np.bincount(places)
-        assert actual.ravel().tolist() == (sums // numbers).tolist()
+            actual = ndtool.scatter_elements(*arrays, reduction="mean", include_self=False)
+        sums, counts = np.bincount(rows, updates), np.bincount(rows)
+        assert actual.ravel().tolist() == (sums // counts).tolist()
 
 
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("mode", [{"out_of_bounds": "drop"}, {"pad": 300}], ids=["drop", "pad"])
-def test_dropped_updates_of_long_slices_in_batches(
+def test_updates_of_long_slices_in_batches_are_dropped(
     mode: dict[str, Any], include_self: bool
 ) -> None:
-    """Updates longer than a cache line are dropped where a batch is updated in cache, too."""
+    """Updates longer than a cache line are dropped also if a batch is updated in cache."""
     rng = np.random.default_rng(7)
     data, indices = np.ones((8, 300, 17), "f4"), rng.integers(0, 301, (8, 200, 1))
     updates = rng.integers(1, 9, (8, 200, 17)).astype("f4")
     for name in ("add", "max", "mean"):
-        combination: dict[str, Any] = {"reduction": name, "include_self": include_self}
-        actual = ndtool.scatter_nd(data, indices, updates, batch_dims=1, **combination, **mode)
-        for one in range(8):
-            valid = indices[one, :, 0] < 300
+        options: dict[str, Any] = {"reduction": name, "include_self": include_self}
+        actual = ndtool.scatter_nd(data, indices, updates, batch_dims=1, **options, **mode)
+        for batch in range(8):
+            valid = indices[batch, :, 0] < 300
             expected = ndtool.scatter_nd(
-                data[one], indices[one][valid], updates[one][valid], **combination
+                data[batch], indices[batch][valid], updates[batch][valid], **options
             )
-            assert same(actual[one], expected), (name, one)
+            assert bits_equal(actual[batch], expected), (name, batch)

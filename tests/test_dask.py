@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from strategies import EXAMPLES, Case, cases, raw, same, scatter_elements_cases, scatter_nd_cases
+from strategies import (
+    EXAMPLES,
+    Case,
+    bits_equal,
+    cases,
+    raw_bytes,
+    scatter_elements_cases,
+    scatter_nd_cases,
+)
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -24,9 +32,9 @@ import dask  # noqa: E402
 import ndtool.dask as lazy  # noqa: E402
 from ndtool.chunkwise import datachunks, splits  # noqa: E402
 
-PACKED = np.dtype([("a", "i1"), ("b", "i8")])
+PACKED_RECORD = np.dtype([("a", "i1"), ("b", "i8")])
 many = settings(
-    max_examples=max(1, EXAMPLES // 3),  # each takes 20 ms
+    max_examples=max(1, EXAMPLES // 3),  # each example takes 20 ms
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -34,7 +42,7 @@ many = settings(
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+def synchronous() -> Iterator[None]:
     with dask.config.set(scheduler="sync"):
         yield
 
@@ -49,14 +57,14 @@ def chunks_of(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[tuple[int, ...],
 def _sizes(draw: st.DrawFn, size: int) -> tuple[int, ...]:
     step = draw(st.integers(1, 4))
     if size and draw(st.booleans()):
-        return tuple(min(step, size - at) for at in range(0, size, step))
-    ends = sorted(draw(st.lists(st.integers(0, size), max_size=3)))
-    return tuple(b - a for a, b in zip([0, *ends], [*ends, size], strict=True))
+        return tuple(min(step, size - start) for start in range(0, size, step))
+    bounds = sorted(draw(st.lists(st.integers(0, size), max_size=3)))
+    return tuple(b - a for a, b in zip([0, *bounds], [*bounds, size], strict=True))
 
 
 @st.composite
-def chunked(draw: st.DrawFn, case: Case) -> list[Any]:
-    """Draw the inputs of a case as dask arrays, or as they are."""
+def dask_arrays(draw: st.DrawFn, case: Case) -> list[Any]:
+    """Draw the inputs of a case as dask arrays, or as arrays in memory."""
     arrays: list[Any] = []
     for array in case.arrays:
         chunks = draw(chunks_of(array.shape))
@@ -73,156 +81,168 @@ def test_any_call_has_the_bits_of_the_reference(data: st.DataObject) -> None:
 
 @many
 @given(st.data())
-def test_updates_meet_in_row_major_order_of_all_indices(data: st.DataObject) -> None:
+def test_updates_are_combined_in_row_major_order_of_all_indices(data: st.DataObject) -> None:
     check(data, data.draw(st.one_of(scatter_nd_cases(), scatter_elements_cases())))
 
 
 def check(data: st.DataObject, case: Case) -> None:
     note(f"{case.operator} {case.arguments}")
-    arrays = data.draw(chunked(case))
-    before = [raw(array) for array in case.arrays]
+    arrays = data.draw(dask_arrays(case))
+    before = [raw_bytes(array) for array in case.arrays]
     result = getattr(lazy, case.operator)(*arrays, **case.arguments)
     expected = getattr(reference, case.operator)(*case.arrays, **case.arguments)
     assert isinstance(result, da.Array)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
-    most = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(datachunks, "BATCH", most), mock.patch.object(splits, "BATCH", most):
+    batch = data.draw(st.sampled_from((1, 1 << 20)))
+    with mock.patch.object(datachunks, "BATCH", batch), mock.patch.object(splits, "BATCH", batch):
         blocks = dask.compute(*result.to_delayed().flat)
     assert [block.shape for block in blocks] == list(product(*result.chunks))
     actual = np.asarray(result.compute())
     if expected.dtype.names and expected.dtype.isalignedstruct:  # dask copies no padding
-        actual, expected = (one.astype(PACKED) for one in (actual, expected))
-    assert same(actual, expected)
-    assert [raw(array) for array in case.arrays] == before
+        actual, expected = (
+            result_array.astype(PACKED_RECORD) for result_array in (actual, expected)
+        )
+    assert bits_equal(actual, expected)
+    assert [raw_bytes(array) for array in case.arrays] == before
 
 
 @st.composite
-def wild(draw: st.DrawFn) -> Case:
-    """Draw a call with indices out of bounds, pads and duplicates, and any rules for them."""
+def calls_with_modes(draw: st.DrawFn) -> Case:
+    """Draw a call with indices out of bounds, pads and duplicates, and any modes for them."""
     case = draw(cases)
-    data, indices, *rest = case.arrays
+    data, indices, *updates = case.arrays
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     limits = np.iinfo(indices.dtype)
-    odd = [
-        v for v in (*range(-9, 9), 2**63, limits.min, limits.max) if limits.min <= v <= limits.max
+    unusual = [
+        value
+        for value in (*range(-9, 9), 2**63, limits.min, limits.max)
+        if limits.min <= value <= limits.max
     ]
-    some = rng.random(indices.shape) < draw(st.sampled_from((0, 0.1, 0.5)))
-    indices = np.where(some, rng.choice(np.array(odd, indices.dtype), indices.shape), indices)
-    modes = ("error", "clip", "wrap", "drop" if rest else "fill")
-    rules: dict[str, Any] = {"out_of_bounds": draw(st.sampled_from(modes))}
+    selected = rng.random(indices.shape) < draw(st.sampled_from((0, 0.1, 0.5)))
+    indices = np.where(
+        selected, rng.choice(np.array(unusual, indices.dtype), indices.shape), indices
+    )
+    modes = ("error", "clip", "wrap", "drop" if updates else "fill")
+    options: dict[str, Any] = {"out_of_bounds": draw(st.sampled_from(modes))}
     if draw(st.booleans()):
-        rules["pad"] = draw(st.integers(-3, 3))
+        options["pad"] = draw(st.integers(-3, 3))
     if draw(st.booleans()):
-        rules["negatives"] = False
+        options["negatives"] = False
     if (
-        not rest
-        and ("pad" in rules or rules["out_of_bounds"] == "fill")
+        not updates
+        and ("pad" in options or options["out_of_bounds"] == "fill")
         and data.dtype.kind in "if"
     ):
-        rules["fill"] = draw(st.sampled_from((None, 7)))
-    if rest and case.arguments["reduction"] == "none":
-        rules["duplicates"] = draw(st.sampled_from(("last", "first", "error")))
-    return Case(case.operator, (data, indices, *rest), {**case.arguments, **rules})
+        options["fill"] = draw(st.sampled_from((None, 7)))
+    if updates and case.arguments["reduction"] == "none":
+        options["duplicates"] = draw(st.sampled_from(("last", "first", "error")))
+    return Case(case.operator, (data, indices, *updates), {**case.arguments, **options})
 
 
-def outcome(call: Callable[[], Any]) -> Any:
-    """Return the result of a call, or what its error says."""
+def call_or_error(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, or the fields of its error."""
     try:
         result = np.asarray(call())
     except ndtool.NdtoolError as error:
         return {name: value for name, value in error.fields().items() if name != "places"}
-    return result.astype(PACKED) if result.dtype.isalignedstruct else result
+    return result.astype(PACKED_RECORD) if result.dtype.isalignedstruct else result
 
 
 @many
 @given(st.data())
-def test_indices_out_of_bounds_pads_and_duplicates_as_in_memory(data: st.DataObject) -> None:
-    case = data.draw(wild())
+def test_indices_out_of_bounds_pads_and_duplicates_are_handled_as_in_memory(
+    data: st.DataObject,
+) -> None:
+    case = data.draw(calls_with_modes())
     note(f"{case.operator} {case.arguments}")
-    arrays = data.draw(chunked(case))
-    expected = outcome(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
-    most = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(datachunks, "BATCH", most), mock.patch.object(splits, "BATCH", most):
-        actual = outcome(lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute())
+    arrays = data.draw(dask_arrays(case))
+    expected = call_or_error(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
+    batch = data.draw(st.sampled_from((1, 1 << 20)))
+    with mock.patch.object(datachunks, "BATCH", batch), mock.patch.object(splits, "BATCH", batch):
+        actual = call_or_error(
+            lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute()
+        )
     if isinstance(expected, dict):
         assert actual == expected
     else:
-        assert same(actual, expected)
+        assert bits_equal(actual, expected)
 
 
 # Graphs
 
 
-def counted(array: Any, seen: Counter[Any], name: str) -> Any:
+def count_chunks(array: Any, counts: Counter[Any], name: str) -> Any:
     """Return a dask array that counts how often each chunk is computed."""
 
     def count(block: np.ndarray, block_info: Any = None) -> np.ndarray:
-        seen[name, block_info[0]["chunk-location"]] += 1
+        counts[name, block_info[0]["chunk-location"]] += 1
         return block
 
     return array.map_blocks(count, dtype=array.dtype, meta=np.empty((0,) * array.ndim, array.dtype))
 
 
-@pytest.mark.parametrize("now", [False, True], ids=["lazy indices", "indices in memory"])
-def test_nothing_is_computed_at_once_or_twice(now: bool) -> None:
+@pytest.mark.parametrize("in_memory", [False, True], ids=["lazy indices", "indices in memory"])
+def test_chunks_are_computed_lazily_and_once(in_memory: bool) -> None:
     rng = np.random.default_rng(5)
     data, indices = rng.random((12, 10)), rng.integers(-12, 12, (9, 4, 1))
     updates = rng.random((9, 4, 10))
-    seen: Counter[Any] = Counter()
-    x = counted(da.from_array(data, (5, 3)), seen, "data")
-    i = indices if now else counted(da.from_array(indices, (4, 3, 1)), seen, "indices")
-    u = counted(da.from_array(updates, (4, 2, 3)), seen, "updates")
+    counts: Counter[Any] = Counter()
+    x = count_chunks(da.from_array(data, (5, 3)), counts, "data")
+    i = indices if in_memory else count_chunks(da.from_array(indices, (4, 3, 1)), counts, "indices")
+    u = count_chunks(da.from_array(updates, (4, 2, 3)), counts, "updates")
     gathered, scattered = lazy.gather_nd(x, i), lazy.scatter_nd(x, i, u, "add")
-    assert not seen
+    assert not counts
     with dask.config.set(scheduler="threads"):
-        one, other = dask.compute(gathered, scattered)
-    assert same(one, ndtool.gather_nd(data, indices))
-    assert same(other, ndtool.scatter_nd(data, indices, updates, "add"))
-    assert set(seen.values()) == {1}
-    assert len(seen) == 3 * 4 + 3 * 2 * 4 + (0 if now else 3 * 2)
+        gather_result, scatter_result = dask.compute(gathered, scattered)
+    assert bits_equal(gather_result, ndtool.gather_nd(data, indices))
+    assert bits_equal(scatter_result, ndtool.scatter_nd(data, indices, updates, "add"))
+    assert set(counts.values()) == {1}
+    assert len(counts) == 3 * 4 + 3 * 2 * 4 + (0 if in_memory else 3 * 2)
 
 
 def test_only_chunks_that_indices_in_memory_select_from_are_read() -> None:
-    seen: Counter[Any] = Counter()
+    counts: Counter[Any] = Counter()
     data = np.arange(1000).reshape(100, 10)
-    x = counted(da.from_array(data, (10, 5)), seen, "data")
+    x = count_chunks(da.from_array(data, (10, 5)), counts, "data")
     result = lazy.gather(x, [3, -1, 5, 99])
-    assert same(result.compute(), data[[3, -1, 5, 99]])
-    assert {at for _, at in seen} == {(0, 0), (0, 1), (9, 0), (9, 1)}
-    seen.clear()
+    assert bits_equal(result.compute(), data[[3, -1, 5, 99]])
+    assert {location for _, location in counts} == {(0, 0), (0, 1), (9, 0), (9, 1)}
+    counts.clear()
     lazy.gather_elements(x, da.from_array(np.full((5, 10), 42), (5, 5)), 0).compute()
-    assert len(seen) == 20  # of lazy indices only the axis off which there is no index is known
-    seen.clear()
+    assert (
+        len(counts) == 20
+    )  # for lazy indices, only the range of the axes other than the indexed one is known
+    counts.clear()
     lazy.gather_elements(x, da.from_array(np.full((100, 1), 4), (5, 1)), 1).compute()
-    assert len(seen) == 20
-    seen.clear()
+    assert len(counts) == 20
+    counts.clear()
     assert lazy.gather_elements(x, np.full((5, 10), 42), 0).compute()[0, 0] == 420
-    assert {at for _, at in seen} == {(4, 0), (4, 1)}
+    assert {location for _, location in counts} == {(4, 0), (4, 1)}
 
 
 @pytest.mark.parametrize("n", [1, 4, 5, 30, 100])
-def test_tasks_are_in_the_order_of_chunks(n: int) -> None:
+def test_the_number_of_tasks_is_linear_in_chunks(n: int) -> None:
     x, i = da.zeros((400, 30), chunks=(4, 15)), da.zeros(300, dtype=int, chunks=300 // n)
     u = da.zeros((300, 30), chunks=(300 // n, 15))
     before = {key for array in (x, i, u) for key in array.__dask_graph__()}
     gathered, scattered = lazy.gather(x, i).__dask_graph__(), lazy.scatter(x, i, u).__dask_graph__()
-    # of data, indices and updates or output: twice, and the call and its verdict
+    # two tasks for each chunk of data, indices and updates or output; one call and one check
     assert len(set(gathered) - before) <= 2 * (200 + n + 2 * n) + 2
     assert len(set(scattered) - before) <= 2 * (200 + n + 2 * n) + 2
-    # parts are handed on in groups: a task depends on about the square root of the chunks
+    # partitions are passed on in groups: a task depends on about the square root of the chunks
     for graph in (gathered, scattered):
-        of = {key: len(some) for key, some in graph.get_all_dependencies().items()}
-        most = max(count for key, count in of.items() if "verdict" not in key[0])
-        assert most <= (2 * 10 + 3 if n > 1 else 100 + 3)
+        dependencies = {key: len(keys) for key, keys in graph.get_all_dependencies().items()}
+        max_count = max(count for key, count in dependencies.items() if "verdict" not in key[0])
+        assert max_count <= (2 * 10 + 3 if n > 1 else 100 + 3)
 
 
 def test_indices_in_memory_need_no_tasks() -> None:
     x = da.zeros((400, 30), chunks=(4, 15))
     result = lazy.gather(x, np.zeros(300, int))
     tasks = set(result.__dask_graph__()) - set(x.__dask_graph__())
-    assert len(tasks) == 2 * (1 + 1) + 3  # chunk 0, output; and what they share
-    one = lazy.gather(da.zeros(400, chunks=4), np.zeros(300, int))
-    assert sum(str(key[0]).startswith("gather") for key in one.__dask_graph__()) == 2
+    assert len(tasks) == 2 * (1 + 1) + 3  # chunk 0 and the output, and the tasks that they share
+    gathered = lazy.gather(da.zeros(400, chunks=4), np.zeros(300, int))
+    assert sum(str(key[0]).startswith("gather") for key in gathered.__dask_graph__()) == 2
 
 
 def nbytes(value: Any) -> int:
@@ -242,32 +262,34 @@ def test_no_task_depends_on_much_more_than_a_chunk() -> None:
     x, u = (da.ones((n * step, 2), chunks=(step, 2)) for _ in range(2))
     sizes: dict[Any, int] = {}
 
-    def posttask(key: Any, value: Any, *_: Any) -> None:
+    def record_size(key: Any, value: Any, *_: Any) -> None:
         sizes[key] = nbytes(value)
 
     for result in (lazy.gather(x, i), lazy.scatter(x, i, u, 0, "add")):
-        with dask.callbacks.Callback(posttask=posttask):
+        with dask.callbacks.Callback(posttask=record_size):
             result.compute(optimize_graph=False)
-        for key, of in result.__dask_graph__().get_all_dependencies().items():
+        for key, dependencies in result.__dask_graph__().get_all_dependencies().items():
             if "verdict" not in key[0]:
-                # of chunks of 4 KiB and their tuples: the square root of 64, not 64
-                assert sum(sizes.get(one, 0) for one in of) < 15 * (4096 + 8 * step), key
+                # 8 chunks of 4 KiB and their tuples, the square root of 64, not 64 chunks
+                assert sum(sizes.get(dependency, 0) for dependency in dependencies) < 15 * (
+                    4096 + 8 * step
+                ), key
 
 
-def test_names_are_those_of_the_call() -> None:
+def test_equal_calls_have_equal_names() -> None:
     x = da.arange(20, chunks=3)
-    one, again, other = (lazy.gather(x, [1], pad=pad) for pad in (None, None, 5))
-    assert one.name == again.name != other.name
-    assert one.name.startswith("gather-")
+    first, second, padded = (lazy.gather(x, [1], pad=pad) for pad in (None, None, 5))
+    assert first.name == second.name != padded.name
+    assert first.name.startswith("gather-")
 
 
 def test_results_in_other_chunks_have_other_names() -> None:
     x, indices = da.ones((100, 4), chunks=(10, 4)), np.arange(100)[:, None] % 7
-    one = lazy.gather_nd(x, indices)
+    default = lazy.gather_nd(x, indices)
     with dask.config.set({"array.chunk-size": "256B"}):
-        other = lazy.gather_nd(x, indices)
-    assert one.chunks != other.chunks
-    assert (one.sum() + other.sum()).compute() == 800
+        small_chunks = lazy.gather_nd(x, indices)
+    assert default.chunks != small_chunks.chunks
+    assert (default.sum() + small_chunks.sum()).compute() == 800
 
 
 def test_result_is_independent_of_the_caller() -> None:
@@ -292,49 +314,49 @@ def test_first_index_out_of_bounds_of_all_chunks_is_reported() -> None:
     indices = np.zeros((20, 10, 2), int)
     indices[15, 1, 0], indices[3, 9, 1], indices[3, 8, 0] = 7, 9, -8
     x = da.zeros((5, 6), chunks=2)
-    for taken in (indices, da.from_array(indices, (4, 3, 1))):
-        result = lazy.gather_nd(x, taken)
-        with dask.config.set(scheduler="threads"), pytest.raises(ndtool.BoundsError) as caught:
+    for index_array in (indices, da.from_array(indices, (4, 3, 1))):
+        result = lazy.gather_nd(x, index_array)
+        with dask.config.set(scheduler="threads"), pytest.raises(ndtool.BoundsError) as excinfo:
             result.compute()
-        error = caught.value
+        error = excinfo.value
         assert (error.position, error.component, error.value) == ((3, 8), 0, -8)
         assert (error.axis, error.size, error.count, error.total) == (0, 5, 3, 200)
     with pytest.raises(ndtool.BoundsError, match="1180591620717411303424"):
         lazy.gather(x, [0, 2**70]).compute()
 
 
-def test_index_out_of_bounds_of_an_empty_output() -> None:
+def test_an_index_out_of_bounds_of_an_empty_output_is_an_error() -> None:
     x = da.zeros((5, 0), chunks=2)
     with pytest.raises(ndtool.BoundsError):
         lazy.gather(x, da.from_array(np.array([5]))).compute()
 
 
-def test_index_into_an_axis_of_size_0_is_out_of_bounds_though_tuples_must_differ() -> None:
+def test_an_index_into_an_axis_of_size_0_is_reported_before_duplicates() -> None:
     data, indices = da.zeros((0, 3)), da.ones((2, 1), dtype=int)
     result = lazy.scatter_nd(data, indices, np.zeros((2, 3)), duplicates="error")
     with pytest.raises(ndtool.errors.BoundsError, match="2 of 2 index tuples"):
         result.compute()
 
 
-def test_updates_without_elements_in_other_chunks() -> None:
-    """Dask's rechunk returns an array whose axes all have size 0 as it is."""
+def test_updates_without_elements_may_have_other_chunks() -> None:
+    """Dask's rechunk does not change an array whose axes all have size 0."""
     data = da.ones((3, 0), chunks=((1, 2), (0, 0)))
     result = lazy.scatter_nd(data, np.array([1]), da.empty(0))
-    assert same(result.compute(), np.ones((3, 0)))
+    assert bits_equal(result.compute(), np.ones((3, 0)))
 
 
 def test_duplicates_are_found_across_chunks() -> None:
     x, u = da.zeros(100, chunks=7), da.arange(50, chunks=9).astype(float)
     indices = np.arange(50).reshape(50, 1)
     indices[40] = indices[3] = 30
-    for taken in (indices, da.from_array(indices, 6)):
-        result = lazy.scatter_nd(x, taken, u, duplicates="error")
-        with pytest.raises(ndtool.DuplicatesError) as caught:
+    for index_array in (indices, da.from_array(indices, 6)):
+        result = lazy.scatter_nd(x, index_array, u, duplicates="error")
+        with pytest.raises(ndtool.DuplicatesError) as excinfo:
             result.compute()
-        assert (caught.value.first, caught.value.second) == ((3,), (30,))
+        assert (excinfo.value.first, excinfo.value.second) == ((3,), (30,))
 
 
-def boom(block: np.ndarray) -> np.ndarray:
+def raise_in_graph(block: np.ndarray) -> np.ndarray:
     raise ZeroDivisionError("of the graph")
 
 
@@ -353,49 +375,57 @@ def test_arguments_are_refused_when_the_graph_is_built() -> None:
         (lambda: lazy.gather(x, [1], duplicates="last"), TypeError, "argument 'duplicates'"),
         (lambda: lazy.gather(x, [1], spec="onnx:1", pad=3), ndtool.NdtoolError, "pad"),
     ]  # fmt: skip
-    for call, kind, words in refused:
-        with pytest.raises(kind, match=words):
+    for call, error_type, message in refused:
+        with pytest.raises(error_type, match=message):
             call()
 
 
 @pytest.mark.parametrize("role", ["data", "indices", "updates"])
-def test_chunks_that_are_not_as_declared(role: str) -> None:
-    good = {name: da.zeros(12, dtype=int, chunks=3) for name in ("data", "indices", "updates")}
-    bad = {
-        ZeroDivisionError: boom,
+def test_chunks_of_another_shape_or_type_are_refused(role: str) -> None:
+    arrays_of_zeros = {
+        name: da.zeros(12, dtype=int, chunks=3) for name in ("data", "indices", "updates")
+    }
+    changes_by_error = {
+        ZeroDivisionError: raise_in_graph,
         ndtool.RuleError: lambda block: block[:1],
         ndtool.DtypeError: lambda block: np.ma.masked_equal(block, 0),
     }
-    wrong = [*bad.items(), (ndtool.RuleError, lambda block: block.astype(float))]
-    for kind, change in wrong:
-        arrays = good | {role: good[role].map_blocks(change, dtype=int, meta=np.empty(0, int))}
-        with pytest.raises(kind):
+    changes = [*changes_by_error.items(), (ndtool.RuleError, lambda block: block.astype(float))]
+    for error_type, change_block in changes:
+        arrays = arrays_of_zeros | {
+            role: arrays_of_zeros[role].map_blocks(change_block, dtype=int, meta=np.empty(0, int))
+        }
+        with pytest.raises(error_type):
             lazy.scatter(*arrays.values()).compute()
-    swapped = good[role].map_blocks(lambda b: b.astype(">i8"), dtype=int, meta=np.empty(0, int))
-    assert lazy.scatter(*(good | {role: swapped}).values()).compute().tolist() == [0] * 12
+    swapped = arrays_of_zeros[role].map_blocks(
+        lambda b: b.astype(">i8"), dtype=int, meta=np.empty(0, int)
+    )
+    assert (
+        lazy.scatter(*(arrays_of_zeros | {role: swapped}).values()).compute().tolist() == [0] * 12
+    )
 
 
-def test_arrays_in_memory_are_referred_here() -> None:
+def test_functions_for_arrays_in_memory_refuse_dask_arrays() -> None:
     x = da.arange(5)
     with pytest.raises(ndtool.DtypeError, match=r"use ndtool\.dask, or pass data\.compute\(\)$"):
         ndtool.gather(x, [1])
 
 
-def test_more_rows_than_32_bits() -> None:
+def test_chunks_of_more_than_32_bits_of_rows_are_split() -> None:
     x = da.zeros((3 << 33,), dtype=np.uint8, chunks=3 << 32)
     assert lazy.gather(x, da.from_array(np.array([5, -1, 1 << 33]))).dtype == np.uint8
-    call = splits.split  # local rows need 64 bits: without the chunks, which would be loaded
-    with mock.patch.object(splits, "split", lambda c, *a: call(c, *a)):
+    original = splits.split  # local rows need 64 bits; the chunks are not loaded
+    with mock.patch.object(splits, "split", lambda c, *a: original(c, *a)):
         graph = lazy.gather(x, np.array([5, -1])).__dask_graph__()
-    locals_ = [one.local.tolist() for task in graph.values() for one in splits_in(task)]
-    assert [(3 << 32) - 1] in locals_
+    local_rows = [split.local.tolist() for task in graph.values() for split in splits_in(task)]
+    assert [(3 << 32) - 1] in local_rows
 
 
 def splits_in(task: Any) -> list[splits.Split]:
     args = getattr(task, "args", task if isinstance(task, tuple) else ())
-    found = [one for one in args if isinstance(one, splits.Split)]
-    return found + [
-        one for some in args if isinstance(some, list) for one in splits_in(tuple(some))
+    splits_found = [item for item in args if isinstance(item, splits.Split)]
+    return splits_found + [
+        item for items in args if isinstance(items, list) for item in splits_in(tuple(items))
     ]
 
 
@@ -411,19 +441,21 @@ assert "ndtool.xarray" not in sys.modules
 
 
 @pytest.mark.slow("graphs run in other processes")
-def test_other_processes() -> None:
+def test_graphs_run_in_other_processes() -> None:
     data, indices = np.arange(300.0).reshape(30, 10), np.arange(-30, 30).reshape(20, 3)
     x = da.from_array(data, (7, 4))
-    for taken in (indices, da.from_array(indices, (6, 2))):
-        result = lazy.scatter(lazy.gather(x, taken).reshape(60, 10), taken, lazy.gather(x, taken))
+    for index_array in (indices, da.from_array(indices, (6, 2))):
+        result = lazy.scatter(
+            lazy.gather(x, index_array).reshape(60, 10), index_array, lazy.gather(x, index_array)
+        )
         with dask.config.set(scheduler="processes", num_workers=2):
             actual = result.compute()
         gathered = data[indices]
-        assert same(actual, ndtool.scatter(gathered.reshape(60, 10), indices, gathered))
+        assert bits_equal(actual, ndtool.scatter(gathered.reshape(60, 10), indices, gathered))
     result = lazy.gather(x, da.from_array(np.array([30])))
     with pytest.raises(ndtool.BoundsError, match="1 of 1"):
         result.compute(scheduler="processes", num_workers=1)
 
 
-def test_examples() -> None:
+def test_docstring_examples_run() -> None:
     assert doctest.testmod(sys.modules["ndtool.dask"]).failed == 0

@@ -26,41 +26,47 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 I4 = "<i4"
-# Types that only NumPy reads, with ndtool's reason against each.
-ROUNDABOUT = "no header is written so, and it is another type on another machine"
+# Descriptions that NumPy reads and ndtool refuses, each with the reason.
+NOT_PORTABLE = "no writer uses it, and it is another type on another machine"
 ONLY_NUMPY = {
-    "a name": ("float32", ROUNDABOUT),
-    "a letter": ("d", ROUNDABOUT),
-    "a letter with an order": ("<l", ROUNDABOUT),
-    "a size left out": ("S", ROUNDABOUT),
-    "a list in a string": ("f4,i4", ROUNDABOUT),
-    "a shape in a string": ("4i4", ROUNDABOUT),
-    "S by its old letter": ("a5", "NumPy warns that it will not read it much longer"),
-    "zeros before a size": ("<f04", ROUNDABOUT),
-    "zeros before a count": ("<M8[025s]", ROUNDABOUT),
+    "a name": ("float32", NOT_PORTABLE),
+    "a letter": ("d", NOT_PORTABLE),
+    "a letter with an order": ("<l", NOT_PORTABLE),
+    "a missing size": ("S", NOT_PORTABLE),
+    "a list in a string": ("f4,i4", NOT_PORTABLE),
+    "a shape in a string": ("4i4", NOT_PORTABLE),
+    "S by its former letter": ("a5", "NumPy has deprecated it"),
+    "zeros before a size": ("<f04", NOT_PORTABLE),
+    "zeros before a count": ("<M8[025s]", NOT_PORTABLE),
     "a sign": ("i+4", "a size is digits"),
     "a space": ("S 5", "a size is digits"),
-    "a part of a unit": ("M8[s/2]", "NumPy writes M8[500ms]"),
+    "a fraction of a unit": ("M8[s/2]", "NumPy writes M8[500ms]"),
     "0 of a unit": ("M8[0s]", "NumPy divides by it: a comparison of types ends the process"),
     "no unit, in words": ("M8[generic]", "NumPy writes M8"),
     "micro": ("M8[μs]", "NumPy writes M8[us]"),
-    "a field as a list": ([["a", I4]], "NumPy reads it, and even strings of two letters, by luck"),
-    "a field as a string": (["ab"], "a field named a of the type b, by luck"),
+    "a field as a list": ([["a", I4]], "NumPy unpacks any sequence of two items"),
+    "a field as a string": (["ab"], "NumPy unpacks it as a field named a of type b"),
     "a set of fields": ({("a", I4)}, "a set has no order"),
-    "a type in two ways": ([("a", (I4, [("x", "<i2"), ("y", "<i2")]))], "bytes have one meaning"),
-    "a shape as a list": ([("a", I4, [2])], "a list is fields; NumPy tries that first"),
+    "two types for the same bytes": (
+        [("a", (I4, [("x", "<i2"), ("y", "<i2")]))],
+        "NumPy reads it as a union",
+    ),
+    "a shape as a list": ([("a", I4, [2])], "a list is a record; NumPy tries that first"),
     "None for a shape": ([("a", "<i8", None)], "NumPy takes None for a type of 8 bytes"),
-    "three parts": ([("a", (I4, 2, 3))], "NumPy forgets the third"),
+    "three items": ([("a", (I4, 2, 3))], "NumPy ignores the third"),
     "a subarray that is no field": ((I4, (2,)), "the array would have more axes than its shape"),
-    "a tuple that is no field": ((I4, ()), "as above, even where it has no axes"),
+    "a tuple that is no field": ((I4, ()), "as above, even without axes"),
     "a number as title": ([((5, "a"), I4)], "a title is text"),
-    "nothing, 5 times": ([("a", "|S0", 5)], "NumPy takes 5 as the size of the text"),
-    "no fields, 5 times": ([("a", [], 5), ("b", I4)], "2^31 of nothing are shown for ever"),
-    "objects as padding": ([("", ("|O", 1))], "NumPy forgets what nameless bytes were"),
+    "a field of 0 bytes with a shape": ([("a", "|S0", 5)], "NumPy takes 5 as the size of the text"),
+    "a record without fields with a shape": (
+        [("a", [], 5), ("b", I4)],
+        "printing 2^31 empty records never ends",
+    ),
+    "objects as padding": ([("", ("|O", 1))], "NumPy drops the type of nameless fields"),
     "axes beyond 64 bits": ([("a", I4, (0, *(2**31 - 1,) * 3)), ("b", I4)], "no stride fits"),
 }
-# The same for the types drawn: prefixes of the errors.
-OURS = ("a field of 0 bytes has a shape", "Python objects are never read")
+# Prefixes of the errors for drawn descriptions that NumPy reads and ndtool refuses.
+MESSAGE_PREFIXES = ("a field of 0 bytes has a shape", "Python objects are never read")
 
 
 def numpy_reads(descr: Any) -> np.dtype | None:
@@ -110,15 +116,15 @@ def ndtool_reads(descr: Any) -> dtypes.Dtype | DtypeError:
 @example([("a", "|i1", (1,) * 65)])
 @example([("a", "|i1", 2**5000)])
 def test_a_descr_is_parsed_as_by_numpy(descr: Any) -> None:
-    expected, ours = numpy_reads(descr), ndtool_reads(descr)
-    if isinstance(ours, DtypeError):
-        assert expected is None or ours.message.startswith(OURS)
+    expected, actual = numpy_reads(descr), ndtool_reads(descr)
+    if isinstance(actual, DtypeError):
+        assert expected is None or actual.message.startswith(MESSAGE_PREFIXES)
         return
     assert expected is not None
-    assert ours.itemsize == expected.itemsize
-    assert ours.descr == dtype_to_descr(expected)  # as NumPy writes it
+    assert actual.itemsize == expected.itemsize
+    assert actual.descr == dtype_to_descr(expected)  # as NumPy writes it
     if expected.names is None:
-        assert ours == dtypes.from_numpy(expected)
+        assert actual == dtypes.from_numpy(expected)
 
 
 @pytest.mark.slow("random record types keep their bytes")
@@ -127,7 +133,7 @@ def test_a_descr_is_parsed_as_by_numpy(descr: Any) -> None:
 @example("|i4")
 @example([("f1", "|i1"), ("", "|V3"), ("b", "|i4")])
 @example([("c", ("<f8", (5,)), (2,))])
-def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr: Any) -> None:
+def test_elements_of_any_type_are_copied_from_file_to_file(tmp_path: Path, descr: Any) -> None:
     dtype = numpy_reads(descr)
     if dtype is None or dtype.itemsize > 1000 or isinstance(ndtool_reads(descr), DtypeError):
         return
@@ -139,16 +145,16 @@ def test_elements_of_any_type_are_moved_from_file_to_file(tmp_path: Path, descr:
     np.save(indices, [[4], [0], [-2]])
     with OpenCall(Request("gather_nd", data, indices, output=out)) as call:
         steps.run(call)
-    items = [content[i * dtype.itemsize :][: dtype.itemsize] for i in (4, 0, 3)]
+    expected = [content[i * dtype.itemsize :][: dtype.itemsize] for i in (4, 0, 3)]
     with open(out, "rb") as file:
-        assert file.read()[-3 * dtype.itemsize :] == b"".join(items)
+        assert file.read()[-3 * dtype.itemsize :] == b"".join(expected)
     assert np.load(data).dtype == dtype
     assert np.load(out).dtype == descr_to_dtype(dtype_to_descr(dtype))
 
 
 @pytest.mark.parametrize(("descr", "reason"), ONLY_NUMPY.values(), ids=ONLY_NUMPY)
 @pytest.mark.filterwarnings("ignore:Data type alias")
-def test_types_that_only_numpy_reads(descr: Any, reason: str) -> None:
+def test_types_that_only_numpy_reads_are_refused(descr: Any, reason: str) -> None:
     assert isinstance(descr_to_dtype(descr), np.dtype), reason
     with pytest.raises(DtypeError):
         dtypes.from_descr(descr)
@@ -162,13 +168,13 @@ def test_long_doubles_of_another_machine_are_read(code: str) -> None:
 
 @pytest.mark.parametrize("order", ["|", "=", ""])
 @pytest.mark.parametrize("code", ["i4", "f8", "c16", "u2", "U3", "M8[s]"])
-def test_an_order_of_bar_is_native(order: str, code: str) -> None:
+def test_an_unspecified_byte_order_is_native(order: str, code: str) -> None:
     assert dtypes.from_code(order + code) == dtypes.from_code(dtypes.NATIVE + code)
 
 
 @pytest.mark.parametrize("order", ["|", "=", ""])
 @pytest.mark.parametrize("reduction", ["none", "add"])
-def test_updates_of_data_whose_order_says_nothing(
+def test_updates_of_data_without_a_byte_order_are_converted(
     tmp_path: Path, order: str, reduction: str
 ) -> None:
     names = [str(tmp_path / f"{name}.npy") for name in ("data", "idx", "upd", "out")]
@@ -190,7 +196,7 @@ def test_updates_of_data_whose_order_says_nothing(
     ["float٣٢", "int٨", "float032", "uint08", "float12", "float-32", "bool8", "complex32", "int"]
     + [word + "3" * 5000 for word in ("float", "int", "U", "datetime64", "timedelta64[", "V", "")],
 )
-def test_unknown_type_names(name: str) -> None:
+def test_unknown_type_names_are_refused(name: str) -> None:
     with pytest.raises(DtypeError, match="is not an element type"):
         dtypes.from_name(name)
     with pytest.raises(NdtoolError):
@@ -199,7 +205,7 @@ def test_unknown_type_names(name: str) -> None:
         dtypes.view_as(dtypes.from_name("V2"), name)
 
 
-def test_every_type_has_its_name() -> None:
+def test_every_type_has_the_name_of_numpy() -> None:
     for dtype in map(np.dtype, "?bhilqBHILQefdgFDG"):
         assert dtypes.from_name(dtype.name) == dtypes.from_numpy(dtype)
     for name in ("datetime64", "datetime64[25s]", "timedelta64[ns]"):
@@ -207,27 +213,31 @@ def test_every_type_has_its_name() -> None:
     assert dtypes.from_code("<M8[1s]").name == "datetime64[s]"
 
 
-# Types that packages add to NumPy's
+# Extension types of other packages
 
-ADDED = [np.dtype(t) for t in vars(ml_dtypes).values() if isinstance(t, type)]
-ADDED = [dtype for dtype in ADDED if dtype.isbuiltin == 2]
+EXTENSION_TYPES = [np.dtype(t) for t in vars(ml_dtypes).values() if isinstance(t, type)]
+EXTENSION_TYPES = [dtype for dtype in EXTENSION_TYPES if dtype.isbuiltin == 2]
 
 
-@pytest.mark.parametrize("dtype", ADDED, ids=str)
-def test_an_added_type_keeps_its_name(dtype: np.dtype) -> None:
+@pytest.mark.parametrize("dtype", EXTENSION_TYPES, ids=str)
+def test_an_extension_type_keeps_its_name(dtype: np.dtype) -> None:
     data = np.arange(3).astype(dtype)
-    moved = ndtool.scatter_nd(data, [[0]], data[2:])
-    assert (moved.dtype, moved.tolist()) == (dtype, data[[2, 1, 2]].tolist())
+    scattered = ndtool.scatter_nd(data, [[0]], data[2:])
+    assert (scattered.dtype, scattered.tolist()) == (dtype, data[[2, 1, 2]].tolist())
     assert ndtool.gather_nd(data, [[2]]).tolist() == data[2:].tolist()
     with pytest.raises(DtypeError, match="expected an integer dtype"):
         ndtool.gather_nd(data, data[None, :1])
     if dtype.name != "bfloat16":
         with pytest.raises(DtypeError, match=f"not defined for data of {dtype.name}: only none"):
             ndtool.scatter_nd(data, [[0]], data[2:], "add")
-    for other in (*ADDED, np.dtype(f"V{dtype.itemsize}"), np.dtype(f"u{dtype.itemsize}")):
-        if other != dtype:
+    for update_type in (
+        *EXTENSION_TYPES,
+        np.dtype(f"V{dtype.itemsize}"),
+        np.dtype(f"u{dtype.itemsize}"),
+    ):
+        if update_type != dtype:
             with pytest.raises(DtypeError, match=f"it must be data's, {dtype.name}"):
-                ndtool.scatter_nd(data, [[0]], np.zeros(1, other))
+                ndtool.scatter_nd(data, [[0]], np.zeros(1, update_type))
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
@@ -240,7 +250,7 @@ def test_bfloat16_in_the_other_byte_order_keeps_its_values(orders: str, reductio
     assert result.astype(float).tolist() == [1, 3 if reduction == "add" else 1]
 
 
-def test_records_that_differ_in_alignment_alone_are_one_type() -> None:
+def test_records_of_other_alignment_are_the_same_type() -> None:
     packed = np.dtype({"names": ["a", "b"], "formats": ["i1", "<i4"], "offsets": [0, 4]})
     aligned = np.dtype([("a", "i1"), ("b", "<i4")], align=True)
     updated = ndtool.scatter_nd(np.zeros(2, packed), [[1]], np.ones(1, aligned))
@@ -251,24 +261,24 @@ def test_records_that_differ_in_alignment_alone_are_one_type() -> None:
 
 
 @pytest.fixture
-def few_digits() -> Iterator[None]:
-    before = sys.get_int_max_str_digits()
+def limited_digits() -> Iterator[None]:
+    limit = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(640)
     yield
-    sys.set_int_max_str_digits(before)
+    sys.set_int_max_str_digits(limit)
 
 
 @pytest.mark.parametrize("size", ["0x" + "f" * 16, "0x" + "f" * 700, "0x" + "f" * 8000])
-@pytest.mark.parametrize("form", ["{}", "({},)", "[{}]", "(({},),)", "({}.0, {})", "-{}"])
+@pytest.mark.parametrize("template", ["{}", "({},)", "[{}]", "(({},),)", "({}.0, {})", "-{}"])
 @pytest.mark.usefixtures("few_digits")
-def test_headers_with_long_numbers(size: str, form: str) -> None:
-    written = form.replace("{}", size)
+def test_headers_with_long_numbers_are_refused(size: str, template: str) -> None:
+    literal = template.replace("{}", size)
     for key in ("shape", "fortran_order", "descr"):
-        fields = {"descr": "'<f4'", "fortran_order": "False", "shape": "(3,)", key: written}
+        fields = {"descr": "'<f4'", "fortran_order": "False", "shape": "(3,)", key: literal}
         text = "{" + ", ".join(f"'{k}': {v}" for k, v in fields.items()) + "}"
         check_refused(text)
-    check_refused(f"{{'descr': [('a', '<i4', {written})], 'fortran_order': False, 'shape': ()}}")
-    check_refused(f"{{'descr': [({written}, '<i4')], 'fortran_order': False, 'shape': ()}}")
+    check_refused(f"{{'descr': [('a', '<i4', {literal})], 'fortran_order': False, 'shape': ()}}")
+    check_refused(f"{{'descr': [({literal}, '<i4')], 'fortran_order': False, 'shape': ()}}")
 
 
 def check_refused(text: str) -> None:
@@ -278,20 +288,21 @@ def check_refused(text: str) -> None:
 
 
 @pytest.mark.usefixtures("few_digits")
-def test_inference_with_the_longest_axes() -> None:
-    most = 2**63 - 1
-    long = f"[{','.join([str(most)] * 63)},1]"
+def test_inference_with_the_largest_axes_is_reported() -> None:
+    max_size = 2**63 - 1
+    shape = f"[{','.join([str(max_size)] * 63)},1]"
     with pytest.raises(RuleError, match=r"would have about 10\^\d+ elements: at most"):
-        infer.infer("gather_elements", {"data": f"int8{long}", "indices": f"int64{long}"})
-    found = infer.infer(
-        "scatter_nd", {"data": "int8[3]", "indices": f"int64{long}", "updates": f"int8{long[:-3]}]"}
+        infer.infer("gather_elements", {"data": f"int8{shape}", "indices": f"int64{shape}"})
+    inference = infer.infer(
+        "scatter_nd",
+        {"data": "int8[3]", "indices": f"int64{shape}", "updates": f"int8{shape[:-3]}]"},
     )
-    assert re.fullmatch(r"about 10\^\d+ index tuples", found.trace.steps[-2].result)
-    assert records.inference_record(found)["trace"]
+    assert re.fullmatch(r"about 10\^\d+ index tuples", inference.trace.steps[-2].result)
+    assert records.inference_record(inference)["trace"]
 
 
 @pytest.mark.usefixtures("few_digits")
-def test_attributes_with_many_digits() -> None:
+def test_attributes_with_many_digits_are_refused() -> None:
     data, indices = np.zeros(3), np.zeros(3, int)
     for value in (10**5000, -(10**5000)):
         for call in (ndtool.gather_elements, ndtool.gather_nd):

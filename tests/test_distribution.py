@@ -1,4 +1,4 @@
-"""The sdist and the wheel: reproducible, complete, and with nothing else in them."""
+"""The sdist and the wheel are reproducible and complete, and contain no other files."""
 
 import json
 import os
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 if not (ROOT / "setup.py").exists():
     pytest.skip("an installed ndtool has no setup.py", allow_module_level=True)
 if find_spec("setuptools") is None:
-    pytest.skip("setuptools makes the sdist", allow_module_level=True)
+    pytest.skip("setuptools builds the sdist", allow_module_level=True)
 
 SOURCES = (
     "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "licenses",
@@ -29,8 +29,8 @@ SOURCES = (
 EPOCH = "1700000000"
 
 
-def sdist(folder: Path, umask: int, time: int) -> Path:
-    """Return the sdist made from a copy of the sources, whose files have this time and mode."""
+def build_sdist(folder: Path, umask: int, mtime: int) -> Path:
+    """Build an sdist from a copy of the sources with a umask and a modification time."""
     for name in SOURCES:
         source, copy = ROOT / name, folder / name
         if source.is_dir():
@@ -39,14 +39,14 @@ def sdist(folder: Path, umask: int, time: int) -> Path:
             )
         elif source.exists():
             shutil.copyfile(source, copy)
-    page = folder / "share/man/man1/ndtool.1"
-    page.parent.mkdir(parents=True)
-    page.write_text("a manual page\n")
+    manual = folder / "share/man/man1/ndtool.1"
+    manual.parent.mkdir(parents=True)
+    manual.write_text("a manual page\n")
     for file in folder.rglob("*"):
         if file.is_file():
             file.chmod(0o666 & ~umask)
-        os.utime(file, (time, time))
-    done = subprocess.run(
+        os.utime(file, (mtime, mtime))
+    completed = subprocess.run(
         [sys.executable, "setup.py", "-q", "sdist"],
         cwd=folder,
         env=os.environ | {"SOURCE_DATE_EPOCH": EPOCH, "PYTHONPATH": ""},
@@ -54,16 +54,16 @@ def sdist(folder: Path, umask: int, time: int) -> Path:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    (made,) = (folder / "dist").iterdir()
-    return made
+    assert completed.returncode == 0, completed.stderr
+    (archive,) = (folder / "dist").iterdir()
+    return archive
 
 
 def test_two_sdists_have_the_same_bytes(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "another").mkdir()
-    first = sdist(tmp_path / "one", 0o022, 1_600_000_000)
-    second = sdist(tmp_path / "another", 0o077, 1_650_000_000)
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    first = build_sdist(tmp_path / "first", 0o022, 1_600_000_000)
+    second = build_sdist(tmp_path / "second", 0o077, 1_650_000_000)
     assert first.read_bytes() == second.read_bytes()
     with tarfile.open(first) as archive:
         members = archive.getmembers()
@@ -74,7 +74,7 @@ def test_two_sdists_have_the_same_bytes(tmp_path: Path) -> None:
     }
 
 
-def test_the_recipe_and_the_citation_are_of_this_version() -> None:
+def test_the_recipe_and_the_citation_have_this_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     recipe = ROOT / "recipe/recipe.yaml"
     if not recipe.exists():
@@ -90,13 +90,13 @@ def test_the_recipe_and_the_citation_are_of_this_version() -> None:
 
 @pytest.fixture
 def wheel() -> ZipFile:
-    found = sorted((ROOT / "dist").glob("*.whl"))
-    if not found:
-        pytest.skip("`make wheel` makes the wheel")
-    return ZipFile(found[-1])
+    wheels = sorted((ROOT / "dist").glob("*.whl"))
+    if not wheels:
+        pytest.skip("`make wheel` builds the wheel")
+    return ZipFile(wheels[-1])
 
 
-def test_what_is_in_the_wheel(wheel: ZipFile) -> None:
+def test_the_wheel_has_the_package_and_its_data_files(wheel: ZipFile) -> None:
     names = wheel.namelist()
     folders = {name.split("/")[0] for name in names}
     (info,) = (folder for folder in folders if folder.endswith(".dist-info"))
@@ -119,8 +119,10 @@ def test_what_is_in_the_wheel(wheel: ZipFile) -> None:
     assert not [name for name in names if name.endswith((".c", ".pyx", ".pyc"))]
 
 
-def test_the_bill_of_materials(wheel: ZipFile) -> None:
-    (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/sboms/ndtool.cdx.json"))
+def test_the_bill_of_materials_lists_cython(wheel: ZipFile) -> None:
+    (name,) = (
+        path for path in wheel.namelist() if path.endswith(".dist-info/sboms/ndtool.cdx.json")
+    )
     bill = json.loads(wheel.read(name))
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     version = bill["metadata"]["component"]["version"]

@@ -1,4 +1,4 @@
-"""help() stands alone: shapes, dtypes, errors, the standard, and an example that runs."""
+"""Docstrings are complete: shapes, dtypes, errors, the standard, and an example that runs."""
 
 import doctest
 import importlib
@@ -14,7 +14,7 @@ import ndtool
 
 MODULES = ("ndtool.inmemory.ops", "ndtool.inmemory.tensorscatter", "ndtool.files", "ndtool.questions.calls",
            "ndtool.questions.files", "ndtool.questions.filechecks")  # fmt: skip
-NO_STANDARD = {"inspect", "convert"}  # no operator takes part
+NO_STANDARD = {"inspect", "convert"}  # not about an operator
 
 
 def functions() -> Iterator[tuple[str, FunctionType]]:
@@ -23,21 +23,21 @@ def functions() -> Iterator[tuple[str, FunctionType]]:
         if isinstance(function := getattr(ndtool, name), FunctionType):
             yield f"ndtool.{name}", function
     for name, function in vars(ndtool.files).items():
-        public = not name.startswith("_") and isinstance(function, FunctionType)
-        if public and function.__module__ in ("ndtool.files", "ndtool.questions.filechecks"):
+        is_public = not name.startswith("_") and isinstance(function, FunctionType)
+        if is_public and function.__module__ in ("ndtool.files", "ndtool.questions.filechecks"):
             yield f"ndtool.files.{name}", function
     try:
-        integrated: Any = importlib.import_module("ndtool.torch")
+        torch_module: Any = importlib.import_module("ndtool.torch")
     except ImportError:
         return
-    for name in integrated.__all__:
-        yield f"ndtool.torch.{name}", getattr(integrated, name)
+    for name in torch_module.__all__:
+        yield f"ndtool.torch.{name}", getattr(torch_module, name)
 
 
 FUNCTIONS = dict(functions())
 
 
-def test_the_public_functions_are_found() -> None:
+def test_all_public_functions_are_tested() -> None:
     operators = ("gather", "scatter_nd", "tensor_scatter")
     for name in (*operators, "explain", "stats", "inspect", "model", "convert", "infer", "verify"):
         assert f"ndtool.{name}" in FUNCTIONS
@@ -46,11 +46,11 @@ def test_the_public_functions_are_found() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_help_of_a_function_stands_alone(name: str) -> None:
+def test_a_docstring_is_complete(name: str) -> None:
     text = inspect.getdoc(FUNCTIONS[name]) or ""
-    first, _, rest = text.partition("\n")
+    first, _, remaining = text.partition("\n")
     assert first.endswith(".")
-    assert rest.startswith("\n"), "the first line is a sentence of its own"
+    assert remaining.startswith("\n"), "the first line is a complete sentence"
     assert re.search("Returns|the result", text)
     assert re.search("Error", text)
     assert "\n>>> " in text
@@ -58,9 +58,9 @@ def test_help_of_a_function_stands_alone(name: str) -> None:
     assert not re.search(r"\bSee\b|\bas (in ndtool|in gather|in scatter|there)\b", text)
     if name.rpartition(".")[2] not in NO_STANDARD:
         assert re.search("ONNX|OpenVINO", text)
-    of_tensors = name.startswith("ndtool.torch.")
+    is_torch = name.startswith("ndtool.torch.")
     for parameter in inspect.signature(FUNCTIONS[name]).parameters:
-        if not of_tensors:  # which have the arguments of ndtool's, as they say
+        if not is_torch:  # their docstrings refer to the arguments of ndtool
             assert re.search(rf"\b{parameter}\b", text), parameter
 
 
@@ -68,6 +68,6 @@ def test_help_of_a_function_stands_alone(name: str) -> None:
 def test_examples_run(module: str) -> None:
     if module == "ndtool.questions.files":
         pytest.importorskip("onnx")
-    found = doctest.testmod(importlib.import_module(module))
-    assert found.failed == 0
-    assert found.attempted
+    results = doctest.testmod(importlib.import_module(module))
+    assert results.failed == 0
+    assert results.attempted

@@ -1,4 +1,4 @@
-"""README.md and docs/: the output of their examples, and the existence of what they list."""
+"""README.md and docs/: their examples print what they show, and the files they list exist."""
 
 import doctest
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bucket
 import pytest
-from command import FIXTURES, at_terminal, environment, execute
+from command import FIXTURES, environment, execute, run_in_terminal
 
 import ndtool
 from ndtool.cli.program import program
@@ -23,46 +23,50 @@ SESSION = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```pycon\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
-MARK = "@@@\n"
-REQUIRED = {"model .* --inputs": "onnx", r"\.zarr\b": "zarr", r"\.h5\b": "h5py"}  # by a session
-documented = pytest.mark.skipif(
+SEPARATOR = "@@@\n"
+REQUIRED = {
+    "model .* --inputs": "onnx",
+    r"\.zarr\b": "zarr",
+    r"\.h5\b": "h5py",
+}  # packages that a session needs
+needs_docs = pytest.mark.skipif(
     not (ROOT / "docs").exists(), reason="the documents are not next to the tests"
 )
 
 
 def commands(block):
     """Return the commands of a session, and the output of each."""
-    parts = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
-    return list(zip(parts[::2], parts[1::2], strict=True))
+    fields = re.split(r"^\$ (.*)\n", block, flags=re.MULTILINE)[1:]
+    return list(zip(fields[::2], fields[1::2], strict=True))
 
 
-def timeless(text):
+def mask_times(text):
     """Return a text without durations and sizes that vary between runs and machines."""
     text = re.sub(r"in [0-9.]+ (us|ms|s)(,\s+[0-9]+\s+threads?)?", "in TIME", text)
-    return re.sub(r"memory [0-9.]+ MB", "memory MORE OR LESS", text)
+    return re.sub(r"memory [0-9.]+ MB", "memory SIZE", text)
 
 
-def programs(folder):
-    """Return a PATH with the `ndtool` and `python` under test."""
-    position = folder / "programs"
-    position.mkdir()
+def install_programs(folder):
+    """Write scripts that run the `ndtool` and `python` under test; return a PATH with them."""
+    directory = folder / "programs"
+    directory.mkdir()
     for name, command in (("ndtool", "-m ndtool "), ("python", "")):
-        (position / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
-        (position / name).chmod(0o755)
-    return f"{position}:{os.environ['PATH']}"
+        (directory / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {command}"$@"\n')
+        (directory / name).chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
 
 
-def play(block, folder):
+def run_session(block, folder):
     """Run a block's commands on a terminal, in the fixtures; return the output of each."""
     shutil.copytree(FIXTURES, folder / "fixtures")
-    # preserves $? of the last command
+    # the subshell preserves $? of the last command
     lines = [f"(s=$?; printf '@@@\\n'; exit $s)\n{command}\n" for command, _ in commands(block)]
-    env = {"PATH": programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
-    ran = at_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
-    return ran.screen.split(MARK)[1:]
+    env = {"PATH": install_programs(folder), "TERM": "dumb", "PYTHONUTF8": "1"}
+    completed = run_in_terminal("bash", "-c", "".join(lines), env=env, cwd=folder / "fixtures")
+    return completed.screen.split(SEPARATOR)[1:]
 
 
-def stock(server):
+def upload_objects(server):
     """Put the objects of the documents' examples into the bucket."""
     server.put("table.npy", (FIXTURES / "cookbook/table.npy").read_bytes())
 
@@ -75,15 +79,15 @@ def stock(server):
         for block in SESSION.findall(path.read_text("utf-8"))
     ],
 )
-def test_sessions(block, tmp_path, request):
-    for words, package in REQUIRED.items():
-        if re.search(words, block):
+def test_sessions_print_what_the_documents_show(block, tmp_path, request):
+    for pattern, package in REQUIRED.items():
+        if re.search(pattern, block):
             pytest.importorskip(package)
     if "s3://" in block:
-        stock(request.getfixturevalue("s3"))
-    shown = play(block, tmp_path)
-    wanted = [output for _, output in commands(block)]
-    assert list(map(timeless, shown)) == list(map(timeless, wanted))
+        upload_objects(request.getfixturevalue("s3"))
+    outputs = run_session(block, tmp_path)
+    expected = [output for _, output in commands(block)]
+    assert list(map(mask_times, outputs)) == list(map(mask_times, expected))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,7 @@ def test_sessions(block, tmp_path, request):
         if (blocks := PYTHON.findall(path.read_text("utf-8")))
     ],
 )
-def test_python_examples(path, source, tmp_path, monkeypatch):
+def test_python_examples_run(path, source, tmp_path, monkeypatch):
     for name in ("dask", "xarray"):
         if re.search(rf"import .*\b{name}\b", source):
             pytest.importorskip(name, exc_type=ImportError)
@@ -104,28 +108,28 @@ def test_python_examples(path, source, tmp_path, monkeypatch):
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
-def test_one_example_of_each_command(tmp_path):
+def test_the_readme_has_one_example_of_each_command(tmp_path):
     (script,) = SHELL.findall(README.read_text("utf-8"))
-    shown = re.findall("^ndtool ([a-z-]+)", script, re.MULTILINE)
-    assert sorted(shown) == sorted(program().commands)
+    names = re.findall("^ndtool ([a-z-]+)", script, re.MULTILINE)
+    assert sorted(names) == sorted(program().commands)
     folder = tmp_path / "cookbook"
     shutil.copytree(FIXTURES / "cookbook", folder)
-    env = environment(PATH=programs(tmp_path))
-    ran = subprocess.run(
+    env = environment(PATH=install_programs(tmp_path))
+    completed = subprocess.run(
         ["bash", "-e", "-c", script], cwd=folder, env=env, capture_output=True, check=False
     )
-    assert ran.returncode == 0, ran.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
-@documented
+@needs_docs
 def test_all_statuses_are_listed():
     text = (ROOT / "docs/statuses.md").read_text("utf-8")
-    listed = re.findall(r"^([0-9, ]+)\n: ", text, re.MULTILINE)
-    numbers = [int(n) for cell in listed for n in cell.split(",")]
-    assert sorted(numbers) == sorted(int(status) for status in Status)
+    cells = re.findall(r"^([0-9, ]+)\n: ", text, re.MULTILINE)
+    statuses = [int(n) for cell in cells for n in cell.split(",")]
+    assert sorted(statuses) == sorted(int(status) for status in Status)
 
 
-@documented
+@needs_docs
 def test_the_architecture_lists_every_package():
     layers = (ROOT / "docs/architecture.md").read_text("utf-8").partition("Outside the package")[0]
     cells = re.findall(r"^\| (`.*?) \|", layers, re.MULTILINE)
@@ -133,12 +137,12 @@ def test_the_architecture_lists_every_package():
     package = Path(ndtool.__file__).parent
     modules = {path.name for path in package.glob("*.py")} - {"__init__.py"}
     packages = {f"{path.parent.relative_to(package)}/" for path in package.rglob("__init__.py")}
-    known = ("arrow", "hdf5", "npz", "onnx", "safetensors", "text", "zarr")
-    own_packages = {f"formats/{name}/" for name in known}
-    assert names == {"_kernels.pyx"} | modules | packages - own_packages - {"./"}
+    format_names = ("arrow", "hdf5", "npz", "onnx", "safetensors", "text", "zarr")
+    format_packages = {f"formats/{name}/" for name in format_names}
+    assert names == {"_kernels.pyx"} | modules | packages - format_packages - {"./"}
 
 
-def test_a_package_index_breaks_no_link():
+def test_links_of_the_readme_work_in_a_package_index():
     text = PICTURE.sub("", README.read_text("utf-8"))  # an index shows its description instead
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     targets = re.findall(
@@ -149,34 +153,34 @@ def test_a_package_index_breaks_no_link():
         assert target.startswith("https://") or target in anchors, target
 
 
-@documented
+@needs_docs
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
-def test_pictures_exist(path):
+def test_pictures_exist_and_are_described(path):
     for description, name in PICTURE.findall(path.read_text("utf-8")):
         assert description
         assert (path.parent / name).is_file(), name
 
 
-@documented
+@needs_docs
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_referenced_files_exist(path):
-    named = re.findall(
+    paths = re.findall(
         r"`((?:docs|benchmarks|fixtures|tests|ndtool)/[^`\s]*)`", path.read_text("utf-8")
     )
-    for name in named:
+    for name in paths:
         assert list(ROOT.glob(name)), name
 
 
-@documented
+@needs_docs
 def test_every_document_is_in_the_site():
     index = (ROOT / "docs/index.md").read_text("utf-8").splitlines()
     names = {path.stem for path in ROOT.glob("docs/*.md")}
     assert names - {"index"} <= set(index)
 
 
-@documented
+@needs_docs
 @pytest.mark.parametrize(
-    ("body", "fault"),
+    ("body", "message"),
     [
         ('<a href="b.html#here">', ""),
         ('<a href="b.html"><a href="#top"><p id="top"><a href="https://x.y/z">', ""),
@@ -188,67 +192,72 @@ def test_every_document_is_in_the_site():
         ('<script src="//x.y/z.js">', "a.html: loads //x.y/z.js\n"),
     ],
 )
-def test_a_site_is_checked(body, fault, tmp_path):
+def test_broken_links_and_remote_resources_of_a_site_are_reported(body, message, tmp_path):
     (tmp_path / "a.html").write_text(body)
     (tmp_path / "b.html").write_text('<h1 id="here">')
-    ran = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
-    assert (ran.status, ran.out.decode(), ran.err) == (bool(fault), fault, "")
+    completed = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
+    assert (completed.status, completed.out.decode(), completed.err) == (bool(message), message, "")
 
 
-@documented
+@needs_docs
 @pytest.mark.parametrize(
-    ("terms", "lacking"),
+    ("terms", "expected"),
     [
         ('{"pad":[0],"parquet":1,"include_self":0,"index_add":2,"duckdb":3}', ""),
         ('{"pad":[1],"parquet":1,"include_self":0,"duckdb":3}', "padding index_add"),
     ],
 )
-def test_words_that_the_search_must_find(terms, lacking, tmp_path):
+def test_missing_search_terms_are_reported(terms, expected, tmp_path):
     names = '["operators","formats","translation","choosing"]'
     index = f'Search.setIndex({{"docnames":{names},"terms":{terms},"titleterms":{{}}}})'
     (tmp_path / "searchindex.js").write_text(index)
-    ran = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
-    missing = re.findall("^search: ([a-z_]+) is not found", ran.out.decode(), re.MULTILINE)
-    assert (ran.status, " ".join(missing)) == (bool(lacking), lacking)
+    completed = execute(sys.executable, ROOT / "docs/check.py", tmp_path)
+    missing = re.findall("^search: ([a-z_]+) is not found", completed.out.decode(), re.MULTILINE)
+    assert (completed.status, " ".join(missing)) == (bool(expected), expected)
 
 
-@documented
+@needs_docs
 def test_allowed_codecs_are_listed():
     from ndtool.formats.zarr import chains
 
     text = (ROOT / "docs/formats.md").read_text("utf-8")
-    listed = re.findall(r"^\| (?:Compressors|\w+ codecs|Shards) \| (.*) \|$", text, re.MULTILINE)
-    names = {name for cell in listed for name in re.findall("`([a-z0-9_]+)`", cell)}
+    cells = re.findall(r"^\| (?:Compressors|\w+ codecs|Shards) \| (.*) \|$", text, re.MULTILINE)
+    names = {name for cell in cells for name in re.findall("`([a-z0-9_]+)`", cell)}
     assert names == {*chains._NUMCODECS, *chains._CORE_CODECS, chains.SHARDING}
     assert "pickle" not in names
 
 
 @pytest.mark.slow("the demonstration of the README runs")
-def test_demo(tmp_path):
-    env = environment(PATH=programs(tmp_path), TMPDIR=str(tmp_path))
-    ran = subprocess.run(
+def test_the_demonstration_runs(tmp_path):
+    env = environment(PATH=install_programs(tmp_path), TMPDIR=str(tmp_path))
+    completed = subprocess.run(
         ["bash", FIXTURES / "demo.sh"], capture_output=True, text=True, env=env, check=False
     )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.count("the same\n") == 4
-    assert "wrong.npy[123456, 0] = 1000000" in ran.stderr
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("the same\n") == 4
+    assert "wrong.npy[123456, 0] = 1000000" in completed.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["programs"]
 
 
-if __name__ == "__main__":  # write the actual output into the documents; review it before a commit
+if (
+    __name__ == "__main__"
+):  # replace the outputs in the documents by the actual ones; review them before a commit
     import tempfile
 
     def replaced(match):
         block = match[1]
         with tempfile.TemporaryDirectory() as folder:
-            shown = play(block, Path(folder))
-        new = "".join(f"$ {c}\n{s}" for (c, _), s in zip(commands(block), shown, strict=True))
-        same = timeless(new) == timeless(block)
-        return match[0] if same else f"```console\n{new}```"
+            outputs = run_session(block, Path(folder))
+        updated = "".join(
+            f"$ {command}\n{output}"
+            for (command, _), output in zip(commands(block), outputs, strict=True)
+        )
+        is_unchanged = mask_times(updated) == mask_times(block)
+        return match[0] if is_unchanged else f"```console\n{updated}```"
 
-    with bucket.serving() as server:
-        stock(server)
-        for name, value in bucket.settings(server.endpoint).items():
+    with bucket.run_server() as server:
+        upload_objects(server)
+        for name, value in bucket.client_environment(server.endpoint).items():
             os.environ.update({name: value} if value else {})
         for path in [Path(name) for name in sys.argv[1:]] or DOCUMENTS:
             path.write_text(SESSION.sub(replaced, path.read_text("utf-8")), "utf-8")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
-from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
+from command import ndtool, save, snapshot
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 
 FORMATS = ["out.npy", "out.npz", "old.npz:new", "out.safetensors", "old.safetensors:new", "out.pb"]
 STORES = ["out.zarr", "old.zarr:new"]
@@ -26,9 +26,9 @@ RUNS = {
 NBYTES = 1 << 21  # bytes of an output, on a disk of a megabyte
 
 
-def command(operator: str, output: str, *more: object) -> tuple[object, ...]:
+def command(operator: str, output: str, *options: object) -> tuple[object, ...]:
     inputs = [f"{name}.npy" for name in RUNS[operator]]
-    return (operator, *inputs, "-o", output, "--no-trace", "--threads", "2", *more)
+    return (operator, *inputs, "-o", output, "--no-trace", "--threads", "2", *options)
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def inputs(workdir: Path) -> Path:
 @pytest.fixture
 def disk(inputs: Path) -> Iterator[Path]:
     """Yield a folder on a disk of a megabyte."""
-    with disk_of_a_megabyte(inputs / "disk") as folder:
+    with mount_small_disk(inputs / "disk") as folder:
         yield folder
 
 
-def put_old(folder: str) -> None:
-    """Create archives and a store of one small array, which other outputs preserve."""
+def write_existing(folder: str) -> None:
+    """Create archives and a store with one small array, which later outputs preserve."""
     for name in ("old.npz:a", "old.safetensors:a"):
         assert ndtool("convert", "rows.npy", f"{folder}/{name}").status == 0
     if has_zarr():
@@ -63,141 +63,150 @@ def has_zarr() -> bool:
     return True
 
 
-def needs(output: str) -> None:
+def skip_without(output: str) -> None:
     if ".zarr" in output:
         pytest.importorskip("zarr")
 
 
-def refused(
+def check_refused(
     call: tuple[object, ...], status: int, message: str, folder: Path, **options: Any
 ) -> None:
     """Check that a dry run and a run of the same call raise equal errors, and change nothing."""
-    before = state(folder), sorted(os.listdir(folder))
-    dry, run = (ndtool(*call, *more, **options) for more in (("--dry-run",), ()))
+    before = snapshot(folder), sorted(os.listdir(folder))
+    dry_run, run = (ndtool(*call, *flags, **options) for flags in (("--dry-run",), ()))
     assert message in run.err
-    assert (dry.status, dry.out, dry.err) == (run.status, run.out, run.err)
-    assert (dry.status, dry.out) == (status, b"")
-    assert (state(folder), sorted(os.listdir(folder))) == before
+    assert (dry_run.status, dry_run.out, dry_run.err) == (run.status, run.out, run.err)
+    assert (dry_run.status, dry_run.out) == (status, b"")
+    assert (snapshot(folder), sorted(os.listdir(folder))) == before
 
 
 @pytest.mark.parametrize("operator", RUNS)
-def test_each_operator_looks_for_space_on_the_disk_of_its_output(operator: str, disk: Path) -> None:
-    refused(command(operator, "disk/out.npy"), 6, "disk/out.npy: needs 2097280 bytes of", disk)
+def test_each_operator_checks_the_free_space_of_the_output(operator: str, disk: Path) -> None:
+    check_refused(
+        command(operator, "disk/out.npy"), 6, "disk/out.npy: needs 2097280 bytes of", disk
+    )
 
 
 @pytest.mark.slow("a dry run finds a full disk for every format")
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
-def test_each_format_looks_for_space_on_the_disk_of_its_output(output: str, disk: Path) -> None:
-    needs(output)
-    put_old("disk")
-    more = ("--codec", "none") if ".zarr" in output else ()
-    call = command("gather-nd", f"disk/{output}", *more)
-    refused(call, 6, f"disk/{output.partition(':')[0]}", disk)
+def test_each_format_checks_the_free_space_of_the_output(output: str, disk: Path) -> None:
+    skip_without(output)
+    write_existing("disk")
+    options = ("--codec", "none") if ".zarr" in output else ()
+    call = command("gather-nd", f"disk/{output}", *options)
+    check_refused(call, 6, f"disk/{output.partition(':')[0]}", disk)
     assert "bytes of disk" in ndtool(*call, "--dry-run").err
 
 
-def test_preserved_members_count_in_the_space(disk: Path) -> None:
+def test_preserved_members_count_as_needed_space(disk: Path) -> None:
     save(part=np.zeros(600_000, "u1"))
     for name in ("a.npz", "a.safetensors"):
         assert ndtool("convert", "part.npy", f"disk/{name}:part").status == 0
-        refused(("gather", "part.npy", "[0]", "-o", f"disk/{name}:b", "--no-trace"), 6, "600", disk)
+        check_refused(
+            ("gather", "part.npy", "[0]", "-o", f"disk/{name}:b", "--no-trace"), 6, "600", disk
+        )
         os.unlink(f"disk/{name}")
 
 
-def test_a_compressed_store_may_fit_where_its_bytes_do_not(disk: Path) -> None:
+def test_a_compressed_store_may_be_larger_than_the_free_space(disk: Path) -> None:
     pytest.importorskip("zarr")
-    for more in (("--dry-run",), ()):
-        assert ndtool(*command("gather-elements", "disk/out.zarr", *more)).status == 0
+    for options in (("--dry-run",), ()):
+        assert ndtool(*command("gather-elements", "disk/out.zarr", *options)).status == 0
 
 
-def test_a_store_of_more_files_than_the_disk_has(disk: Path) -> None:
+def test_a_store_of_more_files_than_free_inodes_is_refused(disk: Path) -> None:
     """The size is known, despite compression."""
     pytest.importorskip("zarr")
     mount = ["mount", "-t", "tmpfs", "-o", "remount,nr_inodes=100", "tmpfs", str(disk)]
     subprocess.run(mount, check=True)
-    more = ("--chunks", "1,1024")
+    options = ("--chunks", "1,1024")
     message = r"disk/out.zarr: needs 256 files, the disk has inodes for 9"
-    refused(command("gather-elements", "disk/out.zarr", *more), 6, message, disk)
+    check_refused(command("gather-elements", "disk/out.zarr", *options), 6, message, disk)
     assert ndtool(*command("gather-elements", "disk/out.zarr", "--chunks", "1,8192")).status == 0
 
 
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
-def test_limits_on_the_size_of_files(output: str, inputs: Path) -> None:
-    needs(output)
-    put_old(".")
-    more = ("--codec", "none", "--chunks", "4,65536") if ".zarr" in output else ()
-    message, apply = "more than the limit on file sizes", limited(FSIZE=100_000)
-    refused(command("gather-nd", output, *more), 6, message, inputs, preexec_fn=apply)
+def test_limits_on_the_size_of_files_are_reported(output: str, inputs: Path) -> None:
+    skip_without(output)
+    write_existing(".")
+    options = ("--codec", "none", "--chunks", "4,65536") if ".zarr" in output else ()
+    message, set_limit = "more than the limit on file sizes", limit_resources(FSIZE=100_000)
+    check_refused(command("gather-nd", output, *options), 6, message, inputs, preexec_fn=set_limit)
 
 
 @pytest.mark.parametrize("output", ["out.npy", "old.npz:new"])
-def test_few_descriptors(output: str, inputs: Path) -> None:
-    put_old(".")
+def test_too_few_descriptors_are_reported(output: str, inputs: Path) -> None:
+    write_existing(".")
     call, message = command("gather-nd", output), "Too many open files"
-    refused(call, 6, message, inputs, preexec_fn=limited(NOFILE=7))
+    check_refused(call, 6, message, inputs, preexec_fn=limit_resources(NOFILE=7))
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.npz"])
-@pytest.mark.usefixtures("unmeasured")
-def test_little_memory(output: str, inputs: Path) -> None:
+@pytest.mark.usefixtures("without_coverage")
+def test_too_little_memory_is_reported(output: str, inputs: Path) -> None:
     save(data=np.zeros((2, 1 << 23)), along=np.zeros((2, 1 << 23), "i1"))
-    call, apply = command("gather-elements", output), limited(AS=256 << 20)
-    refused(call, 6, "Cannot allocate memory", inputs, preexec_fn=apply)
+    call, set_limit = command("gather-elements", output), limit_resources(AS=256 << 20)
+    check_refused(call, 6, "Cannot allocate memory", inputs, preexec_fn=set_limit)
 
 
 @pytest.mark.parametrize("output", [*FORMATS, *STORES])
-def test_folders_that_take_no_file(output: str, inputs: Path) -> None:
-    needs(output)
+def test_folders_without_write_permission_are_reported(output: str, inputs: Path) -> None:
+    skip_without(output)
     os.mkdir("closed")
-    put_old("closed")
+    write_existing("closed")
     for folder in ("closed", *map(str, Path("closed").glob("*.zarr"))):
         os.chmod(folder, 0o555)
     call = command("gather-nd", f"closed/{output}")
-    refused(call, 7, "Permission denied", inputs, preexec_fn=without_overrides)
+    check_refused(call, 7, "Permission denied", inputs, preexec_fn=drop_root_capabilities)
 
 
 @pytest.mark.parametrize("output", ["out.npy", "out.npz", "out.zarr"])
-@pytest.mark.parametrize("more", [(), ("--sync",)])
-def test_folders_that_were_removed_or_cannot_be_synced(
-    output: str, more: tuple[str, ...], inputs: Path
+@pytest.mark.parametrize("options", [(), ("--sync",)])
+def test_missing_folders_and_those_that_cannot_be_synced_are_reported(
+    output: str, options: tuple[str, ...], inputs: Path
 ) -> None:
-    needs(output)
-    refused(command("gather-nd", f"no/{output}", *more), 7, "there is no folder no", inputs)
-    os.mkdir("blind", 0o333)  # fsync of a folder requires read permission
-    if more and output != "out.zarr":
-        call = command("gather-nd", f"blind/{output}", *more)
+    skip_without(output)
+    check_refused(
+        command("gather-nd", f"no/{output}", *options), 7, "there is no folder no", inputs
+    )
+    os.mkdir("unreadable", 0o333)  # fsync of a folder requires read permission
+    if options and output != "out.zarr":
+        call = command("gather-nd", f"unreadable/{output}", *options)
         dry, run = (
-            ndtool(*call, *dry, preexec_fn=without_overrides) for dry in (("--dry-run",), ())
+            ndtool(*call, *flags, preexec_fn=drop_root_capabilities)
+            for flags in (("--dry-run",), ())
         )
         assert (dry.status, dry.err) == (run.status, run.err) == (7, run.err)
 
 
-def test_existing_files_that_must_be_preserved(inputs: Path) -> None:
-    put_old(".")
+def test_existing_files_are_not_replaced(inputs: Path) -> None:
+    write_existing(".")
     for output in ("data.npy", "old.npz:a", "old.safetensors:a"):
-        refused(command("gather-nd", output, "--no-clobber"), 7, "exists and", inputs)
+        check_refused(command("gather-nd", output, "--no-clobber"), 7, "exists and", inputs)
     Path("old.npz").write_bytes(Path("old.npz").read_bytes()[:-30])
-    refused(command("gather-nd", "old.npz:b"), 7, "old.npz", inputs)
+    check_refused(command("gather-nd", "old.npz:b"), 7, "old.npz", inputs)
 
 
-def test_streams(inputs: Path) -> None:
+def test_outputs_to_closed_streams_are_reported(inputs: Path) -> None:
     os.mkfifo("closed", 0o444)
     os.mkfifo("open")
-    refused(
+    check_refused(
         command("gather-nd", "closed"), 7, "Permission denied", inputs,
-        preexec_fn=without_overrides,
+        preexec_fn=drop_root_capabilities,
     )  # fmt: skip
     assert ndtool(*command("gather-nd", "open", "--dry-run"), timeout=60).status == 0  # no reader
-    refused(command("gather-nd", "-"), 7, "closed", inputs, preexec_fn=lambda: os.close(1))
+    check_refused(command("gather-nd", "-"), 7, "closed", inputs, preexec_fn=lambda: os.close(1))
 
 
 @pytest.fixture
-def small(disk: Path) -> dict[str, str]:
-    """Yield the variable that puts temporary files on the small disk."""
+def small_disk_variables(disk: Path) -> dict[str, str]:
+    """Return the environment variable that puts temporary files on the small disk."""
     return {"TMPDIR": str(disk)}
 
 
-def test_space_for_temporary_copies(disk: Path, small: dict[str, str]) -> None:
+def test_free_space_for_temporary_copies_is_checked(
+    disk: Path, small_disk_variables: dict[str, str]
+) -> None:
     large = np.zeros((2, 1 << 20))
     save(data=large, updates=large, fortran=np.asfortranarray(large), pairs=np.array([[1], [0]]))
     os.rename("data.npy", "flat.npy")
@@ -207,28 +216,42 @@ def test_space_for_temporary_copies(disk: Path, small: dict[str, str]) -> None:
         ("flat.npy", "fortran.npy", "out.npy"),
     ):
         call = ("scatter-nd", data, "pairs.npy", updates, "-o", output, "--no-trace")
-        refused(call, 6, message, disk, env=small)
+        check_refused(call, 6, message, disk, env=small_disk_variables)
 
 
-def test_space_for_chunks_that_are_put_together(disk: Path, small: dict[str, str]) -> None:
+def test_free_space_for_assembled_chunks_is_checked(
+    disk: Path, small_disk_variables: dict[str, str]
+) -> None:
     pytest.importorskip("zarr")
     save(data=np.zeros((2, 1 << 20)), rows=np.array([1, 0]))
     assert ndtool("convert", "data.npy", "data.zarr", "--chunks", "2,65536").status == 0
     call = ("gather", "data.zarr", "rows.npy", "-o", "out.npy", "--no-trace")
-    refused(call, 6, "temporary copy of data.zarr: needs 16777216 bytes of disk", disk, env=small)
+    check_refused(
+        call,
+        6,
+        "temporary copy of data.zarr: needs 16777216 bytes of disk",
+        disk,
+        env=small_disk_variables,
+    )
     call = ("gather", "data.npy", "rows.npy", "-o", "out.zarr", "--no-trace")
-    more = ("--chunks", "2,65536")
-    refused((*call, *more), 6, "temporary copy of out.zarr: needs 16777216", disk, env=small)
+    options = ("--chunks", "2,65536")
+    check_refused(
+        (*call, *options),
+        6,
+        "temporary copy of out.zarr: needs 16777216",
+        disk,
+        env=small_disk_variables,
+    )
 
 
-@pytest.mark.parametrize("given_by", ["--spill", "TMPDIR"])
-def test_space_for_what_a_sweep_spills(given_by: str, disk: Path) -> None:
+@pytest.mark.parametrize("source", ["--spill", "TMPDIR"])
+def test_free_space_for_spilled_data_is_checked(source: str, disk: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros((1 << 17, 8)), rows=rng.integers(0, 1 << 17, 1 << 17))
     call = ("gather", "data.npy", "rows.npy", "-o", "out.npy", "--memory", "4MiB", "--no-trace")
-    more = ("--spill", "disk") if given_by == "--spill" else ()
-    env = {"TMPDIR": str(disk)} if given_by == "TMPDIR" else {}
-    refused((*call, *more), 6, "temporary file: needs", disk, env=env)
+    options = ("--spill", "disk") if source == "--spill" else ()
+    env = {"TMPDIR": str(disk)} if source == "TMPDIR" else {}
+    check_refused((*call, *options), 6, "temporary file: needs", disk, env=env)
     assert ndtool(*call, "--dry-run").status == 0
 
 
@@ -240,34 +263,34 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
     from ndtool.runs.request import Request
     from ndtool.storage import descriptors, local
 
-    put_old(".")
+    write_existing(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.newstore")  # before its imports are replaced
-    monkeypatch.setattr(Frame, "begin", forbidden)
-    monkeypatch.setattr(local.LocalFile, "copy", forbidden)
-    monkeypatch.setattr(descriptors, "write_at", forbidden)
+        import_module("ndtool.formats.zarr.newstore")  # imported before its functions are replaced
+    monkeypatch.setattr(Frame, "begin", forbid_call)
+    monkeypatch.setattr(local.LocalFile, "copy", forbid_call)
+    monkeypatch.setattr(descriptors, "write_at", forbid_call)
     outputs = ["out.npy", "old.npz:new", "old.safetensors:new"]
     for data, output in [("data.npy", output) for output in outputs]:
         with OpenCall(Request("gather_nd", data, "pairs.npy", output=output)) as call:
-            rehearsed(call)
+            dry_run_result(call)
     if has_zarr():
         from ndtool.formats.zarr import ZarrSource
 
         assert ndtool("convert", "data.npy", "data.zarr", "--chunks", "2,4096").status == 0
-        monkeypatch.setattr(ZarrSource, "block", forbidden)
+        monkeypatch.setattr(ZarrSource, "block", forbid_call)
         with OpenCall(Request("gather_nd", "data.zarr", "pairs.npy", output="out.npy")) as call:
-            rehearsed(call)
+            dry_run_result(call)
 
 
-def rehearsed(call: Any) -> Any:
-    """Return the outcome of a dry run."""
+def dry_run_result(call: Any) -> Any:
+    """Return the result of a dry run."""
     from ndtool.runs import steps
 
-    with steps.prepare(call, steps.resolve_output(call)) as ready:
-        return steps.dry_run(ready)
+    with steps.prepare(call, steps.resolve_output(call)) as prepared:
+        return steps.dry_run(prepared)
 
 
-def forbidden(*_: object, **__: object) -> None:
+def forbid_call(*_: object, **__: object) -> None:
     raise AssertionError("a dry run neither reads data nor writes")
 
 
@@ -284,51 +307,57 @@ def test_a_dry_run_removes_no_files_of_killed_runs(inputs: Path) -> None:
     assert not abandoned.exists()
 
 
-def test_nothing_is_left(inputs: Path) -> None:
+def test_dry_runs_leave_no_files(inputs: Path) -> None:
     from ndtool.runs.calls import OpenCall
     from ndtool.runs.request import Request
 
-    put_old(".")
-    before = state(inputs), sorted(os.listdir())
+    write_existing(".")
+    before = snapshot(inputs), sorted(os.listdir())
     for output in (*FORMATS, *(STORES if has_zarr() else ()), "-"):
         for operator, roles in RUNS.items():
             data, indices, updates = (*(f"{name}.npy" for name in roles), None)[:3]
             call = operator.replace("-", "_")
-            with OpenCall(Request(call, str(data), str(indices), updates, output)) as job:
-                rehearsed(job)
-        assert (state(inputs), sorted(os.listdir())) == before
+            with OpenCall(Request(call, str(data), str(indices), updates, output)) as opened:
+                dry_run_result(opened)
+        assert (snapshot(inputs), sorted(os.listdir())) == before
 
 
-def named(words: str) -> str:
+def mask_temporary_names(text: str) -> str:
     """Return a text with temporary names replaced by one name."""
-    return re.sub(r"\.ndtool-[0-9a-f]{12}", ".ndtool", words)
+    return re.sub(r"\.ndtool-[0-9a-f]{12}", ".ndtool", text)
 
 
 @pytest.mark.parametrize("output", ["out/out.npy", "out/out.zarr"])
 @pytest.mark.parametrize("hidden", ["out", "spill"])
-def test_workers_that_do_not_see_a_folder(
+def test_folders_that_workers_cannot_access_are_reported(
     hidden: str, output: str, inputs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The folder is on another file system for the worker."""
     pytest.importorskip("distributed", exc_type=ImportError)
-    needs(output)
+    skip_without(output)
     unshare = shutil.which("unshare")
-    if not ROOT or unshare is None:
+    if not IS_ROOT or unshare is None:
         pytest.skip("a file system of its own needs the right to mount one")
-    from test_cluster_faults import Site
+    from test_cluster_faults import ProcessCluster
 
     os.mkdir("out")
     os.mkdir("spill")
-    site = Site(tmp_path_factory.mktemp("site"))
+    cluster = ProcessCluster(tmp_path_factory.mktemp("cluster"))
     try:
-        site.scheduler()
-        site.worker(before=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', ""))
-        where = ("--scheduler", site.file, "--spill", "spill")
-        call, folder = command("gather-nd", output, *where), Path(hidden)
+        cluster.start_scheduler()
+        cluster.start_worker(
+            prefix=(unshare, "-m", "sh", "-c", f'mount -t tmpfs none {hidden} && "$@"', "")
+        )
+        options = ("--scheduler", cluster.file, "--spill", "spill")
+        call, folder = command("gather-nd", output, *options), Path(hidden)
         message = "out.npy" if hidden == "out" else "temporary file: No such file"
-        dry, run = (ndtool(*call, *more) for more in (("--dry-run",), ()))
-        assert (dry.status, dry.out, named(dry.err)) == (run.status, run.out, named(run.err))
-        assert (dry.status, message in dry.err or "zarr" in output) == (7, True)
+        dry_run, run = (ndtool(*call, *flags) for flags in (("--dry-run",), ()))
+        assert (dry_run.status, dry_run.out, mask_temporary_names(dry_run.err)) == (
+            run.status,
+            run.out,
+            mask_temporary_names(run.err),
+        )
+        assert (dry_run.status, message in dry_run.err or "zarr" in output) == (7, True)
         assert os.listdir(folder) == []
     finally:
-        site.end()
+        cluster.kill_all()

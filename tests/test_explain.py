@@ -1,4 +1,4 @@
-"""`explain`: its steps equal those of brute force, in values, order and bits."""
+"""`explain`: its steps equal those of the reference, in values, order and bits."""
 
 import json
 import tracemalloc
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.lib.format import dtype_to_descr
-from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw
+from strategies import Array, Case, cases, mean_of, plain_axes, random_values, raw_bytes
 from test_properties import call, many, note_attributes
 
 from ndtool.analysis import explain, records, tuples, typed
@@ -33,31 +33,31 @@ from ndtool.storage.local import ByteRange
 pytestmark = pytest.mark.usefixtures("workdir")
 
 
-def opened(case: Case, **attributes: Any) -> OpenCall:
-    """Return the call of a case, on arrays instead of files."""
+def open_case(case: Case, **attributes: Any) -> OpenCall:
+    """Return the open call of a case on arrays in memory."""
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     names = {role: role for role in arrays}
     request = Request(case.operator, **names, attributes=Attributes(**case.arguments), **attributes)
-    return OpenCall(request, {role: flat(role, array) for role, array in arrays.items()})
+    return OpenCall(request, {role: array_source(role, array) for role, array in arrays.items()})
 
 
-def flat(name: str, array: Array) -> Flat:
+def array_source(name: str, array: Array) -> Flat:
     """Return an array as a source."""
-    plain = array.dtype.names is None
-    dtype = dtypes.from_numpy(array.dtype) if plain else _record(array)
+    is_plain = array.dtype.names is None
+    dtype = dtypes.from_numpy(array.dtype) if is_plain else _record(array)
     metadata = ArrayMetadata(dtype, array.shape, "C", array.shape, {})
-    return Flat(name, metadata, ByteRange(memoryview(raw(array))))
+    return Flat(name, metadata, ByteRange(memoryview(raw_bytes(array))))
 
 
 def _record(array: Array) -> dtypes.Dtype:
     return dtypes.from_descr(dtype_to_descr(array.dtype))
 
 
-def numbered(case: Case) -> Array:
+def gathered_positions(case: Case) -> Array:
     """Return the position in data of each element of a gather's output, in row-major order."""
     data, indices = case.arrays
-    numbers = np.arange(data.size).reshape(data.shape)
-    return call(reference, Case(case.operator, (numbers, indices), case.arguments))
+    positions = np.arange(data.size).reshape(data.shape)
+    return call(reference, Case(case.operator, (positions, indices), case.arguments))
 
 
 def updates_of(
@@ -83,111 +83,126 @@ def updates_of(
             yield i, i
 
 
-def bits(one: Array | None) -> bytes:
-    assert one is not None
-    assert one.shape == ()
-    return raw(one)
+def bits(scalar: Array | None) -> bytes:
+    assert scalar is not None
+    assert scalar.shape == ()
+    return raw_bytes(scalar)
 
 
-def results(old: Array, updates: Iterable[Array], arguments: dict[str, Any]) -> Iterator[Array]:
+def running_values(
+    current: Array, updates: Iterable[Array], arguments: dict[str, Any]
+) -> Iterator[Array]:
     """Yield an element after each of its updates."""
     reduction, include_self = arguments["reduction"], arguments.get("include_self", True)
-    for number, update in enumerate(updates, 1):
-        if arguments.get("duplicates") == "first" and number > 1:
-            yield old
+    for count, update in enumerate(updates, 1):
+        if arguments.get("duplicates") == "first" and count > 1:
+            yield current
             continue
-        old = combined(old, update, reduction if include_self or number > 1 else "none")
+        current = combine(current, update, reduction if include_self or count > 1 else "none")
         if reduction != "mean":
-            yield old
+            yield current
         else:
-            mean = mean_of(native(old).reshape(1), np.array([number + include_self]))
-            yield mean.astype(old.dtype)[0, ...]
+            mean = mean_of(native(current).reshape(1), np.array([count + include_self]))
+            yield mean.astype(current.dtype)[0, ...]
 
 
-def combined(old: Array, update: Array, reduction: str) -> Array:
-    """Return the result of an update of an element, both as arrays of one element."""
+def combine(current: Array, update: Array, reduction: str) -> Array:
+    """Return an element after an update, both as arrays of one element."""
     if reduction == "none":
-        return update if update.dtype == old.dtype else update.astype(old.dtype)
+        return update if update.dtype == current.dtype else update.astype(current.dtype)
     with np.errstate(all="ignore"):
-        result = REDUCTIONS[reduction].apply(native(old), native(update))
-        return np.asarray(result).astype(old.dtype)
+        result = REDUCTIONS[reduction].apply(native(current), native(update))
+        return np.asarray(result).astype(current.dtype)
 
 
 @many
 @given(case=cases, chosen=st.data(), every=st.booleans())
-def test_an_explanation_equals_brute_force(
-    limits: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, every: bool
+def test_an_explanation_equals_the_reference(
+    thresholds: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, list_all: bool
 ) -> None:
     note_attributes(case)
-    limits.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
-    limits.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
+    thresholds.setattr(tuples, "EDGE_TUPLES", chosen.draw(st.sampled_from((1, 2, 5))))
+    thresholds.setattr(tuples, "BLOCK", chosen.draw(st.sampled_from((1, 3, 1 << 17))))
     expected = call(reference, case)
     data = case.arrays[0]
     assume(expected.size and data.size)
     location = np.unravel_index(chosen.draw(st.integers(0, expected.size - 1)), expected.shape)
     origin = np.unravel_index(chosen.draw(st.integers(0, data.size - 1)), data.shape)
-    at, came = tuple(map(int, location)), tuple(map(int, origin))
-    with opened(case) as job:
-        back = [
+    coordinates, origin_coordinates = tuple(map(int, location)), tuple(map(int, origin))
+    with open_case(case) as opened:
+        signed_coordinates = [
             i - n if chosen.draw(st.booleans()) else i
-            for i, n in zip(at, expected.shape, strict=True)
+            for i, n in zip(coordinates, expected.shape, strict=True)
         ]
-        (element,), (gone,) = explain.explain(job, [tuple(back)], [came], every)
-    assert (element.position, gone.position) == (at, came)
-    assert bits(element.value) == raw(expected[(*at, ...)])
-    assert bits(gone.value) == raw(data[(*came, ...)])
+        (element,), (explained_origin,) = explain.explain(
+            opened, [tuple(signed_coordinates)], [origin_coordinates], list_all
+        )
+    assert (element.position, explained_origin.position) == (coordinates, origin_coordinates)
+    assert bits(element.value) == raw_bytes(expected[(*coordinates, ...)])
+    assert bits(explained_origin.value) == raw_bytes(data[(*origin_coordinates, ...)])
     if len(case.arrays) == 2:
-        check_gather(case, element, gone, every)
+        check_gather(case, element, explained_origin, list_all)
     else:
-        check_scatter(case, element, gone, every)
+        check_scatter(case, element, explained_origin, list_all)
 
 
 @pytest.fixture
-def limits() -> Iterator[pytest.MonkeyPatch]:
-    """Yield a function that sets thresholds."""
+def thresholds() -> Iterator[pytest.MonkeyPatch]:
+    """Yield a monkeypatch that sets thresholds."""
     with pytest.MonkeyPatch.context() as patch:
         yield patch
 
 
-def few(everything: list[Any], every: bool) -> list[Any]:
-    """Return the items of a list."""
+def abbreviate(items: list[Any], list_all: bool) -> list[Any]:
+    """Return the items that an explanation lists: all, or the first and the last ones."""
     n = tuples.EDGE_TUPLES
-    return everything if every or len(everything) <= 2 * n else everything[:n] + everything[-n:]
+    return items if list_all or len(items) <= 2 * n else items[:n] + items[-n:]
 
 
-def check_gather(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
+def check_gather(
+    case: Case, element: explain.Element, origin: explain.Origin, list_all: bool
+) -> None:
     data, indices = case.arrays
-    numbers = numbered(case)
+    positions = gathered_positions(case)
     (step,) = element.steps
-    assert np.ravel_multi_index(step.position, data.shape) == numbers[element.position]
+    assert np.ravel_multi_index(step.position, data.shape) == positions[element.position]
     assert bits(step.value) == bits(step.result) == bits(element.value)
     assert step.stored == tuple(np.atleast_1d(indices[step.indices]).tolist())
-    wanted = np.ravel_multi_index(gone.position, data.shape)
-    outputs = [tuple(at) for at in np.argwhere(numbers == wanted).tolist()]
-    assert gone.total == len(outputs)
-    assert sorted(copy.position for copy in gone.outputs) == sorted(few(outputs, every))
-    for copy in gone.outputs:
+    origin_position = np.ravel_multi_index(origin.position, data.shape)
+    outputs = [
+        tuple(coordinates) for coordinates in np.argwhere(positions == origin_position).tolist()
+    ]
+    assert origin.total == len(outputs)
+    assert sorted(copy.position for copy in origin.outputs) == sorted(abbreviate(outputs, list_all))
+    for copy in origin.outputs:
         assert copy.stored == tuple(np.atleast_1d(indices[copy.indices]).tolist())
 
 
-def check_scatter(case: Case, element: explain.Element, gone: explain.Origin, every: bool) -> None:
+def check_scatter(
+    case: Case, element: explain.Element, origin: explain.Origin, list_all: bool
+) -> None:
     data, indices, updates = case.arrays
     reduction = case.arguments["reduction"]
-    old, found = data[(*element.position, ...)], list(updates_of(case, element.position))
-    steps = [(element.position, None, (), raw(old), raw(old))]
-    taken = [updates[(*at, ...)] for _, at in found]
-    after = results(old, taken, case.arguments)
-    for (where, at), update, result in zip(found, taken, after, strict=True):
-        named = tuple(np.atleast_1d(indices[where]).tolist())
-        steps.append((at, where, named, raw(update), raw(result)))
+    current, selections = data[(*element.position, ...)], list(updates_of(case, element.position))
+    steps = [(element.position, None, (), raw_bytes(current), raw_bytes(current))]
+    values = [updates[(*coordinates, ...)] for _, coordinates in selections]
+    values_after = running_values(current, values, case.arguments)
+    for (tuple_position, coordinates), update, result in zip(
+        selections, values, values_after, strict=True
+    ):
+        stored_tuple = tuple(np.atleast_1d(indices[tuple_position]).tolist())
+        steps.append(
+            (coordinates, tuple_position, stored_tuple, raw_bytes(update), raw_bytes(result))
+        )
     assert [
-        (s.position, s.indices, s.stored, bits(s.value), bits(s.result)) for s in element.steps
-    ] == [steps[0], *few(steps[1:], every)]
+        (step.position, step.indices, step.stored, bits(step.value), bits(step.result))
+        for step in element.steps
+    ] == [steps[0], *abbreviate(steps[1:], list_all)]
     assert element.updates == len(steps) - 1
-    copied = reduction == "none" or not case.arguments.get("include_self", True)
-    replaced = copied and any(updates_of(case, gone.position))
-    assert [copy.position for copy in gone.outputs] == [gone.position] * (not replaced)
-    assert gone.total == len(gone.outputs)
+    is_replacing = reduction == "none" or not case.arguments.get("include_self", True)
+    is_replaced = is_replacing and any(updates_of(case, origin.position))
+    assert [copy.position for copy in origin.outputs] == [origin.position] * (not is_replaced)
+    assert origin.total == len(origin.outputs)
 
 
 def test_running_values_have_the_padding_of_records() -> None:
@@ -197,28 +212,28 @@ def test_running_values_have_the_padding_of_records() -> None:
         np.zeros(5, records), ReductionOptions.from_attributes(Attributes(reduction="none"))
     )
     running.apply(np.arange(50) % 5, updates)
-    assert raw(running.values()) == raw(updates[45:])
+    assert raw_bytes(running.values()) == raw_bytes(updates[45:])
 
 
-def test_a_scatter_as_text() -> None:
+def test_a_scatter_is_explained_as_text() -> None:
     save(table=np.array([[0.5], [1.5]], "f4"), rows=np.array([[1], [0], [-1]]))
     save(upd=np.array([[2], [7], [0.25]], "f4"))
-    run = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
-    assert ndtool(*run, "--reduction", "add", "--at", "1,-1").out.decode() == (
+    command = ("explain", "scatter-nd", "table.npy", "rows.npy", "upd.npy")
+    assert ndtool(*command, "--reduction", "add", "--at", "1,-1").out.decode() == (
         "output[1, 0] = 3.75\n"
         "  current   table.npy[1, 0]  1.5\n"
         "  + update  upd.npy[0, 0]    2.0   rows.npy[0] = (1)   3.5\n"
         "  + update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  3.75\n"
     )
-    first = ndtool(*run, "--duplicates", "first", "--at", "1,-1").out.decode().splitlines()
+    first = ndtool(*command, "--duplicates", "first", "--at", "1,-1").out.decode().splitlines()
     assert first[2:] == [
         "  = update        upd.npy[0, 0]    2.0   rows.npy[0] = (1)   2.0",
         "  ignored update  upd.npy[2, 0]    0.25  rows.npy[2] = (-1)  2.0",
     ]
-    last = ndtool(*run, "--at", "1,-1").out.decode().splitlines()
+    last = ndtool(*command, "--at", "1,-1").out.decode().splitlines()
     assert [line.split()[:2] for line in last[2:]] == [["=", "update"]] * 2
-    ran = ndtool(*run, "--from", "1,0", "--from", "0,0", "--at", "0,0")
-    assert ran.out.decode() == (
+    completed = ndtool(*command, "--from", "1,0", "--from", "0,0", "--at", "0,0")
+    assert completed.out.decode() == (
         "output[0, 0] = 7.0\n"
         "  current   table.npy[0, 0]  0.5\n"
         "  = update  upd.npy[1, 0]    7.0  rows.npy[1] = (0)  7.0\n"
@@ -227,14 +242,14 @@ def test_a_scatter_as_text() -> None:
         "\n"
         "table.npy[0, 0] = 0.5 was overwritten by upd.npy[1, 0], the last of 1 update\n"
     )
-    ran = ndtool(*run, "--from", "1,0", "--reduction", "max")
-    assert ran.out == b"table.npy[1, 0] = 1.5 went to output[1, 0] and got 2 updates\n"
+    completed = ndtool(*command, "--from", "1,0", "--reduction", "max")
+    assert completed.out == b"table.npy[1, 0] = 1.5 went to output[1, 0] and got 2 updates\n"
 
 
-def test_gathers_as_text() -> None:
+def test_gathers_are_explained_as_text() -> None:
     save(data=np.arange(12.0).reshape(4, 3))
-    run = ("explain", "gather-nd", "data.npy", "[[3], [0], [-1]]")
-    assert ndtool(*run, "--at", "2,1", "--from", "3,0", "--from", "1,1").out.decode() == (
+    command = ("explain", "gather-nd", "data.npy", "[[3], [0], [-1]]")
+    assert ndtool(*command, "--at", "2,1", "--from", "3,0", "--from", "1,1").out.decode() == (
         "output[2, 1] = 10.0\n"
         "  index  indices[2] = (-1), which is (3)\n"
         "  data   data.npy[3, 1]\n"
@@ -245,35 +260,39 @@ def test_gathers_as_text() -> None:
         "\n"
         "data.npy[1, 1] = 4.0 went to no element of the output\n"
     )
-    ran = ndtool("explain", "gather-nd", "data.npy", "[1, 2]", "--at", "")
-    assert ran.out.startswith(b"output = 5.0\n  index  indices = (1, 2)\n")
-    ran = ndtool("explain", "gather", "data.npy", "[[2], [-1]]", "--axis", "1", "--at", "3,1,0")
-    assert ran.out.startswith(b"output[3, 1, 0] = 11.0\n  index  indices[1, 0] = -1, which is 2\n")
+    completed = ndtool("explain", "gather-nd", "data.npy", "[1, 2]", "--at", "")
+    assert completed.out.startswith(b"output = 5.0\n  index  indices = (1, 2)\n")
+    completed = ndtool(
+        "explain", "gather", "data.npy", "[[2], [-1]]", "--axis", "1", "--at", "3,1,0"
+    )
+    assert completed.out.startswith(
+        b"output[3, 1, 0] = 11.0\n  index  indices[1, 0] = -1, which is 2\n"
+    )
 
 
-def test_many_updates_are_summed_up_between_the_first_and_the_last() -> None:
+def test_only_the_first_and_last_updates_are_listed() -> None:
     save(data=np.zeros(3, "f2"), idx=np.ones((1000, 1), "u1"), upd=np.full(1000, 0.1, "f2"))
-    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
-    lines = ndtool(*run, "--at", "1").out.decode().splitlines()
+    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+    lines = ndtool(*command, "--at", "1").out.decode().splitlines()
     assert len(lines) == 2 + 5 + 1 + 5
     assert lines[7] == "  ... 990 more updates: --all lists them"
     total = np.cumsum(np.full(1000, 0.1, "f2"), dtype="f2")
     assert [float(line.split()[-1]) for line in lines[2:7] + lines[8:]] == [
         float(str(value)) for value in [*total[:5], *total[-5:]]
     ]
-    every = ndtool(*run, "--at", "1", "--all").out.decode().splitlines()
-    assert len(every) == 2 + 1000
-    assert [line.split() for line in every if "upd.npy[4]" in line] == [lines[6].split()]
-    one = ndtool(*run, "--at", "1", "--json").json
-    assert (one["updates"], len(one["steps"])) == (1000, 11)
+    all_lines = ndtool(*command, "--at", "1", "--all").out.decode().splitlines()
+    assert len(all_lines) == 2 + 1000
+    assert [line.split() for line in all_lines if "upd.npy[4]" in line] == [lines[6].split()]
+    record = ndtool(*command, "--at", "1", "--json").json
+    assert (record["updates"], len(record["steps"])) == (1000, 11)
 
 
-def test_the_keys_of_json() -> None:
+def test_json_has_the_documented_keys() -> None:
     save(data=np.array([1.5, np.nan], "f4"), idx=np.array([[0], [-2]]), upd=np.ones(2, "f4"))
-    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json")
-    one = ndtool(*run, "--at", "0", "--reduction", "add").json
-    del one["version"]
-    assert one == {
+    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--json")
+    record = ndtool(*command, "--at", "0", "--reduction", "add").json
+    del record["version"]
+    assert record == {
         "operator": "scatter_nd",
         "at": [0],
         "value": 3.5,
@@ -287,26 +306,26 @@ def test_the_keys_of_json() -> None:
              "result": 3.5},
         ],
     }  # fmt: skip
-    both = ndtool(*run, "--at", "1", "--from", "1").json
+    both = ndtool(*command, "--at", "1", "--from", "1").json
     assert both["explained"][0]["value"] == "nan"
     assert both["explained"][1] == {
         "from": [1], "value": "nan", "outputs": [[1]], "count": 1, "updates": 0,
     }  # fmt: skip
-    gone = ndtool(*run, "--from", "0").json
-    assert (gone["outputs"], gone["count"], gone["updates"]) == ([], 0, 2)
+    origin = ndtool(*command, "--from", "0").json
+    assert (origin["outputs"], origin["count"], origin["updates"]) == ([], 0, 2)
 
 
-def test_a_tuple_of_numbers_that_one_signed_type_does_not_hold() -> None:
+def test_unsigned_indices_above_int64_are_explained() -> None:
     save(data=np.arange(6.0).reshape(2, 3), idx=np.array([[2**64 - 1, 1], [0, 2]], "u8"))
-    run = ("gather-nd", "data.npy", "idx.npy", "--out-of-bounds", "clip")
-    (step,) = ndtool("explain", *run, "--at", "0", "--json").json["steps"]
+    command = ("gather-nd", "data.npy", "idx.npy", "--out-of-bounds", "clip")
+    (step,) = ndtool("explain", *command, "--at", "0", "--json").json["steps"]
     assert (step["position"], step["value"]) == ([1, 1], 4)
     assert step["tuple"] == [2**64 - 1, 1]
-    assert ndtool("explain", *run, "--from", "1,1", "--json").json["outputs"] == [[0]]
+    assert ndtool("explain", *command, "--from", "1,1", "--json").json["outputs"] == [[0]]
 
 
 @pytest.mark.parametrize(
-    ("array", "shown"),
+    ("array", "expected"),
     [
         (np.array([2**53 + 1]), str(2**53 + 1)),
         (np.array([-(2**53)]), -(2**53)),
@@ -324,93 +343,99 @@ def test_a_tuple_of_numbers_that_one_signed_type_does_not_hold() -> None:
     ],
     ids=lambda value: str(getattr(value, "dtype", "")),
 )
-def test_values_of_all_kinds(array: Array, shown: Any) -> None:
+def test_values_of_every_type_are_printed(array: Array, expected: Any) -> None:
     save(data=array)
-    run = ("explain", "gather-nd", "data.npy", "[[0]]", "--at", "0")
-    assert ndtool(*run, "--json").json["value"] == shown
-    assert "\x1b" not in ndtool(*run).out.decode()
+    command = ("explain", "gather-nd", "data.npy", "[[0]]", "--at", "0")
+    assert ndtool(*command, "--json").json["value"] == expected
+    assert "\x1b" not in ndtool(*command).out.decode()
 
 
-def test_types_that_numpy_lacks() -> None:
+def test_bfloat16_needs_an_option() -> None:
     pytest.importorskip("ml_dtypes")
     save(data=np.array([0x3F80], "u2").view("V2"), upd=np.array([0x3C00], "u2").view("V2"))
-    run = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
-    one = ndtool(*run, "--dtype", "bfloat16", "--reduction", "add", "--json").json
-    assert (one["value"], one["steps"][1]["value"]) == (1.0078125, 0.0078125)
-    assert ndtool(*run).status == 0
-    assert ndtool(*run, "--reduction", "add").status == 4
+    command = ("explain", "scatter-nd", "data.npy", "[[0]]", "upd.npy", "--at", "0")
+    record = ndtool(*command, "--dtype", "bfloat16", "--reduction", "add", "--json").json
+    assert (record["value"], record["steps"][1]["value"]) == (1.0078125, 0.0078125)
+    assert ndtool(*command).status == 0
+    assert ndtool(*command, "--reduction", "add").status == 4
 
 
-def test_types_in_place_of_files() -> None:
+def test_types_may_replace_files() -> None:
     save(idx=np.array([[3], [1], [-1]]))
-    run = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
-    ran = ndtool(*run, "--at", "3,1", "--reduction", "add")
-    assert (ran.status, ran.err) == (0, "")
-    assert [line.split() for line in ran.out.decode().splitlines()] == [
+    command = ("explain", "scatter-nd", "float32[4,2]", "idx.npy", "float32[3,2]")
+    completed = ndtool(*command, "--at", "3,1", "--reduction", "add")
+    assert (completed.status, completed.err) == (0, "")
+    assert [line.split() for line in completed.out.decode().splitlines()] == [
         ["output[3,", "1]"],
         ["current", "data[3,", "1]"],
         ["+", "update", "updates[0,", "1]", "idx.npy[0]", "=", "(3)"],
         ["+", "update", "updates[2,", "1]", "idx.npy[2]", "=", "(-1)"],
     ]
-    one = ndtool(*run, "--at", "3,1", "--json").json
-    assert one["value"] is one["steps"][2]["value"] is one["steps"][2]["result"] is None
+    record = ndtool(*command, "--at", "3,1", "--json").json
+    assert record["value"] is record["steps"][2]["value"] is record["steps"][2]["result"] is None
     refused = ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,1]", "--at", "0,0")
     assert refused.status == 2
     assert refused.err.startswith("error: int64[3,1] is a type without values: expected a file\n")
     assert ndtool("explain", "gather-nd", "float32[4,2]", "int64[3,3]", "--at", "0").status == 4
 
 
-SCATTERED = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
+INPUTS = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
 TYPES = {"data": "float32[4,2]", "updates": "float32[4,2]"}
 
 
-@pytest.mark.parametrize("typed", [("data",), ("updates",), ("data", "updates")], ids="+".join)
+@pytest.mark.parametrize(
+    "roles_of_types", [("data",), ("updates",), ("data", "updates")], ids="+".join
+)
 @pytest.mark.parametrize("operator", ["scatter-nd", "scatter-elements"])
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min", "mean"])
 def test_types_as_inputs_have_no_values(
-    operator: str, reduction: str, typed: tuple[str, ...]
+    operator: str, reduction: str, roles_of_types: tuple[str, ...]
 ) -> None:
-    """Neither unknown values nor known ones, which could be mistaken for a result."""
+    """With types as inputs, values of files are not printed either: they might pass for results."""
     index = np.array([[3], [1], [-1], [3]])
     save(data=np.full((4, 2), 4321.5, "f4"), upd=np.full((4, 2), 1234.5, "f4"))
     save(idx=np.tile(index, 2) if operator == "scatter-elements" else index)
-    named = [TYPES[role] if role in typed else name for role, name in SCATTERED.items()]
+    arguments = [TYPES[role] if role in roles_of_types else name for role, name in INPUTS.items()]
     options = [word for row in (1, 3, -1) for word in ("--at", f"{row},1")]
-    run = ("explain", operator, *named, "--reduction", reduction, *options)
-    ran = ndtool(*run)
-    assert (ran.status, ran.err) == (0, "")
-    assert b"4321.5" not in ran.out
-    assert b"1234.5" not in ran.out
-    for one in ndtool(*run, "--all", "--json").json["explained"]:
-        assert one["value"] is None
-        assert {step["value"] for step in one["steps"]} == {None}
-        assert {step["result"] for step in one["steps"]} == {None}
+    command = ("explain", operator, *arguments, "--reduction", reduction, *options)
+    completed = ndtool(*command)
+    assert (completed.status, completed.err) == (0, "")
+    assert b"4321.5" not in completed.out
+    assert b"1234.5" not in completed.out
+    for record in ndtool(*command, "--all", "--json").json["explained"]:
+        assert record["value"] is None
+        assert {step["value"] for step in record["steps"]} == {None}
+        assert {step["result"] for step in record["steps"]} == {None}
 
 
-def test_values_that_depend_on_no_type_are_known() -> None:
+def test_values_that_depend_only_on_files_are_printed() -> None:
     save(data=np.array([5.5, 6.5], "f4"), upd=np.array([7.5], "f4"))
-    run = ("explain", "scatter-nd", "data.npy", "[[1]]", "float32[1]", "--reduction", "add")
-    found = ndtool(*run, "--at", "0", "--from", "1", "--json").json["explained"]
-    assert [one["value"] for one in found] == [5.5, 6.5]
-    run = ("explain", "scatter-nd", "float32[2]", "[[1]]", "upd.npy")
-    found = ndtool(*run, "--at", "0", "--at", "1", "--from", "1", "--json").json["explained"]
-    assert [one["value"] for one in found] == [None, None, None]
-    run = ("explain", "gather-nd", "float32[2]", "[[7], [1]]", "--out-of-bounds", "fill")
-    found = ndtool(*run, "--fill", "9", "--at", "0", "--at", "1", "--json").json["explained"]
-    assert [one["value"] for one in found] == [9.0, None]
+    command = ("explain", "scatter-nd", "data.npy", "[[1]]", "float32[1]", "--reduction", "add")
+    records_found = ndtool(*command, "--at", "0", "--from", "1", "--json").json["explained"]
+    assert [record["value"] for record in records_found] == [5.5, 6.5]
+    command = ("explain", "scatter-nd", "float32[2]", "[[1]]", "upd.npy")
+    records_found = ndtool(*command, "--at", "0", "--at", "1", "--from", "1", "--json").json[
+        "explained"
+    ]
+    assert [record["value"] for record in records_found] == [None, None, None]
+    command = ("explain", "gather-nd", "float32[2]", "[[7], [1]]", "--out-of-bounds", "fill")
+    records_found = ndtool(*command, "--fill", "9", "--at", "0", "--at", "1", "--json").json[
+        "explained"
+    ]
+    assert [record["value"] for record in records_found] == [9.0, None]
 
 
-@pytest.mark.parametrize("rule", ["clip", "wrap", "drop"])
-def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str) -> None:
+@pytest.mark.parametrize("mode", ["clip", "wrap", "drop"])
+def test_thousands_of_updates_without_values_are_explained(mode: str) -> None:
     save(data=np.full(3, 7, "i2"), idx=np.ones((1000, 1), "i2"))
-    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "int16[1000]", "--at", "1", "--json")
-    one = ndtool(*run, "--reduction", "add", "--out-of-bounds", rule).json
-    assert (one["value"], one["updates"], len(one["steps"])) == (None, 1000, 11)
-    assert {step["result"] for step in one["steps"]} == {None}
+    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "int16[1000]", "--at", "1", "--json")
+    record = ndtool(*command, "--reduction", "add", "--out-of-bounds", mode).json
+    assert (record["value"], record["updates"], len(record["steps"])) == (None, 1000, 11)
+    assert {step["result"] for step in record["steps"]} == {None}
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         ((), "missing option: expected --at or --from"),
         (("--at", "4,0"), "--at 4,0: axis 0 of the output has size 3: valid -3..2"),
@@ -421,20 +446,20 @@ def test_unknown_updates_stay_unknown_where_thousands_meet_an_element(rule: str)
         (("--at", "9" * 30), "is not a position"),
     ],
 )
-def test_an_invalid_position(flags: Any, words: str) -> None:
-    ran = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
-    assert (ran.status, ran.out) == (2, b"")
-    assert words in ran.err
+def test_an_invalid_position_is_refused(flags: Any, message: str) -> None:
+    completed = ndtool("explain", "gather-nd", "float32[4,2]", "[[3], [1], [-1]]", *flags)
+    assert (completed.status, completed.out) == (2, b"")
+    assert message in completed.err
 
 
 def test_an_empty_axis_has_no_position() -> None:
-    ran = ndtool("explain", "gather-nd", "float32[4,0]", "[[3]]", "--at", "0,0")
-    assert ran.status == 2
-    assert "axis 1 of the output has size 0: no number is valid" in ran.err
+    completed = ndtool("explain", "gather-nd", "float32[4,0]", "[[3]]", "--at", "0,0")
+    assert completed.status == 2
+    assert "axis 1 of the output has size 0: no number is valid" in completed.err
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_an_index_out_of_bounds_anywhere_is_the_usual_error(operator: str) -> None:
+def test_an_index_out_of_bounds_gives_the_error_of_the_operator(operator: str) -> None:
     index = np.zeros((9, 1), "i4")
     index[5] = 7
     save(data=np.zeros((7, 1)), idx=index, upd=np.zeros((9, 1)))
@@ -442,95 +467,99 @@ def test_an_index_out_of_bounds_anywhere_is_the_usual_error(operator: str) -> No
     command = OPERATORS[operator].command
     if operator == "scatter":
         save(upd=np.zeros((9, 1, 1)))
-    ran = ndtool("explain", command, *names, "--at", "0" + ",0" * (1 + (operator == "gather")))
-    usual = ndtool(command, *names, "-o", "out.npy")
-    assert (ran.status, ran.out, ran.err) == (5, b"", usual.err)
-    assert "idx.npy[5, 0] = 7" in ran.err
+    completed = ndtool(
+        "explain", command, *names, "--at", "0" + ",0" * (1 + (operator == "gather"))
+    )
+    operator_run = ndtool(command, *names, "-o", "out.npy")
+    assert (completed.status, completed.out, completed.err) == (5, b"", operator_run.err)
+    assert "idx.npy[5, 0] = 7" in completed.err
 
 
 def test_a_spec_is_respected() -> None:
-    run = ("explain", "gather-nd", "float32[4]", "[[-1]]", "--at", "0", "--spec", "openvino:8")
-    assert ndtool(*run).status == 5
-    assert ndtool(*run[:-2]).status == 0
+    command = ("explain", "gather-nd", "float32[4]", "[[-1]]", "--at", "0", "--spec", "openvino:8")
+    assert ndtool(*command).status == 5
+    assert ndtool(*command[:-2]).status == 0
 
 
-def test_64_axes() -> None:
+def test_explanations_support_64_axes() -> None:
     data = np.arange(4.0).reshape((2, 2) + (1,) * 62)
     save(data=data, idx=np.zeros(data.shape, int), upd=data)
     zeros = ",".join("0" * 62)
-    run = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
-    one = ndtool(*run, "--at", f"0,1,{zeros}", "--json", "--reduction", "add").json
-    assert [step["result"] for step in one["steps"]] == [1, 2, 5]
+    command = ("explain", "scatter-elements", "data.npy", "idx.npy", "upd.npy")
+    record = ndtool(*command, "--at", f"0,1,{zeros}", "--json", "--reduction", "add").json
+    assert [step["result"] for step in record["steps"]] == [1, 2, 5]
 
 
 @pytest.mark.parametrize("columns", [60, 200])
-def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
+def test_output_fits_the_width_of_the_terminal(columns: int) -> None:
     save(**{"a-table-with-a-name": np.zeros((900, 2)), "updates-of-it": np.ones((3, 2))})
     save(**{"rows-that-change": np.array([[800], [1], [-100]])})
     names = ("a-table-with-a-name.npy", "rows-that-change.npy", "updates-of-it.npy")
-    run = (*NDTOOL, "explain", "scatter-nd", *names, "--reduction", "add", "--at", "800,1")
-    ran = at_terminal(*run, columns=columns)
-    assert ran.status == 0
-    lines = ran.screen.splitlines()
+    command = (*NDTOOL, "explain", "scatter-nd", *names, "--reduction", "add", "--at", "800,1")
+    completed = run_in_terminal(*command, columns=columns)
+    assert completed.status == 0
+    lines = completed.screen.splitlines()
     assert max(map(len, lines)) <= columns
     assert len(lines) == (4 if columns == 200 else 6)
-    assert ran.screen.split() == ndtool(*run[len(NDTOOL) :]).out.decode().split()
+    assert completed.screen.split() == ndtool(*command[len(NDTOOL) :]).out.decode().split()
 
 
-def test_memory_depends_on_no_size(workdir: Path) -> None:
+def test_memory_is_independent_of_the_size_of_inputs(workdir: Path) -> None:
     count = 3_000_000
     save(data=np.zeros(3, "i1"), idx=np.ones((count, 1), "i1"), upd=np.ones(count, "i1"))
-    before = state(workdir)
+    before = snapshot(workdir)
     request = Request(
         "scatter_nd", "data.npy", "idx.npy", "upd.npy", attributes=Attributes(reduction="add")
     )
-    shares: list[float] = []
+    fractions: list[float] = []
     tracemalloc.start()
     try:
         with typed.open_typed_call(request) as call:
-            (element,), _ = explain.explain(call, [(1,)], progress=shares.append)
+            (element,), _ = explain.explain(call, [(1,)], progress=fractions.append)
             assert element.value is not None
             assert int(element.value) == np.int64(count).astype("i1")
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert shares == sorted(shares)
-    assert shares[-1] == 1
-    assert state(workdir) == before
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    assert snapshot(workdir) == before
 
 
 @pytest.mark.slow("an explanation takes memory by its answer")
-@pytest.mark.parametrize("form", ["JSON", "words"])
+@pytest.mark.parametrize("format_name", ["JSON", "words"])
 @pytest.mark.parametrize("operator", ["scatter_nd", "gather_nd"])
-def test_memory_of_an_answer_depends_on_no_length(
-    operator: str, form: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
+def test_memory_is_independent_of_the_length_of_an_answer(
+    operator: str, format_name: str, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # beyond it, a file is used
+    monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)  # larger answers use a file
     count = 15_000
     updates = np.random.default_rng(0).random(count, "f4")
     save(data=np.zeros(3, "f4"), idx=np.ones((count, 1), "i1"), upd=updates)
-    before = state(workdir)
+    before = snapshot(workdir)
     files = ("data.npy", "idx.npy", "upd.npy")[: len(OPERATORS[operator].inputs)]
-    scatters = operator == "scatter_nd"
-    attributes = Attributes(reduction="add" if scatters else "none")
+    is_scatter = operator == "scatter_nd"
+    attributes = Attributes(reduction="add" if is_scatter else "none")
     request = Request(operator, *files, attributes=attributes)
-    at, origins = ([(1,)], []) if scatters else ([], [(1,)])
+    elements, origins = ([(1,)], []) if is_scatter else ([], [(1,)])
     size = 0
     tracemalloc.start()
     try:
         with typed.open_typed_call(request) as call:
-            found = explain.explain(call, at, origins, list_all=True)
-            if form == "JSON":
-                parts = reporter._json_fragments(records.explanation_record(call, *found, True))
+            explanation = explain.explain(call, elements, origins, list_all=True)
+            if format_name == "JSON":
+                fragments = reporter._json_fragments(
+                    records.explanation_record(call, *explanation, True)
+                )
             else:
-                parts = explanations.explanation_lines(call, *found)
-            for part in parts:
-                size += len(part)
+                fragments = explanations.explanation_lines(call, *explanation)
+            for fragment in fragments:
+                size += len(fragment)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()
     assert size > 5 * count
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) -> None:
@@ -538,23 +567,23 @@ def test_a_long_answer_is_one_object_with_the_results_of_a_run(workdir: Path) ->
     updates = np.random.default_rng(0).standard_normal(count).astype("f2")
     updates[[7, 2000]] = [-0.0, np.inf]
     save(data=np.zeros(3, "f2"), idx=np.ones((count, 1), "i1"), upd=updates)
-    run = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
-    ran = ndtool(*run, "--at", "1", "--all", "--json")
-    one = ran.json
-    assert ran.out.decode() == json.dumps(one) + "\n"
-    assert list(one) == ["version", "operator", "at", "value", "updates", "steps"]
+    command = ("explain", "scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
+    completed = ndtool(*command, "--at", "1", "--all", "--json")
+    record = completed.json
+    assert completed.out.decode() == json.dumps(record) + "\n"
+    assert list(record) == ["version", "operator", "at", "value", "updates", "steps"]
     sums = np.cumsum(np.append(np.float16(0), updates), dtype="f2")
-    assert [float(step["result"]) for step in one["steps"]] == sums.tolist()
-    assert (one["updates"], float(one["value"])) == (count, float(sums[-1]))
+    assert [float(step["result"]) for step in record["steps"]] == sums.tolist()
+    assert (record["updates"], float(record["value"])) == (count, float(sums[-1]))
     gather = ("explain", "gather-nd", "data.npy", "idx.npy", "--all", "--json")
-    ran = ndtool(*gather, "--from", "1", "--from", "0")
-    assert ran.out.decode() == json.dumps(ran.json) + "\n"
-    everywhere, nowhere = ran.json["explained"]
-    assert everywhere["outputs"] == [[n] for n in range(count)]
-    assert (everywhere["count"], nowhere["outputs"]) == (count, [])
+    completed = ndtool(*gather, "--from", "1", "--from", "0")
+    assert completed.out.decode() == json.dumps(completed.json) + "\n"
+    selected, unselected = completed.json["explained"]
+    assert selected["outputs"] == [[n] for n in range(count)]
+    assert (selected["count"], unselected["outputs"]) == (count, [])
 
 
-def test_an_input_that_changes_while_a_long_answer_is_printed(workdir: Path) -> None:
+def test_an_input_that_changes_while_the_answer_is_printed_is_an_error(workdir: Path) -> None:
     save(data=np.zeros(3), idx=np.zeros((5000, 1), "i8"), upd=np.zeros(5000))
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy")
     with typed.open_typed_call(request) as call:
@@ -564,17 +593,17 @@ def test_an_input_that_changes_while_a_long_answer_is_printed(workdir: Path) -> 
             file.write(b"\x09")
 
         def read() -> None:
-            assert len(list(element.steps)) == 5001  # if a small file was read completely
+            assert len(list(element.steps)) == 5001  # a small file is read completely
             call.recheck()
 
         with pytest.raises(OSError, match=r"idx\.npy changed"):
             read()
 
 
-def test_indices_that_change_meanwhile() -> None:
+def test_indices_that_change_during_the_run_are_an_error() -> None:
     save(data=np.zeros(3), idx=np.zeros((5, 1), "i8"))
 
-    def corrupt(share: float) -> None:
+    def corrupt(fraction: float) -> None:
         with open("idx.npy", "r+b") as file:
             file.seek(-40, 2)
             file.write(b"\x09")
@@ -584,8 +613,8 @@ def test_indices_that_change_meanwhile() -> None:
         explain.explain(call, [(0,)], progress=corrupt)
 
 
-def test_positions_that_python_gives() -> None:
-    with opened(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as call:
+def test_positions_of_python_calls_are_validated() -> None:
+    with open_case(Case("gather_nd", (np.zeros(3), np.array([[5]])), {})) as call:
         with pytest.raises(UsageError):
             explain.explain(call, [(0, 0)])
         with pytest.raises(BoundsError):

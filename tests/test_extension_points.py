@@ -1,7 +1,7 @@
-"""The files that an extension changes: a toy operator and a toy index type, as rows of the tables.
+"""Extensions are rows of tables: an example operator and an example index type.
 
-A toy reduction and a toy mode would also need loops of the kernels: see docs/architecture.md. Toys
-of a format and an executor are in toy_format.py and toy_executor.py.
+A reduction or an out-of-bounds mode would also need kernel loops: see docs/architecture.md. An
+example format and executor are in toy_format.py and toy_executor.py.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import save
-from strategies import same
+from strategies import bits_equal
 
 from ndtool import files
 from ndtool.analysis import stats
@@ -24,9 +24,9 @@ from ndtool.rules.plans import NdPlan, Shape
 from ndtool.rules.trace import Trace
 from ndtool.runs.request import Request
 
-ROWS = Operator(
+SCATTER_ROWS = Operator(
     "scatter_rows", "ScatterRows", ("data", "indices", "updates"), ("reduction",),
-    "Copy DATA, update rows by their numbers.",
+    "Copy DATA, update rows by their indices.",
     Example(("int8[4,3]", "int64[2]", "int8[2,3]"), {"reduction": "max"}, "0,0"),
 )  # fmt: skip
 
@@ -36,75 +36,86 @@ def updates_of(data: Shape, indices: Shape, _: Attributes) -> Shape:
 
 
 def infer(sizes: dict[str, Shape], _: Attributes) -> tuple[Trace, NdPlan]:
-    t, (data, indices, updates) = shapes.Tracer(ROWS.name), sizes.values()
-    shapes._rank(t, "data", data)
-    wanted = updates_of(data, indices, _)
-    shapes._same(t, "updates", updates, "indices.shape + data.shape[1:]", wanted)
+    tracer, (data, indices, updates) = shapes.Tracer(SCATTER_ROWS.name), sizes.values()
+    shapes._rank(tracer, "data", data)
+    expected = updates_of(data, indices, _)
+    shapes._same(tracer, "updates", updates, "indices.shape + data.shape[1:]", expected)
     count = int(np.prod(indices))
-    plan = NdPlan(ROWS.name, data, indices, data, (), count, data[:1], data[1:], True)
-    return t.trace(), plan
+    plan = NdPlan(SCATTER_ROWS.name, data, indices, data, (), count, data[:1], data[1:], True)
+    return tracer.trace(), plan
 
 
-def slowly(data: Any, indices: Any, updates: Any, reduction: str = "none", **options: Any) -> Any:
+def reference_scatter_rows(
+    data: Any, indices: Any, updates: Any, reduction: str = "none", **options: Any
+) -> Any:
     return reference.scatter_nd(data, np.asarray(indices)[..., None], updates, reduction, **options)
 
 
 def scatter_rows(data: Any, indices: Any, updates: Any, reduction: str, mode: str) -> Any:
-    call = ROWS.name, None, "ndtool", 0, None, reduction, mode
+    call = SCATTER_ROWS.name, None, "ndtool", 0, None, reduction, mode
     return ops._CALLS.call(call, data, indices, updates, None)
 
 
 @pytest.fixture
-def with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add the operator by the five modules that a new one changes."""
-    monkeypatch.setitem(operators.OPERATORS, ROWS.name, ROWS)
-    monkeypatch.setattr(specs, "TABLE", (*specs.TABLE, specs._own(ROWS)))  # derived from its row
-    monkeypatch.setitem(shapes._RULES, ROWS.name, infer)
-    monkeypatch.setitem(shapes._UPDATES, ROWS.name, updates_of)
-    monkeypatch.setattr(reference, ROWS.name, slowly, raising=False)
-    monkeypatch.setattr(ops, ROWS.name, scatter_rows, raising=False)
-    monkeypatch.setattr(files, ROWS.name, files.scatter_nd, raising=False)  # which is unchanged
+def scatter_rows_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the operator in the five modules that a new operator changes."""
+    monkeypatch.setitem(operators.OPERATORS, SCATTER_ROWS.name, SCATTER_ROWS)
+    monkeypatch.setattr(
+        specs, "TABLE", (*specs.TABLE, specs._own(SCATTER_ROWS))
+    )  # derived from the operator's row
+    monkeypatch.setitem(shapes._RULES, SCATTER_ROWS.name, infer)
+    monkeypatch.setitem(shapes._UPDATES, SCATTER_ROWS.name, updates_of)
+    monkeypatch.setattr(reference, SCATTER_ROWS.name, reference_scatter_rows, raising=False)
+    monkeypatch.setattr(ops, SCATTER_ROWS.name, scatter_rows, raising=False)
+    monkeypatch.setattr(
+        files, SCATTER_ROWS.name, files.scatter_nd, raising=False
+    )  # this function needs no change
 
 
-@pytest.mark.usefixtures("with_rows")
+@pytest.mark.usefixtures("scatter_rows_operator")
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 @pytest.mark.parametrize("mode", ["error", "wrap", "drop"])
 def test_an_operator_is_rows_of_five_modules(workdir: Path, reduction: str, mode: str) -> None:
     rng = np.random.default_rng(3)
     data, updates = rng.random((300, 70), np.float32), rng.random((40, 50, 70), np.float32)
-    reach = 300 if mode == "error" else 900
-    indices = rng.integers(-reach, reach, (40, 50))
-    expected = slowly(data, indices, updates, reduction, out_of_bounds=mode)
-    assert same(scatter_rows(data, indices, updates, reduction, mode), expected)
+    bound = 300 if mode == "error" else 900
+    indices = rng.integers(-bound, bound, (40, 50))
+    expected = reference_scatter_rows(data, indices, updates, reduction, out_of_bounds=mode)
+    assert bits_equal(scatter_rows(data, indices, updates, reduction, mode), expected)
     save(data=data, idx=indices, upd=updates)
-    named = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
+    files_by_role = {"data": "data.npy", "indices": "idx.npy", "updates": "upd.npy"}
     attributes = {"reduction": reduction}
     for memory in (None, 1 << 20):
         options: Any = {"out_of_bounds": mode, "memory": memory}
-        files._run(ROWS.name, dict(named), attributes, "out.npy", options)
-        assert same(np.load("out.npy"), expected)
-    given = {"reduction": reduction, "out_of_bounds": mode}
-    assert files.verify(ROWS.name, *named.values(), "out.npy", **given).different == 0
+        files._run(SCATTER_ROWS.name, dict(files_by_role), attributes, "out.npy", options)
+        assert bits_equal(np.load("out.npy"), expected)
+    options_of_verify = {"reduction": reduction, "out_of_bounds": mode}
+    assert (
+        files.verify(
+            SCATTER_ROWS.name, *files_by_role.values(), "out.npy", **options_of_verify
+        ).different
+        == 0
+    )
 
 
-@pytest.mark.usefixtures("with_rows")
-def test_questions_know_an_operator_by_its_rows(workdir: Path) -> None:
+@pytest.mark.usefixtures("scatter_rows_operator")
+def test_commands_and_functions_support_an_added_operator(workdir: Path) -> None:
     assert {"scatter-rows"} <= program.program().commands.keys()  # type: ignore[attr-defined]
-    inferred = files.infer(ROWS.name, "float32[N,3]", "int64[M]", "float32[M,3]")
+    inferred = files.infer(SCATTER_ROWS.name, "float32[N,3]", "int64[M]", "float32[M,3]")
     assert str(inferred.plan.output[0]) == "N"
     with pytest.raises(RuleError, match=r"indices.shape \+ data.shape\[1:\] = \[2,3\] is required"):
-        files.infer(ROWS.name, "int8[4,3]", "int64[2]", "int8[3]")
+        files.infer(SCATTER_ROWS.name, "int8[4,3]", "int64[2]", "int8[3]")
     save(data=np.zeros((4, 3)), idx=np.array([1, 1, -1]))
-    with stats.open_call(Request(ROWS.name, "data.npy", "idx.npy")) as call:
+    with stats.open_call(Request(SCATTER_ROWS.name, "data.npy", "idx.npy")) as call:
         assert stats.stats(call).tuples == 3
     with pytest.raises(RuleError, match="onnx has no scatter_rows"):
-        specs.resolve("onnx:18", ROWS.name)
+        specs.resolve("onnx:18", SCATTER_ROWS.name)
 
 
-def test_a_type_of_indices_is_rows_of_two_modules(
+def test_an_index_type_is_rows_of_two_modules(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A type with a layout that the kernels have; another one also needs a branch of `widen`."""
+    """A type whose layout the kernels support; others also need a branch of `widen`."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rng = np.random.default_rng(3)
     data, indices = rng.random((16, 9)), rng.integers(0, 9, (5000, 2)).astype(ml_dtypes.uint4)
@@ -120,21 +131,23 @@ def test_a_type_of_indices_is_rows_of_two_modules(
     types = (*dtypes.INTEGERS, "uint4")
     monkeypatch.setattr(dtypes, "INTEGERS", types)
     monkeypatch.setattr(specs, "INTEGERS", types)
-    own = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
-    monkeypatch.setattr(specs, "TABLE", tuple(own))
+    rows = [row._replace(indices=types) if row.standard == "ndtool" else row for row in specs.TABLE]
+    monkeypatch.setattr(specs, "TABLE", tuple(rows))
     monkeypatch.setattr(refusals, "INDEX_KINDS", "iuV")
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
     for call in examples:
-        assert same(call(), reference.gather_nd(data, indices))
+        assert bits_equal(call(), reference.gather_nd(data, indices))
     calls.bind_call.cache_clear()
     specs.resolve.cache_clear()
 
 
-def test_an_operator_that_no_other_engine_has(workdir: Path, with_rows: None) -> None:
+def test_an_operator_without_engines_is_refused_by_against(
+    workdir: Path, scatter_rows_operator: None
+) -> None:
     from ndtool.analysis import engines
 
     save(data=np.zeros((4, 3)), idx=np.array([1]), upd=np.ones((1, 3)))
-    request = Request(ROWS.name, "data.npy", "idx.npy", "upd.npy")
+    request = Request(SCATTER_ROWS.name, "data.npy", "idx.npy", "upd.npy")
     with pytest.raises(UsageError, match="no standard has scatter-rows"):
         engines.verify(request, ("numpy",), engines.EngineSettings(), lambda *_: None)

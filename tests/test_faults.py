@@ -20,10 +20,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, state
-from limits import ROOT, disk_of_a_megabyte, limited, without_overrides
-from npyfile import sparse
-from outputs import checked
+from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
+from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
+from npyfile import write_sparse
+from outputs import preserved_in_dry_run
 
 from ndtool import __main__ as program
 from ndtool.arrays.source import Source
@@ -44,45 +44,47 @@ COUNT = 1 << 17
 DATA = np.arange(COUNT, dtype="f4").reshape(2, -1)
 IDX = np.array([[1], [0]])
 UPD = np.ones_like(DATA)
-OLD = b"previous content"
+PREVIOUS = b"previous content"
 GATHER = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy")
 SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "out.npy", "--reduction", "add")
-TERMFIRST = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+SIGNAL_STATUSES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
 
 
 @pytest.fixture(autouse=True)
 def workdir(workdir: Path) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
-    Path("out.npy").write_bytes(OLD)
+    Path("out.npy").write_bytes(PREVIOUS)
     return workdir
 
 
-def right(name: str = "out.npy", data: Any = DATA) -> bool:
+def is_gather_result(name: str = "out.npy", data: Any = DATA) -> bool:
     """Whether a file has the result of GATHER."""
     result = np.load(name)
     return result.dtype == data.dtype and np.array_equal(result, data[::-1])
 
 
-def added() -> Any:
+def expected_scatter() -> Any:
     """Return the result of SCATTER."""
     result = DATA.copy()
     result[::-1] += UPD
     return result
 
 
-# One system call fails
+# Failures of one system call
 
-UNREACHED = 99
-READING = "open,stat,fstat,fstatvfs,pread,readv,mmap,close"
-WRITING = "pwrite,posix_fallocate,ftruncate,fsync,fchmod,link,replace,unlink"
+NOT_REACHED = 99
+READ_CALLS = "open,stat,fstat,fstatvfs,pread,readv,mmap,close"
+WRITE_CALLS = "pwrite,posix_fallocate,ftruncate,fsync,fchmod,link,replace,unlink"
 
 
-def faulty(calls: str, wrongs: str, unnamed: bool, run: tuple[str, ...]) -> Iterator[Any]:
-    """Yield (call, wrong, number, status, stderr) after every run."""
+def run_with_faults(
+    calls: str, faults: str, unnamed: bool, arguments: tuple[str, ...]
+) -> Iterator[Any]:
+    """Yield (call, fault, number of the call, status, stderr) of every run."""
     script = str(TORTURE / "faulty.py")
     with subprocess.Popen(
-        [sys.executable, script, calls, wrongs, str(int(unnamed)), *run],
+        [sys.executable, script, calls, faults, str(int(unnamed)), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -96,200 +98,223 @@ def faulty(calls: str, wrongs: str, unnamed: bool, run: tuple[str, ...]) -> Iter
     assert process.returncode == 0
 
 
-def put_back(before: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """Restore the old output and return the new state; nothing else has changed."""
-    Path("out.npy").write_bytes(OLD)
-    now = state(workdir)
-    assert {**now, "out.npy": None} == {**before, "out.npy": None}
-    return now
+def restore_output(before: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Restore the previous output and return the state; no other file has changed."""
+    Path("out.npy").write_bytes(PREVIOUS)
+    after = snapshot(workdir)
+    assert {**after, "out.npy": None} == {**before, "out.npy": None}
+    return after
 
 
-def is_result(run: tuple[str, ...]) -> bool:
-    wanted = DATA[::-1] if run is GATHER else added()
-    return np.array_equal(np.load("out.npy"), wanted)
+def is_result(arguments: tuple[str, ...]) -> bool:
+    expected = DATA[::-1] if arguments is GATHER else expected_scatter()
+    return np.array_equal(np.load("out.npy"), expected)
 
 
-# An extension whose import ignores exceptions of a registration, as Cython's do.
-DROPPING = """
+# A program whose imports ignore exceptions in a registration, as imports of Cython modules do.
+IMPORT_THAT_DROPS_EXCEPTIONS = """
 import collections.abc, os, signal, sys
 register = collections.abc.Sequence.register
-def dropping(kind):
+def register_without_exceptions(kind):
     try:
         os.kill(os.getpid(), signal.{name})
     except BaseException:
         pass
     return register(kind)
-collections.abc.Sequence.register = dropping
+collections.abc.Sequence.register = register_without_exceptions
 sys.argv[1:] = {arguments}
 from ndtool.__main__ import program
 program()
 """
-ALSO = pytest.mark.slow("each call of gathers, and of outputs in hidden files, may fail, too")
-EVERY = pytest.mark.slow("each of the many calls that open, read and close files may fail")
-methods = pytest.mark.parametrize(
-    "unnamed", [True, pytest.param(False, marks=ALSO)], ids=["unnamed", "hidden"]
+SLOW_VARIANT = pytest.mark.slow(
+    "calls of gathers, and of outputs in files with temporary names, may fail, too"
 )
-runs = pytest.mark.parametrize(
-    "run", [pytest.param(GATHER, marks=ALSO), SCATTER], ids=["gather", "scatter"]
+SLOW_EVERY_CALL = pytest.mark.slow(
+    "each of the many calls that open, read and close files may fail"
+)
+tmpfile_modes = pytest.mark.parametrize(
+    "unnamed", [True, pytest.param(False, marks=SLOW_VARIANT)], ids=["unnamed", "named"]
+)
+operators = pytest.mark.parametrize(
+    "arguments", [pytest.param(GATHER, marks=SLOW_VARIANT), SCATTER], ids=["gather", "scatter"]
 )
 
 
 @linux
-@methods
-@runs
-@pytest.mark.parametrize("step", [pytest.param(1, marks=EVERY), 5], ids=["every", "fifth"])
-def test_every_call_that_fails(
-    run: tuple[str, ...], unnamed: bool, step: int, workdir: Path
+@tmpfile_modes
+@operators
+@pytest.mark.parametrize(
+    "step", [pytest.param(1, marks=SLOW_EVERY_CALL), 5], ids=["every", "fifth"]
+)
+def test_a_failure_of_every_call(
+    arguments: tuple[str, ...], unnamed: bool, step: int, workdir: Path
 ) -> None:
-    before, reached = state(workdir), set()
-    run_to_disk = (*run, "--sync")
-    often = ",".join(f"{call}/{step}" for call in ("open", "fstat", "pread", "close"))
-    for call, wrong, number, status, expected_text in chain(
-        faulty(f"{often},stat,fstatvfs,readv,mmap", "EIO", unnamed, run_to_disk),
-        faulty(f"open/{step},mmap,{WRITING}", "EIO,ENOSPC", unnamed, run_to_disk),
+    before, failed_calls = snapshot(workdir), set()
+    arguments_with_sync = (*arguments, "--sync")
+    sampled_calls = ",".join(f"{call}/{step}" for call in ("open", "fstat", "pread", "close"))
+    for call, fault, number, status, stderr in chain(
+        run_with_faults(
+            f"{sampled_calls},stat,fstatvfs,readv,mmap", "EIO", unnamed, arguments_with_sync
+        ),
+        run_with_faults(
+            f"open/{step},mmap,{WRITE_CALLS}", "EIO,ENOSPC", unnamed, arguments_with_sync
+        ),
     ):
-        where = (call, wrong, number, status, expected_text)
-        if status in (0, UNREACHED) or "may not survive a power failure" in expected_text:
-            assert is_result(run), where
-            before = put_back(before, workdir)
+        context = (call, fault, number, status, stderr)
+        if status in (0, NOT_REACHED) or "may not survive a power failure" in stderr:
+            assert is_result(arguments), context
+            before = restore_output(before, workdir)
             continue
-        reached.add(call)
-        assert state(workdir) == before, where
-        assert status in ((3, 6, 7) if wrong == "EIO" else (6, 7)), where
-        assert expected_text.startswith("error: "), where
-        assert expected_text.count("\n") == 1 + ("hint: --only replaces it" in expected_text), where
-    assert reached >= {"open", "pread", "mmap", "pwrite", "posix_fallocate", "fsync", "replace"}
+        failed_calls.add(call)
+        assert snapshot(workdir) == before, context
+        assert status in ((3, 6, 7) if fault == "EIO" else (6, 7)), context
+        assert stderr.startswith("error: "), context
+        assert stderr.count("\n") == 1 + ("hint: --only replaces it" in stderr), context
+    assert failed_calls >= {
+        "open",
+        "pread",
+        "mmap",
+        "pwrite",
+        "posix_fallocate",
+        "fsync",
+        "replace",
+    }
 
 
 @linux
-@methods
+@tmpfile_modes
 def test_failures_after_publication(unnamed: bool, workdir: Path) -> None:
-    command = NDTOOL if unnamed else HIDDEN
+    command = NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE
     for script, status in (
         ('"$@" >/dev/full', 7),
         ('"$@" >&-', 7),
         ('set -o pipefail; { sleep 0.5; "$@"; } | :', 141),
     ):
-        Path("out.npy").write_bytes(OLD)
-        ran = execute("bash", "-c", script, "bash", *command, *GATHER, "--json")
-        assert ran.status == status
-        assert right()
-    ends = set()
-    Path("out.npy").write_bytes(OLD)
-    for _, _, number, status, expected_text in faulty("fsync", "EIO", unnamed, (*GATHER, "--sync")):
-        if status != UNREACHED:
-            assert status == 7, number
-            ends.add("may not survive a power failure" in expected_text)
-            assert (
-                right()
-                if "may not survive" in expected_text
-                else Path("out.npy").read_bytes() == OLD
-            )
-        Path("out.npy").write_bytes(OLD)
-    assert ends == {True, False}
-
-
-@pytest.mark.slow("a signal at any call leaves the old output or the new")
-@linux
-@methods
-@runs
-def test_a_signal_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, ended = state(workdir), 0
-    for call, _, number, status, expected_text in chain(
-        faulty(f"{READING},{WRITING}", "SIGTERM", unnamed, run),
-        faulty(WRITING, "SIGTERM+", unnamed, run),
+        Path("out.npy").write_bytes(PREVIOUS)
+        completed = execute("bash", "-c", script, "bash", *command, *GATHER, "--json")
+        assert completed.status == status
+        assert is_gather_result()
+    publication_outcomes = set()
+    Path("out.npy").write_bytes(PREVIOUS)
+    for _, _, number, status, stderr in run_with_faults(
+        "fsync", "EIO", unnamed, (*GATHER, "--sync")
     ):
-        where = (call, number, status, expected_text)
-        assert expected_text == "", where
-        if status in (143, -signal.SIGTERM):  # the latter before ndtool installs handlers
-            ended += 1
-            assert state(workdir) == before, where
+        if status != NOT_REACHED:
+            assert status == 7, number
+            publication_outcomes.add("may not survive a power failure" in stderr)
+            assert (
+                is_gather_result()
+                if "may not survive" in stderr
+                else Path("out.npy").read_bytes() == PREVIOUS
+            )
+        Path("out.npy").write_bytes(PREVIOUS)
+    assert publication_outcomes == {True, False}
+
+
+@pytest.mark.slow("a signal at any call leaves the previous output or the complete result")
+@linux
+@tmpfile_modes
+@operators
+def test_a_signal_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+    before, ended_runs = snapshot(workdir), 0
+    for call, _, number, status, stderr in chain(
+        run_with_faults(f"{READ_CALLS},{WRITE_CALLS}", "SIGTERM", unnamed, arguments),
+        run_with_faults(WRITE_CALLS, "SIGTERM+", unnamed, arguments),
+    ):
+        context = (call, number, status, stderr)
+        assert stderr == "", context
+        if status in (143, -signal.SIGTERM):  # -SIGTERM before ndtool installs handlers
+            ended_runs += 1
+            assert snapshot(workdir) == before, context
         else:  # too late: the file is published, or about to be
-            assert status in (0, UNREACHED), where
-            assert is_result(run), where
-            before = put_back(before, workdir)
-    assert ended > 10
+            assert status in (0, NOT_REACHED), context
+            assert is_result(arguments), context
+            before = restore_output(before, workdir)
+    assert ended_runs > 10
 
 
-EACH = pytest.mark.slow("each signal that ends a run is handled in imports")
+SLOW_SIGNAL = pytest.mark.slow("each signal that ends a run is handled in imports")
 
 
 @linux
 @pytest.mark.parametrize("calls", ["import/9", pytest.param("import", marks=pytest.mark.huge)])
 @pytest.mark.parametrize(
     "name",
-    ["SIGTERM", *(pytest.param(name, marks=EACH) for name in TERMFIRST if name != "SIGTERM")],
+    [
+        "SIGTERM",
+        *(pytest.param(name, marks=SLOW_SIGNAL) for name in SIGNAL_STATUSES if name != "SIGTERM"),
+    ],
 )
 def test_a_signal_at_every_import(name: str, calls: str, workdir: Path) -> None:
-    before, ended = state(workdir), 0
-    for _, _, number, status, expected_text in faulty(calls, name, True, GATHER):
-        where = (number, status, expected_text)
-        assert expected_text == "", where
-        assert status in (TERMFIRST[name], UNREACHED), where
-        ended += status != UNREACHED
-        before = before if status != UNREACHED else put_back(before, workdir)
-        assert state(workdir) == before, where
-    assert ended > 10
+    before, ended_runs = snapshot(workdir), 0
+    for _, _, number, status, stderr in run_with_faults(calls, name, True, GATHER):
+        context = (number, status, stderr)
+        assert stderr == "", context
+        assert status in (SIGNAL_STATUSES[name], NOT_REACHED), context
+        ended_runs += status != NOT_REACHED
+        before = before if status != NOT_REACHED else restore_output(before, workdir)
+        assert snapshot(workdir) == before, context
+    assert ended_runs > 10
 
 
-@pytest.mark.slow("zarr and its libraries drop no signal while they are imported")
+@pytest.mark.slow("imports of zarr and its dependencies drop no signal")
 @linux
-@pytest.mark.parametrize("name", TERMFIRST)
+@pytest.mark.parametrize("name", SIGNAL_STATUSES)
 def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, workdir: Path) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    before, ended = sorted(os.listdir()), 0
-    run = (*GATHER[:4], "out.zarr", "--chunks", "1,65536")
-    for _, _, number, status, expected_text in faulty("import/60", name, True, run):
-        where = (number, status, expected_text)
-        assert expected_text == "", where
-        if status == UNREACHED:
+    before, ended_runs = sorted(os.listdir()), 0
+    arguments = (*GATHER[:4], "out.zarr", "--chunks", "1,65536")
+    for _, _, number, status, stderr in run_with_faults("import/60", name, True, arguments):
+        context = (number, status, stderr)
+        assert stderr == "", context
+        if status == NOT_REACHED:
             break
-        assert status == TERMFIRST[name], where
-        assert sorted(os.listdir()) == before, where
-        ended += 1
-    assert ended > 5
+        assert status == SIGNAL_STATUSES[name], context
+        assert sorted(os.listdir()) == before, context
+        ended_runs += 1
+    assert ended_runs > 5
 
 
 @linux
 def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
-    before = state(workdir)
-    for name, status in TERMFIRST.items():
-        ran = python(DROPPING.format(name=name, arguments=GATHER))
-        assert (ran.status, ran.out, ran.err) == (status, b"", "")
-        assert state(workdir) == before
+    before = snapshot(workdir)
+    for name, status in SIGNAL_STATUSES.items():
+        completed = python(IMPORT_THAT_DROPS_EXCEPTIONS.format(name=name, arguments=GATHER))
+        assert (completed.status, completed.out, completed.err) == (status, b"", "")
+        assert snapshot(workdir) == before
 
 
-@pytest.mark.slow("a kill at any call leaves the old output or the new")
+@pytest.mark.slow("a kill at any call leaves the previous output or the complete result")
 @linux
-@methods
-@runs
-def test_death_at_every_call(run: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
-    before, killed = state(workdir), 0
+@tmpfile_modes
+@operators
+def test_a_kill_at_every_call(arguments: tuple[str, ...], unnamed: bool, workdir: Path) -> None:
+    before, killed_runs = snapshot(workdir), 0
     for call, _, number, status, _ in chain(
-        faulty(f"{READING},{WRITING}", "SIGKILL", unnamed, run),
-        faulty(WRITING, "SIGKILL+", unnamed, run),
+        run_with_faults(f"{READ_CALLS},{WRITE_CALLS}", "SIGKILL", unnamed, arguments),
+        run_with_faults(WRITE_CALLS, "SIGKILL+", unnamed, arguments),
     ):
-        where = (call, number, status)
-        assert status in (-signal.SIGKILL, UNREACHED), where
-        killed += status != UNREACHED
+        context = (call, number, status)
+        assert status in (-signal.SIGKILL, NOT_REACHED), context
+        killed_runs += status != NOT_REACHED
         remaining = {p.name for p in workdir.iterdir()} - before.keys()
-        if unnamed and remaining:  # complete, between the two calls that replace a file
-            assert call in ("link", "replace"), where
+        if unnamed and remaining:  # a complete output, killed between link and replace
+            assert call in ("link", "replace"), context
             os.replace(remaining.pop(), "out.npy")
         for name in remaining:
             os.unlink(name)
-        if Path("out.npy").read_bytes() != OLD:
-            assert is_result(run), where
-            before = put_back(before, workdir)
-        assert state(workdir) == before, where
-    assert killed > 10
+        if Path("out.npy").read_bytes() != PREVIOUS:
+            assert is_result(arguments), context
+            before = restore_output(before, workdir)
+        assert snapshot(workdir) == before, context
+    assert killed_runs > 10
 
 
 # Files that change while a run reads them
 
 
-def waiting_for(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
-    """Start a run that reads its last input from standard input; return it and that input."""
+def start_waiting_run(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
+    """Start a run that waits for the last byte of its input; return the process and this byte."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = subprocess.Popen(command, env=environment(), **pipes)
     raw = Path("upd.npy").read_bytes()
@@ -299,13 +324,22 @@ def waiting_for(command: list[str]) -> tuple[subprocess.Popen[bytes], bytes]:
     return process, raw[-1:]
 
 
-PIPED = ("scatter-nd", "data.npy", "idx.npy", "-", "-o", "out.npy", "--reduction", "add")
-HIDDEN = (
+SCATTER_FROM_PIPE = (
+    "scatter-nd",
+    "data.npy",
+    "idx.npy",
+    "-",
+    "-o",
+    "out.npy",
+    "--reduction",
+    "add",
+)
+NDTOOL_WITHOUT_TMPFILE = (
     sys.executable,
     "-c",
     "import os, sys; del os.O_TMPFILE; from ndtool.__main__ import main; sys.exit(main())",
 )
-LOST = "error: an input was truncated or a disk failed during the run\n"
+TRUNCATED_ERROR = "error: an input was truncated or a disk failed during the run\n"
 
 
 def truncate() -> None:
@@ -316,7 +350,7 @@ def modify() -> None:
     with open("data.npy", "r+b") as file:
         file.seek(1000)
         file.write(b"!")
-    os.utime("data.npy", ns=(1, 1))  # a later mtime, whatever the file system's resolution
+    os.utime("data.npy", ns=(1, 1))  # another mtime at any resolution of the file system
 
 
 def replace() -> None:
@@ -330,12 +364,12 @@ def extend() -> None:
 
 
 @linux
-@methods
+@tmpfile_modes
 @pytest.mark.parametrize("threads", ["1", "4"])
 @pytest.mark.parametrize(
     ("change", "expected_text"),
     [
-        (truncate, LOST),
+        (truncate, TRUNCATED_ERROR),
         (modify, "error: data.npy changed during the run\n"),
         (replace, "error: data.npy was replaced during the run\n"),
         (extend, "error: data.npy changed during the run\n"),
@@ -344,38 +378,49 @@ def extend() -> None:
 def test_an_input_that_changes(
     change: Callable[[], None], expected_text: str, threads: str, unnamed: bool, workdir: Path
 ) -> None:
-    run = (*PIPED, "--threads", threads)
-    process, rest = waiting_for([*(NDTOOL if unnamed else HIDDEN), *run])
+    arguments = (*SCATTER_FROM_PIPE, "--threads", threads)
+    process, last_byte = start_waiting_run(
+        [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *arguments]
+    )
     change()
-    before = state(workdir)
-    out, err = process.communicate(rest)
+    before = snapshot(workdir)
+    out, err = process.communicate(last_byte)
     assert (process.returncode, out, err.decode()) == (7, b"", expected_text)
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 @linux
 def test_a_truncated_input_in_json(workdir: Path) -> None:
-    process, rest = waiting_for([*NDTOOL, *PIPED, "--json"])
+    process, last_byte = start_waiting_run([*NDTOOL, *SCATTER_FROM_PIPE, "--json"])
     truncate()
-    out, err = process.communicate(rest)
+    out, err = process.communicate(last_byte)
     assert (process.returncode, err) == (7, b"")
     assert json.loads(out)["status"] == 7
-    assert Path("out.npy").read_bytes() == OLD
+    assert Path("out.npy").read_bytes() == PREVIOUS
 
 
 @linux
 def test_verify_of_a_truncated_input(workdir: Path) -> None:
     assert ndtool(*SCATTER).status == 0
-    run = ("verify", "scatter-nd", "data.npy", "idx.npy", "-", "out.npy", "--reduction", "add")
-    process, rest = waiting_for([*NDTOOL, *run])
+    arguments = (
+        "verify",
+        "scatter-nd",
+        "data.npy",
+        "idx.npy",
+        "-",
+        "out.npy",
+        "--reduction",
+        "add",
+    )
+    process, last_byte = start_waiting_run([*NDTOOL, *arguments])
     truncate()
-    out, err = process.communicate(rest)
-    assert (process.returncode, out, err.decode()) == (7, b"", LOST)
+    out, err = process.communicate(last_byte)
+    assert (process.returncode, out, err.decode()) == (7, b"", TRUNCATED_ERROR)
 
 
 @linux
-@pytest.mark.parametrize("closed", [False, True])
-def test_a_lost_page_in_json(closed: bool) -> None:
+@pytest.mark.parametrize("stdout_is_closed", [False, True])
+def test_a_truncated_mapping_is_reported_in_json(stdout_is_closed: bool) -> None:
     program = """
 import mmap, os, sys
 from ndtool.machine import signals
@@ -391,18 +436,22 @@ with open("lost", "w+b") as file:
         os.close(1)
     pages[0]
 """
-    ran = python(program, closed)
-    expected_text, other = (ran.err.encode(), ran.out) if closed else (ran.out, ran.err.encode())
-    assert (ran.status, other) == (7, b"")
-    assert json.loads(expected_text)["message"] == LOST.removeprefix("error: ").strip()
+    completed = python(program, stdout_is_closed)
+    report, other_stream = (
+        (completed.err.encode(), completed.out)
+        if stdout_is_closed
+        else (completed.out, completed.err.encode())
+    )
+    assert (completed.status, other_stream) == (7, b"")
+    assert json.loads(report)["message"] == TRUNCATED_ERROR.removeprefix("error: ").strip()
 
 
 @linux
-def test_an_input_that_loses_its_name(workdir: Path) -> None:
-    process, rest = waiting_for([*NDTOOL, *PIPED])
+def test_an_input_may_be_unlinked_or_renamed_during_a_run(workdir: Path) -> None:
+    process, last_byte = start_waiting_run([*NDTOOL, *SCATTER_FROM_PIPE])
     os.unlink("data.npy")
     os.rename("idx.npy", "moved.npy")
-    out, err = process.communicate(rest)
+    out, err = process.communicate(last_byte)
     assert (process.returncode, out, err) == (0, b"", b"")
     assert is_result(SCATTER)
 
@@ -410,15 +459,15 @@ def test_an_input_that_loses_its_name(workdir: Path) -> None:
 @linux
 def test_truncated_indices(workdir: Path) -> None:
     save(large=np.zeros((2, 1 << 16), "i8"))
-    run = ("scatter-elements", "data.npy", "large.npy", "-", "-o", "out.npy")
-    process, rest = waiting_for([*NDTOOL, *run])
+    arguments = ("scatter-elements", "data.npy", "large.npy", "-", "-o", "out.npy")
+    process, last_byte = start_waiting_run([*NDTOOL, *arguments])
     os.truncate("large.npy", 4096)
-    out, err = process.communicate(rest)
-    assert (process.returncode, out, err.decode()) == (7, b"", LOST)
-    assert Path("out.npy").read_bytes() == OLD
+    out, err = process.communicate(last_byte)
+    assert (process.returncode, out, err.decode()) == (7, b"", TRUNCATED_ERROR)
+    assert Path("out.npy").read_bytes() == PREVIOUS
 
 
-FULL_MAP = """
+PROGRAM_WITHOUT_RESERVATION = """
 import os, sys
 from ndtool.publish import sinks
 sinks.reserve = lambda fd, total, name: os.ftruncate(fd, total)
@@ -430,48 +479,53 @@ sys.exit(main())
 @pytest.fixture
 def small_disk(workdir: Path) -> Iterator[Path]:
     """Yield a folder with a megabyte of free space."""
-    with disk_of_a_megabyte(workdir / "small") as folder:
+    with mount_small_disk(workdir / "small") as folder:
         yield folder
 
 
 def test_a_full_disk(small_disk: Path, workdir: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), upd=np.zeros((2, 1 << 17)))
-    old = small_disk / "out.npy"
-    old.write_bytes(OLD)
+    output = small_disk / "out.npy"
+    output.write_bytes(PREVIOUS)
     scatter = ("scatter-nd", "data.npy", "idx.npy", "upd.npy")
-    for run in (GATHER[:3], scatter, (*scatter, "--reduction", "max")):
+    for arguments in (GATHER[:3], scatter, (*scatter, "--reduction", "max")):
         for name in ("out.npy", "new.npy", "out.npz", "new.npz:x"):
-            ran = ndtool(*run, "-o", f"small/{name}")
-            assert (ran.status, ran.out) == (6, b"")
-            assert f"small/{name.partition(':')[0]}: needs 209" in ran.err
-            assert "bytes of disk space, 104" in ran.err
+            completed = ndtool(*arguments, "-o", f"small/{name}")
+            assert (completed.status, completed.out) == (6, b"")
+            assert f"small/{name.partition(':')[0]}: needs 209" in completed.err
+            assert "bytes of disk space, 104" in completed.err
             assert os.listdir(small_disk) == ["out.npy"]
-            assert old.read_bytes() == OLD
-    ran = ndtool(*scatter, stdin=b"", env={"TMPDIR": str(small_disk)})  # to a pipe: memory suffices
-    assert ran.status == 0
+            assert output.read_bytes() == PREVIOUS
+    completed = ndtool(
+        *scatter, stdin=b"", env={"TMPDIR": str(small_disk)}
+    )  # to a pipe: memory suffices
+    assert completed.status == 0
 
 
 def test_a_full_disk_for_temporary_files(small_disk: Path, workdir: Path) -> None:
     rows = np.zeros((2, 1 << 20))
     save(data=rows, upd=rows)
     raw = Path("data.npy").read_bytes()
-    small = {"TMPDIR": str(small_disk)}
-    ran = ndtool("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=raw, env=small)
-    assert (ran.status, ran.out) == (6, b"")
-    assert "no space for a temporary copy" in ran.err
-    assert "TMPDIR" in ran.err
-    ran = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "-", env=small)
-    assert (ran.status, ran.out) == (6, b"")
-    assert "temporary copy of standard output: needs 16777216 bytes of disk" in ran.err
+    env = {"TMPDIR": str(small_disk)}
+    completed = ndtool("gather-nd", "-", "idx.npy", "-o", "out.npy", stdin=raw, env=env)
+    assert (completed.status, completed.out) == (6, b"")
+    assert "no space for a temporary copy" in completed.err
+    assert "TMPDIR" in completed.err
+    completed = ndtool("scatter-nd", "data.npy", "idx.npy", "upd.npy", "-o", "-", env=env)
+    assert (completed.status, completed.out) == (6, b"")
+    assert "temporary copy of standard output: needs 16777216 bytes of disk" in completed.err
     assert os.listdir(small_disk) == []
-    assert Path("out.npy").read_bytes() == OLD
+    assert Path("out.npy").read_bytes() == PREVIOUS
 
 
 def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> None:
     save(data=np.zeros((2, 1 << 17)), idx=np.zeros((2, 1 << 17), "i8"))
-    for script in (FULL_MAP, f"import os; del os.O_TMPFILE{FULL_MAP}"):
-        ran = python(script, "gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
-        assert (ran.status, ran.out, ran.err) == (7, b"", LOST)
+    for script in (
+        PROGRAM_WITHOUT_RESERVATION,
+        f"import os; del os.O_TMPFILE{PROGRAM_WITHOUT_RESERVATION}",
+    ):
+        completed = python(script, "gather-elements", "data.npy", "idx.npy", "-o", "small/out.npy")
+        assert (completed.status, completed.out, completed.err) == (7, b"", TRUNCATED_ERROR)
         assert os.listdir(small_disk) == []
 
 
@@ -480,100 +534,104 @@ def test_a_disk_that_fills_up_during_stores(small_disk: Path, workdir: Path) -> 
 
 @linux
 @pytest.mark.parametrize("count", [5, 7, 9, 10, 12])
-def test_few_descriptors(count: int, workdir: Path) -> None:
-    before = state(workdir)
-    ran = ndtool(*SCATTER, "--threads", "4", preexec_fn=limited(NOFILE=count))
-    assert "Traceback" not in ran.err
-    if ran.status:
-        assert ran.status == 6
-        assert "Too many open files" in ran.err
-        assert state(workdir) == before
+def test_few_descriptors_are_a_resource_error(count: int, workdir: Path) -> None:
+    before = snapshot(workdir)
+    completed = ndtool(*SCATTER, "--threads", "4", preexec_fn=limit_resources(NOFILE=count))
+    assert "Traceback" not in completed.err
+    if completed.status:
+        assert completed.status == 6
+        assert "Too many open files" in completed.err
+        assert snapshot(workdir) == before
     else:
         assert is_result(SCATTER)
-    assert ran.status == 6 or count > 7
+    assert completed.status == 6 or count > 7
 
 
 @linux
 @pytest.mark.parametrize("megabytes", [24, 48, 64, 96, 128, 4096])
 @pytest.mark.parametrize(
-    "run",
+    "arguments",
     [(*GATHER, "--threads", "16"), SCATTER, (*GATHER[:3], "-o", "-")],
     ids=["gather", "scatter", "to a pipe"],
 )
-@pytest.mark.usefixtures("unmeasured")
-def test_little_memory(run: tuple[str, ...], megabytes: int, workdir: Path) -> None:
+@pytest.mark.usefixtures("without_coverage")
+def test_little_memory_suffices_or_is_a_resource_error(
+    arguments: tuple[str, ...], megabytes: int, workdir: Path
+) -> None:
     data = np.zeros((2, 1 << 22), "f4")
     data[1] = 7
     save(data=data, upd=np.ones_like(data))
-    before = state(workdir)
-    ran = ndtool(*run, preexec_fn=limited(AS=megabytes << 20))
-    if ran.status:
-        assert ran.status == 6
-        assert ran.err.startswith("error: ")
-        assert "Traceback" not in ran.err
-        assert state(workdir) == before
+    before = snapshot(workdir)
+    completed = ndtool(*arguments, preexec_fn=limit_resources(AS=megabytes << 20))
+    if completed.status:
+        assert completed.status == 6
+        assert completed.err.startswith("error: ")
+        assert "Traceback" not in completed.err
+        assert snapshot(workdir) == before
         assert megabytes < 4096  # each thread may reserve 72 MiB of address space
     else:
-        result = np.load("out.npy" if "out.npy" in run else io.BytesIO(ran.out))
-        assert np.array_equal(result, data + 1 if run == SCATTER else data[::-1])
+        result = np.load("out.npy" if "out.npy" in arguments else io.BytesIO(completed.out))
+        assert np.array_equal(result, data + 1 if arguments == SCATTER else data[::-1])
 
 
-def test_an_import_that_ends_without_a_reason_lacks_memory(
+def test_a_systemerror_in_an_import_is_a_lack_of_memory(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CPython's imports raise SystemError now and then if they get no memory."""
-    words = "error return without exception set"
-    Path("unreadable.py").write_text(f"raise SystemError({words!r})\n")
+    """An import in CPython may raise SystemError if memory is exhausted."""
+    message = "error return without exception set"
+    Path("unreadable.py").write_text(f"raise SystemError({message!r})\n")
     monkeypatch.syspath_prepend(workdir)
-    with pytest.raises(SystemError) as caught:
+    with pytest.raises(SystemError) as excinfo:
         importlib.import_module("unreadable")
-    assert isinstance(program._resource_error(caught.value), ResourceError)
-    assert program._resource_error(SystemError(words)) is None  # a bug
+    assert isinstance(program._resource_error(excinfo.value), ResourceError)
+    assert program._resource_error(SystemError(message)) is None  # a bug
 
 
 def test_files_that_may_not_grow(workdir: Path) -> None:
-    before = state(workdir)
-    for run in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
-        ran = ndtool(*run, preexec_fn=limited(FSIZE=100_000))
-        assert (ran.status, ran.out) == (6, b"")
-        assert "more than the limit on file sizes" in ran.err
-        assert state(workdir) == before
+    before = snapshot(workdir)
+    for arguments in (GATHER, SCATTER, (*GATHER[:-1], "new.npz")):
+        completed = ndtool(*arguments, preexec_fn=limit_resources(FSIZE=100_000))
+        assert (completed.status, completed.out) == (6, b"")
+        assert "more than the limit on file sizes" in completed.err
+        assert snapshot(workdir) == before
 
 
 @linux
 @pytest.mark.parametrize("size", ["1000000G", "16k", "none", "-1"])
 def test_stacks_that_openmp_cannot_have(size: str) -> None:
-    ran = ndtool(*GATHER, "--threads", "4", env={"OMP_STACKSIZE": size, "GOMP_STACKSIZE": size})
-    assert (ran.status, ran.err) == (0, "")
-    assert right()
+    completed = ndtool(
+        *GATHER, "--threads", "4", env={"OMP_STACKSIZE": size, "GOMP_STACKSIZE": size}
+    )
+    assert (completed.status, completed.err) == (0, "")
+    assert is_gather_result()
 
 
 @linux
 def test_stacks_that_no_thread_can_have() -> None:
-    ran = ndtool(*GATHER, "--threads", "4", preexec_fn=limited(STACK=1 << 50))
-    assert (ran.status, ran.err) == (0, "")
-    assert right()
+    completed = ndtool(*GATHER, "--threads", "4", preexec_fn=limit_resources(STACK=1 << 50))
+    assert (completed.status, completed.err) == (0, "")
+    assert is_gather_result()
 
 
 FEW_PROCESSES = """
 import concurrent.futures.thread, os, resource, sys
 from ndtool import __main__
-data, out, started, limit = sys.argv[1:]
+data, out, threads, limit = sys.argv[1:]
 os.umask(0)
 run = ["gather-nd", data, "idx.npy", "-o", out, "--threads"]
-for _ in "new", "replaced":  # whatever is imported must be, before the rights go
+for _ in "new", "replaced":  # import all modules while the process may read them
     assert __main__._run([*run, "1"]) == 0
 os.setgroups([])
 os.setgid(54321)
 os.setuid(54321)
 resource.setrlimit(resource.RLIMIT_NPROC, (int(limit),) * 2)
-sys.exit(__main__._run([*run, started]))
+sys.exit(__main__._run([*run, threads]))
 """
 
 
-@pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can change to a user without processes")
 @pytest.mark.parametrize(("threads", "limit"), [(2, 1), (4, 1), (4, 2), (4, 4), (16, 5)])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path) -> None:
     folder = workdir / "open"
     folder.mkdir()
@@ -582,12 +640,12 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path)
         if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
             parent.chmod(parent.stat().st_mode | 0o011)
     workdir.chmod(0o755)
-    ran = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)
-    assert (ran.status, ran.err) == (0, "")
-    assert right("open/out.npy")
+    completed = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)
+    assert (completed.status, completed.err) == (0, "")
+    assert is_gather_result("open/out.npy")
 
 
-FORKED = """
+FORK_PROGRAM = """
 import os
 import numpy as np, ndtool
 rng = np.random.default_rng(1)
@@ -605,10 +663,10 @@ assert os.waitpid(child, 0)[1] == 0
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_fork_after_threads() -> None:
-    ran = execute(sys.executable, "-W", "ignore", "-c", FORKED)
-    assert (ran.status, ran.err) == (0, "")
+    completed = execute(sys.executable, "-W", "ignore", "-c", FORK_PROGRAM)
+    assert (completed.status, completed.err) == (0, "")
 
 
 # File names
@@ -626,21 +684,23 @@ def aliases(workdir: Path) -> Iterator[str]:
 @linux
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("operator", ["gather-nd", "scatter-nd"])
-def test_the_output_is_the_data(operator: str, number: int, workdir: Path) -> None:
+def test_the_output_may_be_the_data(operator: str, number: int, workdir: Path) -> None:
     alias = list(aliases(workdir))[number]
-    more = ["upd.npy"] if operator == "scatter-nd" else []
+    updates = ["upd.npy"] if operator == "scatter-nd" else []
     with open("data.npy", "rb") as stdin:
-        ran = subprocess.run(
-            [*NDTOOL, operator, "data.npy", "idx.npy", *more, "-o", alias],
+        completed = subprocess.run(
+            [*NDTOOL, operator, "data.npy", "idx.npy", *updates, "-o", alias],
             stdin=stdin,
             capture_output=True,
             env=environment(),
             check=False,
         )
-        assert (ran.returncode, ran.stderr) == (0, b"")
-        assert np.array_equal(np.load(stdin), DATA)  # open descriptors refer to the old content
-    wanted = DATA[::-1] if operator == "gather-nd" else UPD
-    assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), wanted)
+        assert (completed.returncode, completed.stderr) == (0, b"")
+        assert np.array_equal(
+            np.load(stdin), DATA
+        )  # open descriptors refer to the previous content
+    expected = DATA[::-1] if operator == "gather-nd" else UPD
+    assert np.array_equal(np.load("hard.npy" if alias == "hard.npy" else "data.npy"), expected)
     assert np.array_equal(np.load("data.npy" if alias == "hard.npy" else "hard.npy"), DATA)
     assert os.path.islink("soft.npy")
     assert sorted(p.name for p in workdir.iterdir()) == [
@@ -648,90 +708,99 @@ def test_the_output_is_the_data(operator: str, number: int, workdir: Path) -> No
     ]  # fmt: skip
 
 
-def test_the_output_is_the_data_under_a_bind_mount(workdir: Path) -> None:
+def test_the_output_may_be_the_data_under_a_bind_mount(workdir: Path) -> None:
     os.mkdir("other")
     command = ["mount", "--bind", str(workdir), "other"]
-    if not ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount")
+    if not IS_ROOT or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("the process may not mount")
     try:
         assert ndtool(*GATHER[:-1], "other/data.npy").status == 0
-        assert right("data.npy")
+        assert is_gather_result("data.npy")
     finally:
         subprocess.run(["umount", "-l", "other"], check=True)
 
 
 @linux
-def test_standard_output_is_an_input(workdir: Path) -> None:
-    before = state(workdir)
-    for redirected in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
-        name = "-" if "<d" in redirected else "data.npy"
-        script = f'exec "$@" gather-nd {name} idx.npy {redirected}'
-        ran = execute("bash", "-c", script, "bash", *NDTOOL)
-        assert ran.status == 7
-        assert "which is an input" in ran.err
-        assert state(workdir) == before
+def test_standard_output_that_is_an_input_is_refused(workdir: Path) -> None:
+    before = snapshot(workdir)
+    for redirection in (">>data.npy", "1<>data.npy", "<data.npy 1<>data.npy"):
+        name = "-" if "<d" in redirection else "data.npy"
+        script = f'exec "$@" gather-nd {name} idx.npy {redirection}'
+        completed = execute("bash", "-c", script, "bash", *NDTOOL)
+        assert completed.status == 7
+        assert "which is an input" in completed.err
+        assert snapshot(workdir) == before
 
 
-def test_folders_that_take_no_file(workdir: Path) -> None:
+def test_folders_that_permit_no_new_file(workdir: Path) -> None:
     os.mkdir("closed", 0o500)
-    os.mkdir("kept")
-    Path("kept/out.npy").write_bytes(OLD)
-    os.chmod("kept/out.npy", 0o444)
-    os.chmod("kept", 0o500)
-    before = state(workdir)
+    os.mkdir("readonly")
+    Path("readonly/out.npy").write_bytes(PREVIOUS)
+    os.chmod("readonly/out.npy", 0o444)
+    os.chmod("readonly", 0o500)
+    before = snapshot(workdir)
     for target, expected_text in (
         ("closed/out.npy", "Permission denied"),
-        ("kept/out.npy", "read-only"),
+        ("readonly/out.npy", "read-only"),
         ("missing/out.npy", "there is no folder missing"),
         ("data.npy/out.npy", "there is no folder data.npy"),
     ):
-        for more in ((), ("--dry-run",)):
-            ran = ndtool(*GATHER[:-1], target, *more, preexec_fn=without_overrides)
-            assert (ran.status, ran.out) == (7, b"")
-            assert expected_text in ran.err
-            assert target in ran.err
-            assert state(workdir) == before
-    ran = ndtool(*GATHER[:-1], "kept/new.npy", preexec_fn=without_overrides)
-    assert ran.status == 7
-    assert state(workdir) == before
+        for extra in ((), ("--dry-run",)):
+            completed = ndtool(*GATHER[:-1], target, *extra, preexec_fn=drop_root_capabilities)
+            assert (completed.status, completed.out) == (7, b"")
+            assert expected_text in completed.err
+            assert target in completed.err
+            assert snapshot(workdir) == before
+    completed = ndtool(*GATHER[:-1], "readonly/new.npy", preexec_fn=drop_root_capabilities)
+    assert completed.status == 7
+    assert snapshot(workdir) == before
 
 
-@methods
+@tmpfile_modes
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0, 0o666)])
-def test_mode(mask: int, mode: int, unnamed: bool) -> None:
-    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1]]
-    for name, wanted in (("new.npy", mode), ("old.npy", 0o640)):
-        Path("old.npy").write_bytes(OLD)
+def test_the_mode_is_that_of_the_replaced_file_or_the_umask(
+    mask: int, mode: int, unnamed: bool
+) -> None:
+    command = [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER[:-1]]
+    for name, expected in (("new.npy", mode), ("old.npy", 0o640)):
+        Path("old.npy").write_bytes(PREVIOUS)
         os.chmod("old.npy", 0o640)
         subprocess.run([*command, name], env=environment(), check=True, umask=mask)
-        assert stat.S_IMODE(os.stat(name).st_mode) == wanted
-        assert right(name)
+        assert stat.S_IMODE(os.stat(name).st_mode) == expected
+        assert is_gather_result(name)
 
 
 # Several runs at once
 
 
-def test_four_at_once(workdir: Path) -> None:
-    runs = [
+def test_concurrent_runs_write_equal_files(workdir: Path) -> None:
+    processes = [
         subprocess.Popen(
             [*NDTOOL, *SCATTER[:4], "-o", f"{n}.npy", *SCATTER[-2:], "--threads", "4"],
             env=environment(),
         )
         for n in range(4)
     ]
-    assert [run.wait() for run in runs] == [0] * 4
+    assert [process.wait() for process in processes] == [0] * 4
     assert len({Path(f"{n}.npy").read_bytes() for n in range(4)}) == 1
-    assert np.array_equal(np.load("0.npy"), added())
+    assert np.array_equal(np.load("0.npy"), expected_scatter())
 
 
-@methods
-def test_only_one_may_make_a_file(unnamed: bool, workdir: Path) -> None:
-    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1], "new.npy", "--no-clobber"]
-    runs = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)]
-    expected_text = [run.communicate()[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 7, 7, 7]
-    assert sum(b"new.npy exists" in text for text in expected_text) == 3
-    assert right("new.npy")
+@tmpfile_modes
+def test_no_clobber_lets_one_of_several_runs_create_a_file(unnamed: bool, workdir: Path) -> None:
+    command = [
+        *(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE),
+        *GATHER[:-1],
+        "new.npy",
+        "--no-clobber",
+    ]
+    processes = [
+        subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE) for _ in range(4)
+    ]
+    messages = [process.communicate()[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 7, 7, 7]
+    assert sum(b"new.npy exists" in text for text in messages) == 3
+    assert is_gather_result("new.npy")
     assert not [name for name in os.listdir() if "ndtool-" in name]
 
 
@@ -740,88 +809,89 @@ def test_only_one_may_make_a_file(unnamed: bool, workdir: Path) -> None:
 
 @pytest.fixture
 def long_run(workdir: Path) -> tuple[str, ...]:
-    """Return a run that copies a gigabyte, mostly from a hole in a sparse file."""
-    sparse("large.npy", "<f4", (1 << 14, 1 << 14))
+    """Return the arguments of a run that copies a gigabyte, mostly from a hole in a sparse file."""
+    write_sparse("large.npy", "<f4", (1 << 14, 1 << 14))
     save(idx=np.zeros((8, 1 << 14), "i8"), upd=np.ones((8, 1 << 14), "f4"))
-    run = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
-    return (*run, "--reduction", "add")
+    arguments = ("scatter-elements", "large.npy", "idx.npy", "upd.npy", "-o", "out.npy")
+    return (*arguments, "--reduction", "add")
 
 
-def at_work(pid: int, workdir: Path) -> bool:
+def has_opened_output(pid: int, workdir: Path) -> bool:
     """Whether a process has opened its new output."""
     folder = Path(f"/proc/{pid}/fd")
     try:
         targets = [os.readlink(folder / name) for name in os.listdir(folder)]
     except FileNotFoundError:
         return False
-    hidden = [t for t in targets if "ndtool-" in t or "(deleted)" in t]
-    return any(t.startswith(str(workdir)) for t in hidden)
+    temporary_files = [t for t in targets if "ndtool-" in t or "(deleted)" in t]
+    return any(t.startswith(str(workdir)) for t in temporary_files)
 
 
 @linux
-@methods
+@tmpfile_modes
 @pytest.mark.parametrize(("name", "status"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_signals_during_the_work(
+def test_signals_during_a_run_leave_the_previous_output(
     name: str, status: int, unnamed: bool, long_run: tuple[str, ...], workdir: Path
 ) -> None:
     before = {p.name: p.stat() for p in workdir.iterdir()}
     process = subprocess.Popen(
-        [*(NDTOOL if unnamed else HIDDEN), *long_run],
+        [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *long_run],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    while not at_work(process.pid, workdir):
+    while not has_opened_output(process.pid, workdir):
         assert process.poll() is None
     process.send_signal(getattr(signal, f"SIG{name}"))
     out, err = process.communicate()
     assert (process.returncode, out, err) == (status, b"", b"")
-    assert Path("out.npy").read_bytes() == OLD
+    assert Path("out.npy").read_bytes() == PREVIOUS
     after = {p.name: p.stat() for p in workdir.iterdir()}
     assert {k: v.st_mtime_ns for k, v in after.items()} == {
         k: v.st_mtime_ns for k, v in before.items()
     }
 
 
-DEADLY = "QUIT ILL TRAP ABRT FPE USR1 SEGV USR2 ALRM XCPU VTALRM PROF IO SYS RTMIN RTMAX"
+FATAL_SIGNALS = "QUIT ILL TRAP ABRT FPE USR1 SEGV USR2 ALRM XCPU VTALRM PROF IO SYS RTMIN RTMAX"
 
 
-@pytest.mark.slow("each signal that ends a process leaves nothing")
+@pytest.mark.slow("no signal that ends a process leaves a file")
 @linux
-@methods
-@pytest.mark.parametrize("name", DEADLY.split())
-def test_death_of_any_other_signal_leaves_nothing(
+@tmpfile_modes
+@pytest.mark.parametrize("name", FATAL_SIGNALS.split())
+def test_any_other_fatal_signal_leaves_no_file(
     name: str, unnamed: bool, long_run: tuple[str, ...], workdir: Path
 ) -> None:
     before = sorted(p.name for p in workdir.iterdir())
     process = subprocess.Popen(
-        [*(NDTOOL if unnamed else HIDDEN), *long_run],
+        [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *long_run],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=limited(CORE=0),
+        preexec_fn=limit_resources(CORE=0),
     )
-    while not at_work(process.pid, workdir):
+    while not has_opened_output(process.pid, workdir):
         assert process.poll() is None
     number = getattr(signal, f"SIG{name}")
     process.send_signal(number)
     assert (*process.communicate(), process.returncode) == (b"", b"", -number)
-    assert Path("out.npy").read_bytes() == OLD
+    assert Path("out.npy").read_bytes() == PREVIOUS
     assert sorted(p.name for p in workdir.iterdir()) == before
 
 
-@pytest.mark.slow("ignored signals, and those that end no process, leave a run unharmed")
+@pytest.mark.slow("ignored signals, and those that end no process, do not affect a run")
 @linux
-def test_signals_that_the_parent_ignores_or_that_harm_nobody(
-    long_run: tuple[str, ...], workdir: Path
-) -> None:
+def test_ignored_and_harmless_signals_end_no_run(long_run: tuple[str, ...], workdir: Path) -> None:
     def ignore() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     process = subprocess.Popen(
-        [*HIDDEN, *long_run], env=environment(), stderr=subprocess.PIPE, preexec_fn=ignore
+        [*NDTOOL_WITHOUT_TMPFILE, *long_run],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        preexec_fn=ignore,
     )
-    while not at_work(process.pid, workdir):
+    while not has_opened_output(process.pid, workdir):
         assert process.poll() is None
     for name in ("ALRM", "CHLD", "URG", "WINCH", "CONT", "PIPE", "XFSZ"):
         process.send_signal(getattr(signal, f"SIG{name}"))
@@ -832,133 +902,139 @@ def test_signals_that_the_parent_ignores_or_that_harm_nobody(
 @pytest.fixture
 def append_only(workdir: Path) -> Iterator[Callable[[str], None]]:
     """Yield a function that makes a folder or file append-only."""
-    made: list[str] = []
+    names: list[str] = []
 
-    def make(name: str) -> None:
-        made.append(name)
+    def make_append_only(name: str) -> None:
+        names.append(name)
         if shutil.which("chattr") is None or execute("chattr", "+a", name).status:
-            pytest.skip("nothing can be made append-only here")
+            pytest.skip("the file system has no append-only attribute")
 
-    yield make
-    for name in made:
+    yield make_append_only
+    for name in names:
         subprocess.run(["chattr", "-a", name], check=True)
 
 
 @linux
-@methods
+@tmpfile_modes
 def test_folders_where_no_name_can_be_removed(
     unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
-    os.mkdir("grows")
-    Path("grows/old.npy").write_bytes(OLD)
-    append_only("grows")
-    before = state(workdir)
-    command = [*(NDTOOL if unnamed else HIDDEN), *GATHER[:-1]]
-    for more in ((), ("--dry-run", "--no-trace")):
-        ran = execute(*command, "grows/old.npy", *more)
-        assert (ran.status, ran.out) == (7, b"")
-        assert ran.err.startswith("error: grows/old.npy: it cannot be replaced: Operation")
-        assert state(workdir) == before
-    ran = execute(*command, "grows/new.npy")
-    assert sorted(os.listdir("grows")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
+    os.mkdir("appendonly")
+    Path("appendonly/old.npy").write_bytes(PREVIOUS)
+    append_only("appendonly")
+    before = snapshot(workdir)
+    command = [*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER[:-1]]
+    for extra in ((), ("--dry-run", "--no-trace")):
+        completed = execute(*command, "appendonly/old.npy", *extra)
+        assert (completed.status, completed.out) == (7, b"")
+        assert completed.err.startswith(
+            "error: appendonly/old.npy: it cannot be replaced: Operation"
+        )
+        assert snapshot(workdir) == before
+    completed = execute(*command, "appendonly/new.npy")
+    assert sorted(os.listdir("appendonly")) == (["new.npy", "old.npy"] if unnamed else ["old.npy"])
     if unnamed:
-        assert (ran.status, ran.err, right("grows/new.npy")) == (0, "", True)
+        assert (completed.status, completed.err, is_gather_result("appendonly/new.npy")) == (
+            0,
+            "",
+            True,
+        )
     else:
-        assert (ran.status, ran.out) == (7, b"")
-        assert "grows/new.npy: files in its folder cannot be removed" in ran.err
+        assert (completed.status, completed.out) == (7, b"")
+        assert "appendonly/new.npy: files in its folder cannot be removed" in completed.err
 
 
 @linux
-@methods
-def test_files_that_may_only_grow_are_refused_before_any_work(
+@tmpfile_modes
+def test_append_only_files_are_refused_before_any_work(
     unnamed: bool, append_only: Callable[[str], None], workdir: Path
 ) -> None:
     append_only("out.npy")
-    before = state(workdir)
-    for more in ((), ("--dry-run", "--no-trace")):
-        ran = execute(*(NDTOOL if unnamed else HIDDEN), *GATHER, *more)
-        assert (ran.status, ran.out) == (7, b"")
-        assert ran.err.startswith("error: out.npy: it cannot be replaced: Operation")
-        assert state(workdir) == before
+    before = snapshot(workdir)
+    for extra in ((), ("--dry-run", "--no-trace")):
+        completed = execute(*(NDTOOL if unnamed else NDTOOL_WITHOUT_TMPFILE), *GATHER, *extra)
+        assert (completed.status, completed.out) == (7, b"")
+        assert completed.err.startswith("error: out.npy: it cannot be replaced: Operation")
+        assert snapshot(workdir) == before
 
 
-@pytest.mark.skipif(not ROOT, reason="root is needed to give files away")
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
 @pytest.mark.parametrize("user", [0, 54321, 12345])
-def test_a_file_of_another_in_a_sticky_folder(
+def test_another_users_file_in_a_sticky_folder_is_not_replaced(
     user: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkdir("shared")
     os.chmod("shared", 0o1777)
-    Path("shared/old.npy").write_bytes(OLD)
+    Path("shared/old.npy").write_bytes(PREVIOUS)
     for name in ("shared", "shared/old.npy"):
         os.chown(name, 54321, 54321)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     if user in (0, 54321):
-        checked("shared/old.npy")
+        preserved_in_dry_run("shared/old.npy")
     else:
         with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            checked("shared/old.npy")
+            preserved_in_dry_run("shared/old.npy")
 
 
-def tortured(script: str, *arguments: object) -> Any:
+def run_torture_script(script: str, *arguments: object) -> Any:
     """Return the output of a script in tests/torture."""
-    ran = execute(sys.executable, TORTURE / script, *arguments)
-    assert ran.err == ""
-    return ran.json
+    completed = execute(sys.executable, TORTURE / script, *arguments)
+    assert completed.err == ""
+    return completed.json
 
 
-@pytest.mark.slow("kills at any moment, not only at calls, leave whole outputs")
+@pytest.mark.slow("kills at any moment, not only at calls, leave complete outputs")
 @linux
-def test_death_at_random_times() -> None:
-    found = tortured("kill.py", 100)
-    assert found["killed"] > 0
-    assert found["killed"] + found["done"] == 100
-    assert found["torn"] + found["inputs"] + found["left"] == 0, found
+def test_kills_at_random_times() -> None:
+    counts = run_torture_script("kill.py", 100)
+    assert counts["killed"] > 0
+    assert counts["killed"] + counts["completed"] == 100
+    assert counts["incomplete"] + counts["changed_inputs"] + counts["leftover"] == 0, counts
 
 
-@pytest.mark.slow("runs at once, signalled or on a failing server, leave whole outputs")
+@pytest.mark.slow("concurrent runs, signals and failing servers leave complete outputs")
 @linux
 @pytest.mark.parametrize(("kind", "count"), [("s3", 2), ("signals", 38), ("urls", 3)])
-def test_hammers(kind: str, count: int) -> None:
-    found = tortured("hammer.py", kind, str(count))
-    assert found.pop("wrong") == [], found
+def test_stress_of_concurrency_signals_and_secrets(kind: str, count: int) -> None:
+    report = run_torture_script("hammer.py", kind, str(count))
+    assert report.pop("failures") == [], report
 
 
 @linux
 @pytest.mark.huge
-def test_the_kernel_fails_any_call() -> None:
+def test_any_system_call_may_fail() -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
-    found = tortured("syscalls.py", 11)
-    assert found["runs"] > 100
-    assert found["wrong"] == []
+    report = run_torture_script("syscalls.py", 11)
+    assert report["runs"] > 100
+    assert report["failures"] == []
 
 
 # Memory
 
 
-@pytest.mark.slow("a run on mapped files takes no memory of its own by their size")
+@pytest.mark.slow("a run on mapped files takes no private memory in proportion to their size")
 @linux
 @pytest.mark.parametrize("name", ["small", pytest.param("large", marks=pytest.mark.huge)])
 def test_private_memory(name: str) -> None:
-    for run, megabytes in tortured("memory.py", name).items():
-        assert 0 < megabytes <= 96, run
+    for arguments, megabytes in run_torture_script("memory.py", name).items():
+        assert 0 < megabytes <= 96, arguments
 
 
-def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_larger_than_a_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     save(data=rng.random(1 << 19), idx=rng.integers(0, 1 << 19, (1 << 18, 1)))
     save(upd=rng.random(1 << 18))
     monkeypatch.setattr(tuning, "SORTED_OUTPUT", 0)
     monkeypatch.setattr(tuning, "LOCAL_FRACTION", 2)
-    for largest in (tuning.MAX_PARTITION, 1):
-        monkeypatch.setattr(tuning, "MAX_PARTITION", largest)
+    for max_partition in (tuning.MAX_PARTITION, 1):
+        monkeypatch.setattr(tuning, "MAX_PARTITION", max_partition)
         request = Request(
             "scatter_nd",
             "data.npy",
             "idx.npy",
             "upd.npy",
-            f"{largest}.npy",
+            f"{max_partition}.npy",
             Attributes(reduction="add"),
         )
         with OpenCall(request) as call:
@@ -969,7 +1045,7 @@ def test_parts_that_no_buffer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
 # Indices that change after validation
 
 
-CHANGED = (
+CALLS = (
     ("gather_nd", None, Attributes()),
     ("gather_elements", None, Attributes()),
     ("scatter_nd", "upd.npy", Attributes(reduction="add")),
@@ -977,31 +1053,31 @@ CHANGED = (
 )
 
 
-@pytest.mark.parametrize(("operator", "updates", "attributes"), CHANGED)
-def test_indices_that_change_after_the_check(
+@pytest.mark.parametrize(("operator", "updates", "attributes"), CALLS)
+def test_indices_that_change_after_validation(
     operator: str, updates: str | None, attributes: Attributes, workdir: Path
 ) -> None:
-    good = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
-    save(idx=good)
+    valid_indices = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
+    save(idx=valid_indices)
     request = Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
-    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
-        bad = memoryview((good << 40).tobytes())
-        changed = ready.validated._replace(indices=bad)
-        execution = steps._execution(call, ready.plan, changed)
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared:
+        invalid_indices = memoryview((valid_indices << 40).tobytes())
+        validated = prepared.validated._replace(indices=invalid_indices)
+        execution = steps._execution(call, prepared.plan, validated)
         with pytest.raises(OutputError, match=r"^idx.npy changed during the run$"):
-            steps.execute(ready._replace(execution=execution))
-    assert Path("out.npy").read_bytes() == OLD
+            steps.execute(prepared._replace(execution=execution))
+    assert Path("out.npy").read_bytes() == PREVIOUS
 
 
 @pytest.mark.parametrize("fortran", [False, True])
-def test_data_that_are_not_in_memory(
+def test_data_outside_the_page_cache_are_gathered(
     fortran: bool, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local.ByteRange, "cached", lambda _: 0.0)
     save(data=np.asfortranarray(DATA) if fortran else DATA)
     with OpenCall(Request("gather_nd", "data.npy", "idx.npy", output="out.npy")) as call:
         steps.run(call)
-    assert right()
+    assert is_gather_result()
 
 
 def test_indices_that_become_valid_again() -> None:
@@ -1012,28 +1088,28 @@ def test_indices_that_become_valid_again() -> None:
     assert error.message == "indices changed during the run"
 
 
-@pytest.mark.parametrize("wrong", [KeyboardInterrupt, MemoryError, OutputError])
-def test_a_job_that_cannot_begin_closes_its_files(
-    wrong: type[BaseException], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error_type", [KeyboardInterrupt, MemoryError, OutputError])
+def test_a_run_that_cannot_begin_closes_its_files(
+    error_type: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = []
+    sources = []
     open_source = locators.open_source
 
-    def opening(*given: object, **named: object) -> Source:
-        opened.append(open_source(*given, **named))
-        return opened[-1]
+    def open_and_record(*args: object, **kwargs: object) -> Source:
+        sources.append(open_source(*args, **kwargs))
+        return sources[-1]
 
-    monkeypatch.setattr(locators, "open_source", opening)
-    monkeypatch.setattr(inference, "infer", Mock(side_effect=wrong("so")))
-    with pytest.raises(wrong, match=r"^so$"):
+    monkeypatch.setattr(locators, "open_source", open_and_record)
+    monkeypatch.setattr(inference, "infer", Mock(side_effect=error_type("so")))
+    with pytest.raises(error_type, match=r"^so$"):
         OpenCall(Request("gather_nd", "data.npy", "idx.npy"))
-    assert len(opened) == 2
-    for source in opened:
+    assert len(sources) == 2
+    for source in sources:
         with pytest.raises(ValueError, match="released"):
             bytes(source.whole().buffer)
 
 
-def test_a_limit_that_is_met_anywhere(
+def test_a_descriptor_limit_reached_in_a_library_has_its_status(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
@@ -1044,7 +1120,7 @@ def test_a_limit_that_is_met_anywhere(
 
 
 def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    listened = []
+    registrations = []
     monkeypatch.setattr(
         signals,
         "signal",
@@ -1052,18 +1128,20 @@ def test_signals_that_a_system_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
             SIGINT=2, SIGTERM=15, SIGALRM=14, SIGCHLD=17, valid_signals=lambda: {2, 14, 15, 17}
         ),
     )
-    monkeypatch.setattr(signals._kernels, "install_handler", lambda *words: listened.append(words))
+    monkeypatch.setattr(
+        signals._kernels, "install_handler", lambda *arguments: registrations.append(arguments)
+    )
     signals.install_handlers(b"lost", 1, b"stopped")
-    assert listened == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
+    assert registrations == [(2, 130, 2, b"stopped"), (15, 143, 2, b"stopped"), (14, -1, 2, b"")]
 
 
-PROMISES = FIXTURES.parent / "docs" / "reliability.md"
+GUARANTEES = FIXTURES.parent / "docs" / "reliability.md"
 
 
-@pytest.mark.skipif(not PROMISES.exists(), reason="the docs are not here")
+@pytest.mark.skipif(not GUARANTEES.exists(), reason="the documents are missing")
 def test_every_guarantee_refers_to_a_test() -> None:
-    text = PROMISES.read_text()
-    named = re.findall(r"`(test_\w+\.py)::(\w+)`", text)
-    assert len(named) > 40
-    for file, name in named:
+    text = GUARANTEES.read_text()
+    references = re.findall(r"`(test_\w+\.py)::(\w+)`", text)
+    assert len(references) > 40
+    for file, name in references:
         assert f"\ndef {name}(" in (FIXTURES.parent / "tests" / file).read_text(), (file, name)

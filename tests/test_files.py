@@ -11,9 +11,9 @@ import threading
 import numpy as np
 import pytest
 from command import ndtool, python
-from inputs import load, opened, refused
-from limits import failing, without_overrides
-from npyfile import ARRAY, npy, sparse, with_header
+from inputs import assert_refused, load, open_input
+from limits import drop_root_capabilities, fail_with
+from npyfile import ARRAY, npy, npy_with_header, write_sparse
 
 from ndtool.errors import InputError, OutputError, ResourceError, UsageError
 from ndtool.formats import locators
@@ -23,13 +23,13 @@ from ndtool.storage import descriptors, local, tempfiles
 LARGE = np.arange(1 << 17, dtype="<i8")
 
 
-def put(path, raw):
+def write_file(path, raw):
     with open(path, "wb") as file:
         file.write(raw)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir, all_closed, monkeypatch):
+def workdir(workdir, check_files_closed, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(workdir / "tmp"))
     (workdir / "tmp").mkdir()
     yield workdir
@@ -39,9 +39,9 @@ def workdir(workdir, all_closed, monkeypatch):
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.asfortranarray(ARRAY), np.zeros((0, 3))])
 @pytest.mark.parametrize("name", ["x.npy", "x.npz", "-x.npy", "a b\n[red]\x1b[0m", "\udcff"])
 def test_a_file_is_recognized_by_content(array, name):
-    put(name, npy(array))
+    write_file(name, npy(array))
     assert np.array_equal(load(name), array)
-    with opened(name) as source:
+    with open_input(name) as source:
         metadata, byte_range = source.metadata, source.whole()
         assert (source.name, source.warning) == (name, None)
         assert (metadata.dtype.descr, metadata.shape) == (array.dtype.str, array.shape)
@@ -67,9 +67,9 @@ def test_an_archive_named_npy():
     assert np.array_equal(load("x.npy:a"), ARRAY)
 
 
-def test_a_path_that_exists_wins():
+def test_an_existing_path_takes_precedence_over_a_member():
     np.savez("x.npz", a=ARRAY, b=ARRAY + 2)
-    put("x.npz:a", npy(ARRAY + 1))
+    write_file("x.npz:a", npy(ARRAY + 1))
     assert np.array_equal(load("x.npz:a"), ARRAY + 1)
     assert np.array_equal(load("x.npz:b"), ARRAY + 2)
     os.mkdir("d:e")
@@ -77,71 +77,77 @@ def test_a_path_that_exists_wins():
     assert np.array_equal(load("d:e/x.npz:m:n"), ARRAY)
 
 
-def test_names_that_lead_to_no_file():
-    refused("x.npy", "x.npy: No such file")
-    refused("x.npz:a", "^x.npz: No such file")
-    refused("", "No such file")
-    refused("a:b", "a:b: No such file")
-    refused("n" * 300, "name too long")
-    refused("a\0b", "is not a valid file name")
-    refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
-    put("plain", npy())
-    refused("plain/x", "Not a directory")
-    refused("plain:a", "one array: it has no members")
-    put("n.nc", b"CDF\x01 and more")
-    refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
+def test_paths_without_a_readable_file():
+    assert_refused("x.npy", "x.npy: No such file")
+    assert_refused("x.npz:a", "^x.npz: No such file")
+    assert_refused("", "No such file")
+    assert_refused("a:b", "a:b: No such file")
+    assert_refused("n" * 300, "name too long")
+    assert_refused("a\0b", "is not a valid file name")
+    assert_refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
+    write_file("plain", npy())
+    assert_refused("plain/x", "Not a directory")
+    assert_refused("plain:a", "one array: it has no members")
+    write_file("n.nc", b"CDF\x01 and more")
+    assert_refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
     os.symlink("loop", "loop")
-    refused("loop", "symbolic links")
+    assert_refused("loop", "symbolic links")
 
 
 def test_files_that_are_not_regular():
     os.mkdir("d")
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind("sock")
-        assert "standard input" in refused("sock", "sock is a socket: expected").hint
-    refused("d", "d is a directory: expected a file with arrays")
-    ran = ndtool("inspect", "/dev/tty", start_new_session=True)  # no terminal, so none to open
-    assert ran.err == "error: /dev/tty is a device: expected a file with arrays\n"
-    refused("/dev/zero", "/dev/zero is a device")
-    refused("/dev/null", "/dev/null is a device")
-    refused("/proc/self/status", "no data|not a .npy")
+        assert "standard input" in assert_refused("sock", "sock is a socket: expected").hint
+    assert_refused("d", "d is a directory: expected a file with arrays")
+    completed = ndtool(
+        "inspect", "/dev/tty", start_new_session=True
+    )  # no terminal, so none to open
+    assert completed.err == "error: /dev/tty is a device: expected a file with arrays\n"
+    assert_refused("/dev/zero", "/dev/zero is a device")
+    assert_refused("/dev/null", "/dev/null is a device")
+    assert_refused("/proc/self/status", "no data|not a .npy")
     with pytest.raises(InputError, match="is a directory"):
         locators.describe("d")
 
 
 def test_no_permission_to_read():
-    put("x.npy", npy())
+    write_file("x.npy", npy())
     os.chmod("x.npy", 0)
     for name in ("x.npy", "x.npy:a"):
-        message = raised(f'locators.open_source("{name}", Streams())', preexec_fn=without_overrides)
+        message = exception_text(
+            f'locators.open_source("{name}", Streams())', preexec_fn=drop_root_capabilities
+        )
         assert message == "InputError x.npy: Permission denied\n"
 
 
 def test_bytes_after_the_array():
-    put("x.npy", npy() + b"abcde")
-    with opened("x.npy") as source:
+    write_file("x.npy", npy() + b"abcde")
+    with open_input("x.npy") as source:
         assert source.warning == "x.npy: 5 bytes after the array are ignored"
         assert bytes(source.whole().buffer) == ARRAY.tobytes()
     assert locators.describe("x.npy")[0].warning == source.warning
 
 
 @pytest.mark.parametrize("missing", [1, 48, 96])
-def test_less_data_than_the_header_says(missing):
-    put("x.npy", npy()[:-missing])
-    refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
+def test_less_data_than_the_header_declares(missing):
+    write_file("x.npy", npy()[:-missing])
+    assert_refused("x.npy", f"expected 96 bytes of data after the header, found {96 - missing}")
 
 
-@pytest.mark.parametrize("skip", [1, 63, 4096])
-def test_unaligned_data(skip):
-    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(skip + 200)
-    put("x.npy", with_header(text, LARGE.tobytes()))
+@pytest.mark.parametrize("padding", [1, 63, 4096])
+def test_unaligned_data(padding):
+    text = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {LARGE.shape}, }}".ljust(
+        padding + 200
+    )
+    write_file("x.npy", npy_with_header(text, LARGE.tobytes()))
     assert np.array_equal(load("x.npy"), LARGE)
 
 
 def test_a_sparse_file_of_terabytes():
     nbytes = 1 << 42
-    sparse("x.npy", "|u1", (nbytes,))
-    with opened("x.npy") as source:
+    write_sparse("x.npy", "|u1", (nbytes,))
+    with open_input("x.npy") as source:
         byte_range = source.whole()
         assert byte_range.buffer[nbytes - 1] == 0
         byte_range.advise("random")
@@ -151,7 +157,7 @@ def test_a_sparse_file_of_terabytes():
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE])
 def test_a_file_that_is_modified(array):
-    put("x.npy", npy(array))
+    write_file("x.npy", npy(array))
     source = locators.open_source("x.npy", Streams())
     os.link("x.npy", "other")
     os.chmod("x.npy", 0o600)
@@ -166,9 +172,9 @@ def test_a_file_that_is_modified(array):
 
 
 def test_a_file_that_is_replaced():
-    put("x.npy", npy())
-    with opened("x.npy") as source:
-        put("y.npy", npy())
+    write_file("x.npy", npy())
+    with open_input("x.npy") as source:
+        write_file("y.npy", npy())
         os.replace("y.npy", "x.npy")
         with pytest.raises(OutputError, match=r"x\.npy was replaced during the run"):
             source.recheck()
@@ -177,8 +183,8 @@ def test_a_file_that_is_replaced():
 
 
 def test_a_file_that_is_truncated():
-    put("x.npy", npy(LARGE))
-    with opened("x.npy") as source:
+    write_file("x.npy", npy(LARGE))
+    with open_input("x.npy") as source:
         os.truncate("x.npy", 4096)
         with pytest.raises(OutputError, match="changed"):
             source.recheck()
@@ -189,28 +195,28 @@ def test_a_file_that_is_truncated():
     file.close()
 
 
-def test_inputs_stay_as_they_are():
-    put("x.npy", npy(LARGE))
+def test_inputs_are_not_modified():
+    write_file("x.npy", npy(LARGE))
     os.utime("x.npy", ns=(5, 5))
     load("x.npy")
     assert os.stat("x.npy").st_mtime_ns == 5
-    with opened("x.npy") as source, pytest.raises(TypeError):
+    with open_input("x.npy") as source, pytest.raises(TypeError):
         source.whole().buffer[0] = 1
 
 
 def test_closing_during_a_read():
-    put("x.npy", npy(LARGE))
+    write_file("x.npy", npy(LARGE))
     source = locators.open_source("x.npy", Streams())
     array = np.frombuffer(source.whole().buffer, "<i8")
-    held = pickle.PickleBuffer(source.whole().buffer)
+    pickle_buffer = pickle.PickleBuffer(source.whole().buffer)
     source.close()
     source.close()
     assert np.array_equal(array, LARGE)
-    assert bytes(held) == LARGE.tobytes()
+    assert bytes(pickle_buffer) == LARGE.tobytes()
 
 
-def raised(code, limits=None, **options):
-    """Return the exception that code raises in another process with limits."""
+def exception_text(code, limits=None, **options):
+    """Return the type and message of the exception that code raises in a process with limits."""
     program = "import resource\nfrom ndtool.formats import locators\nfrom ndtool.storage import descriptors\nfrom ndtool.formats.streams import Streams\n"
     for name, value in (limits or {}).items():
         program += f"resource.setrlimit(resource.RLIMIT_{name}, ({value}, {value}))\n"
@@ -219,30 +225,34 @@ def raised(code, limits=None, **options):
     return python(program, **options).out.decode()
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_limits_on_memory_and_descriptors():
-    sparse("x.npy", "|u1", (1 << 32,))
+    write_sparse("x.npy", "|u1", (1 << 32,))
     code = 'locators.open_source("x.npy", Streams()); print("opened")'
-    assert raised(code, {"AS": 1 << 30}).startswith("ResourceError x.npy: Cannot allocate memory")
-    assert raised(code, {"NOFILE": 3}).startswith("ResourceError x.npy: Too many open files")
-    assert raised(code, {"NOFILE": 5}) == "opened\n"
+    assert exception_text(code, {"AS": 1 << 30}).startswith(
+        "ResourceError x.npy: Cannot allocate memory"
+    )
+    assert exception_text(code, {"NOFILE": 3}).startswith(
+        "ResourceError x.npy: Too many open files"
+    )
+    assert exception_text(code, {"NOFILE": 5}) == "opened\n"
 
 
-class Feed:
-    """A pipe with these bytes, written a few at a time."""
+class PipeWriter:
+    """A pipe into which a thread writes some bytes, `step` at a time."""
 
     def __init__(self, raw, step=1 << 16):
-        self.fd, self._end = os.pipe()
+        self.fd, self._write_fd = os.pipe()
         self._raw, self._step = raw, step
         self._thread = threading.Thread(target=self._run)
 
     def _run(self):
         try:
-            for at in range(0, len(self._raw), self._step):
-                os.write(self._end, self._raw[at : at + self._step])
+            for start in range(0, len(self._raw), self._step):
+                os.write(self._write_fd, self._raw[start : start + self._step])
         except BrokenPipeError:
             pass
-        os.close(self._end)
+        os.close(self._write_fd)
 
     def __enter__(self):
         self._thread.start()
@@ -256,7 +266,7 @@ class Feed:
 @pytest.mark.parametrize("step", [1, 7, 1000, 1 << 16])
 def test_consecutive_arrays_on_a_pipe(step):
     arrays = [ARRAY, np.zeros((0, 2)), np.asfortranarray(ARRAY), np.array(5), ARRAY[0]]
-    with Feed(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
+    with PipeWriter(b"".join(map(npy, arrays)) + b"rest", step) as stdin:
         for array in arrays:
             assert np.array_equal(load("-", stdin), array)
         assert os.read(stdin._fd, 4)[:1] == b"r"
@@ -265,8 +275,8 @@ def test_consecutive_arrays_on_a_pipe(step):
 def test_a_large_array_on_a_pipe(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 19)
     array = np.random.default_rng(0).integers(0, 99, (1 << 18) + 1)
-    with Feed(npy(array) + npy()) as stdin:
-        with opened("-", stdin) as source:
+    with PipeWriter(npy(array) + npy()) as stdin:
+        with open_input("-", stdin) as source:
             byte_range = source.whole()
             assert type(byte_range.buffer.obj).__name__ == "mmap"
             assert (byte_range.mapped, byte_range.position) == (False, None)
@@ -277,8 +287,8 @@ def test_a_large_array_on_a_pipe(monkeypatch):
         assert np.array_equal(load("-", stdin), ARRAY)
 
 
-def test_the_writer_need_not_be_blocking():
-    with Feed(npy(LARGE), 5000) as stdin:
+def test_a_nonblocking_pipe_is_read():
+    with PipeWriter(npy(LARGE), 5000) as stdin:
         os.set_blocking(stdin._fd, False)
         assert np.array_equal(load("-", stdin), LARGE)
 
@@ -286,18 +296,18 @@ def test_the_writer_need_not_be_blocking():
 @pytest.mark.parametrize("large", [False, True])
 def test_consecutive_arrays_in_a_file(large):
     arrays = [LARGE if large else ARRAY, np.zeros((0, 2)), ARRAY + 1]
-    put("x", b"skip" + b"".join(map(npy, arrays)) + b"rest")
+    write_file("x", b"skip" + b"".join(map(npy, arrays)) + b"rest")
     with open("x", "rb", buffering=0) as file:
         file.seek(4)
         stdin = Streams(file.fileno())
-        with opened("-", stdin) as source:
+        with open_input("-", stdin) as source:
             assert source.whole().mapped == large
             source.recheck()
             assert bytes(source.whole().buffer) == arrays[0].tobytes()
             for array in arrays[1:]:
                 assert np.array_equal(load("-", stdin), array)
             assert file.read() == b"rest"
-            refused("-", "standard input, array 4: no data", stdin=stdin)
+            assert_refused("-", "standard input, array 4: no data", stdin=stdin)
             os.truncate("x", 1 << 20)
             os.utime("x", ns=(1, 1))
             with pytest.raises(OutputError, match="standard input changed during the run"):
@@ -307,41 +317,43 @@ def test_consecutive_arrays_in_a_file(large):
 @pytest.mark.parametrize("removed", [1, 95, 96, 97, 120, 218, 223])
 def test_a_stream_that_ends_early(removed):
     raw = npy()[:-removed]
-    with Feed(raw) as stdin:
-        refused("-", "standard input: .*(found|truncated)", stdin=stdin)
-    put("x", raw)
+    with PipeWriter(raw) as stdin:
+        assert_refused("-", "standard input: .*(found|truncated)", stdin=stdin)
+    write_file("x", raw)
     with open("x", "rb") as file:
-        refused("-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno()))
+        assert_refused(
+            "-", "standard input: .*(found|truncated|only)", stdin=Streams(file.fileno())
+        )
 
 
-def test_a_stream_that_claims_much():
+def test_a_stream_whose_header_claims_terabytes():
     text = "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
-    with Feed(with_header(text, bytes(100))) as stdin:
-        refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
+    with PipeWriter(npy_with_header(text, bytes(100))) as stdin:
+        assert_refused("-", "expected 4398046511104 bytes of data .* found 100", stdin=stdin)
 
 
 def test_standard_input_that_is_no_array(workdir):
-    with Feed(b"") as stdin:
-        refused("-", "standard input: no data", stdin=stdin)
-    with Feed(npy()) as stdin:
+    with PipeWriter(b"") as stdin:
+        assert_refused("-", "standard input: no data", stdin=stdin)
+    with PipeWriter(npy()) as stdin:
         load("-", stdin)
-        refused("-", "standard input, array 2: no data", stdin=stdin)
-    with Feed(b"PK\3\4" + bytes(100)) as stdin:
-        assert "from a file" in refused("-", "not a .npy array", stdin=stdin).hint
+        assert_refused("-", "standard input, array 2: no data", stdin=stdin)
+    with PipeWriter(b"PK\3\4" + bytes(100)) as stdin:
+        assert "from a file" in assert_refused("-", "not a .npy array", stdin=stdin).hint
     fd = os.open(workdir, os.O_RDONLY)
-    refused("-", "standard input: Is a directory", stdin=Streams(fd))
+    assert_refused("-", "standard input: Is a directory", stdin=Streams(fd))
     os.close(fd)
-    refused("-", "standard input: it is closed", stdin=Streams(fd))
+    assert_refused("-", "standard input: it is closed", stdin=Streams(fd))
     for device in ("/dev/null", "/dev/zero"):
         with open(device, "rb") as file:
-            refused("-", "no data|not a .npy", stdin=Streams(file.fileno()))
-    lead, terminal = os.openpty()
-    refused("-", "it is a terminal", UsageError, Streams(terminal))
-    os.close(lead)
+            assert_refused("-", "no data|not a .npy", stdin=Streams(file.fileno()))
+    controller, terminal = os.openpty()
+    assert_refused("-", "it is a terminal", UsageError, Streams(terminal))
+    os.close(controller)
     os.close(terminal)
 
 
-def test_a_closed_standard_input_is_not_taken_by_a_file():
+def test_no_file_gets_the_descriptor_of_a_closed_standard_input():
     np.save("x.npy", ARRAY)
     code = """
         import os
@@ -351,8 +363,8 @@ def test_a_closed_standard_input_is_not_taken_by_a_file():
         locators.open_source("x.npy", stdin)
         locators.open_source("-", stdin)
     """
-    assert "InputError standard input: it is closed" in raised(code)
-    assert "InputError standard input: it is closed" in raised(
+    assert "InputError standard input: it is closed" in exception_text(code)
+    assert "InputError standard input: it is closed" in exception_text(
         code.replace("descriptors.guard_descriptors()", "")
     )
 
@@ -362,8 +374,8 @@ def test_no_space_for_a_stream(monkeypatch):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-        with Feed(npy(LARGE)) as stdin:
-            error = refused("-", "no space for .* File too large", ResourceError, stdin)
+        with PipeWriter(npy(LARGE)) as stdin:
+            error = assert_refused("-", "no space for .* File too large", ResourceError, stdin)
         assert "TMPDIR" in error.hint
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -373,16 +385,16 @@ def test_no_space_for_a_stream(monkeypatch):
 def test_tmpdir_may_be_invalid(monkeypatch, directory):
     monkeypatch.setenv("TMPDIR", directory)
     monkeypatch.setattr(tempfiles, "MEMORY", 1000)
-    with Feed(npy(LARGE)) as stdin:
+    with PipeWriter(npy(LARGE)) as stdin:
         assert np.array_equal(load("-", stdin), LARGE)
 
 
-def test_spools_without_nameless_files(monkeypatch):
+def test_spools_without_unnamed_files(monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE")
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
     spool = tempfiles.Spool()
-    for piece in (b"12345", b"67890", b"abc", b""):
-        spool.write(piece)
+    for block in (b"12345", b"67890", b"abc", b""):
+        spool.write(block)
     assert bytes(spool.finish()) == b"1234567890abc"
     assert bytes(tempfiles.Spool().finish()) == b""
 
@@ -405,68 +417,68 @@ def test_describe():
     with open("z.npz", "rb") as file:
         file.seek(entry.position)
         assert file.read(LARGE.nbytes) == LARGE.tobytes()
-    for bad in ("missing", "z.npz:q"):
+    for argument in ("missing", "z.npz:q"):
         with pytest.raises(InputError):
-            locators.describe(bad)
+            locators.describe(argument)
     with pytest.raises(InputError, match="no members"):
         locators.describe("x.npy:a")
 
 
-def test_a_disk_that_fails_under_a_header(monkeypatch):
-    put("x.npy", npy())
-    monkeypatch.setattr(os, "pread", failing(errno.EIO))
+def test_a_disk_error_in_a_header(monkeypatch):
+    write_file("x.npy", npy())
+    monkeypatch.setattr(os, "pread", fail_with(errno.EIO))
     for read in (locators.describe, load):
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             read("x.npy")
 
 
-def test_advice_that_is_not_taken():
+def test_refused_memory_advice_is_ignored():
     class Area(bytearray):
-        requested = 0
+        advice_count = 0
 
         def madvise(self, *_):
-            self.requested += 1
+            self.advice_count += 1
             raise OSError(errno.EINVAL, "no such advice")
 
     area = Area(100)
     local.ByteRange(memoryview(area), position=0, mapped=True).advise("random")
-    assert area.requested == 1
+    assert area.advice_count == 1
 
 
 @pytest.mark.parametrize(
-    ("wrong", "share"), [(errno.EAGAIN, 0.0), (errno.EOPNOTSUPP, 1.0), (None, 1.0)]
+    ("error_code", "fraction"), [(errno.EAGAIN, 0.0), (errno.EOPNOTSUPP, 1.0), (None, 1.0)]
 )
-def test_arrays_in_memory(monkeypatch, wrong, share):
-    put("x.npy", npy(LARGE))
-    if wrong is None:
+def test_arrays_in_memory(monkeypatch, error_code, fraction):
+    write_file("x.npy", npy(LARGE))
+    if error_code is None:
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
-        monkeypatch.setattr(os, "preadv", failing(wrong))
-    with opened("x.npy") as source:
+        monkeypatch.setattr(os, "preadv", fail_with(error_code))
+    with open_input("x.npy") as source:
         assert source.whole().mapped
-        assert source.whole().cached() == share
-        known = wrong == errno.EAGAIN
-        assert source.whole().cached(1, unknown=0.5) == (share if known else 0.5)
+        assert source.whole().cached() == fraction
+        is_known = error_code == errno.EAGAIN
+        assert source.whole().cached(1, unknown=0.5) == (fraction if is_known else 0.5)
 
 
 def test_a_closed_descriptor_is_no_input():
-    put("x.npy", npy())
+    write_file("x.npy", npy())
     fd = os.open("x.npy", os.O_RDONLY)
-    with opened("x.npy") as source:
+    with open_input("x.npy") as source:
         assert source.is_open_as(fd)
         os.close(fd)
         assert not source.is_open_as(fd)
 
 
-def test_a_file_without_access():
-    put("x.npy", npy())
+def test_a_file_that_cannot_be_accessed():
+    write_file("x.npy", npy())
     file = local.open_file("x.npy")
     file.close()
     assert file.change() == "cannot be accessed (Bad file descriptor)"
 
 
 def test_a_close_that_fails_loses_nothing(monkeypatch):
-    put("x.npy", npy())
+    write_file("x.npy", npy())
     close = os.close
 
     def fail(fd):
@@ -478,35 +490,35 @@ def test_a_close_that_fails_loses_nothing(monkeypatch):
         assert np.array_equal(load("x.npy"), ARRAY)
 
 
-def test_a_file_without_access_when_opened(monkeypatch):
-    put("x.npy", npy())
+def test_a_file_that_cannot_be_accessed_when_it_is_opened(monkeypatch):
+    write_file("x.npy", npy())
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", failing(errno.EIO))
+        patch.setattr(os, "fstat", fail_with(errno.EIO))
         with pytest.raises(InputError, match=r"^x.npy: Input/output error$"):
             local.open_file("x.npy")
 
 
 def test_no_directory_for_temporary_files(monkeypatch):
-    monkeypatch.setattr(os, "open", failing(errno.EROFS))
+    monkeypatch.setattr(os, "open", fail_with(errno.EROFS))
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
-    with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as caught:
+    with pytest.raises(ResourceError, match="cannot create a temporary file: Read-only") as excinfo:
         tempfiles.Spool().write(bytes(100))
-    assert "TMPDIR" in caught.value.hint
+    assert "TMPDIR" in excinfo.value.hint
 
 
 def test_a_spool_that_cannot_be_mapped(monkeypatch):
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
     spool = tempfiles.Spool()
     spool.write(bytes(100))
-    monkeypatch.setattr(tempfiles, "map_bytes", failing(errno.ENOMEM))
+    monkeypatch.setattr(tempfiles, "map_bytes", fail_with(errno.ENOMEM))
     with pytest.raises(ResourceError, match="more than 100 bytes: Cannot allocate memory"):
         spool.finish()
 
 
 def test_short_reads(monkeypatch):
-    put("x.npy", npy(LARGE))
+    write_file("x.npy", npy(LARGE))
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 1000), at))
+    monkeypatch.setattr(os, "pread", lambda fd, count, offset: pread(fd, min(count, 1000), offset))
     with open("x.npy", "rb") as file:
         assert descriptors.read_at(file.fileno(), 10, 5000) == npy(LARGE)[10:5010]
         size = len(npy(LARGE))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import same
+from strategies import bits_equal
 
 import ndtool
 from ndtool import files
@@ -20,48 +20,52 @@ from ndtool.errors import (
 )
 
 DATA = np.arange(60, dtype=">f8").reshape(3, 4, 5)
-ALONG = np.random.default_rng(1).integers(-3, 3, (2, 4, 5))
-EACH = np.random.default_rng(2).random((2, 4, 5))
+AXIS_INDICES = np.random.default_rng(1).integers(-3, 3, (2, 4, 5))
+AXIS_UPDATES = np.random.default_rng(2).random((2, 4, 5))
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("gather_nd", (DATA, np.array([[[2, 1]], [[0, -1]]]))),
     ("gather_nd", (DATA, np.array([[1], [3], [0]]), 1)),
     ("gather", (DATA, np.array([3, 0, 3], "u1"), 1)),
-    ("gather_elements", (DATA, ALONG, 0)),
+    ("gather_elements", (DATA, AXIS_INDICES, 0)),
     ("scatter_nd", (DATA, np.array([[2], [2]]), np.ones((2, 4, 5)), "add")),
-    ("scatter_elements", (DATA, ALONG, EACH, 0, "max")),
+    ("scatter_elements", (DATA, AXIS_INDICES, AXIS_UPDATES, 0, "max")),
 ]
 
 
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("named", [(), (0,), (1,), (0, 1), (0, 1, 2)])
+@pytest.mark.parametrize("file_positions", [(), (0,), (1,), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize(("name", "arguments"), CALLS)
 def test_files_and_arrays_mixed(
-    name: str, arguments: tuple[Any, ...], named: tuple[int, ...], order: str, workdir: Path
+    name: str,
+    arguments: tuple[Any, ...],
+    file_positions: tuple[int, ...],
+    order: str,
+    workdir: Path,
 ) -> None:
-    given: list[Any] = list(arguments)
-    for number, value in enumerate(arguments):
+    mixed_arguments: list[Any] = list(arguments)
+    for position, value in enumerate(arguments):
         if not isinstance(value, np.ndarray):
             continue
-        given[number] = np.array(value, order=order)
-        if number in named:
-            np.save(f"{number}.npy", given[number])
-            given[number] = f"{number}.npy" if number else workdir / "0.npy"
+        mixed_arguments[position] = np.array(value, order=order)
+        if position in file_positions:
+            np.save(f"{position}.npy", mixed_arguments[position])
+            mixed_arguments[position] = f"{position}.npy" if position else workdir / "0.npy"
     expected = getattr(reference, name)(*arguments)
-    result = getattr(files, name)(*given)
+    result = getattr(files, name)(*mixed_arguments)
     assert result.output is None
-    assert same(result.array, expected)
+    assert bits_equal(result.array, expected)
     assert (result.shape, result.nbytes) == (expected.shape, expected.nbytes)
-    report = getattr(files, name)(*given, out="out.npz:x", threads=2)
-    assert (report.array, report.output, report.kept) == (None, "out.npz:x", ())
-    assert same(np.load("out.npz")["x"], expected)
+    file_result = getattr(files, name)(*mixed_arguments, out="out.npz:x", threads=2)
+    assert (file_result.array, file_result.output, file_result.kept) == (None, "out.npz:x", ())
+    assert bits_equal(np.load("out.npz")["x"], expected)
 
 
-def test_an_output_may_be_an_input_and_keeps_other_members(workdir: Path) -> None:
-    np.savez("a.npz", data=DATA, other=ALONG)
+def test_an_output_may_be_an_input_and_preserves_other_members(workdir: Path) -> None:
+    np.savez("a.npz", data=DATA, other=AXIS_INDICES)
     result = files.scatter_nd("a.npz:data", [[1]], np.zeros((1, 4, 5)), out="a.npz:data")
     assert result.kept == ("other",)
     with np.load("a.npz") as archive:
-        assert same(archive["other"], ALONG)
+        assert bits_equal(archive["other"], AXIS_INDICES)
         assert not archive["data"][1].any()
 
 
@@ -69,13 +73,13 @@ def test_errors_are_those_of_the_command_line(workdir: Path) -> None:
     np.save("data.npy", DATA)
     with pytest.raises(InputError, match=r"nowhere\.npy"):
         files.gather_nd("nowhere.npy", [[0]])
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         files.gather_nd("data.npy", [[0], [3]], out="out.npy")
-    assert "data axis 0 of data.npy has size 3" in str(caught.value)
-    with pytest.raises(BoundsError) as caught:
+    assert "data axis 0 of data.npy has size 3" in str(excinfo.value)
+    with pytest.raises(BoundsError) as excinfo:
         files.gather_nd("data.npy", [[2**70]])
-    assert caught.value.value == 2**70
-    assert "data.npy" in str(caught.value)
+    assert excinfo.value.value == 2**70
+    assert "data.npy" in str(excinfo.value)
     with pytest.raises(DtypeError):
         files.gather_nd("data.npy", [[0.5]])
     with pytest.raises(UsageError, match="spec"):
@@ -85,7 +89,7 @@ def test_errors_are_those_of_the_command_line(workdir: Path) -> None:
     assert [path.name for path in workdir.iterdir()] == ["data.npy"]
 
 
-class Unnamed:
+class InvalidPath:
     def __fspath__(self) -> Any:
         return 5
 
@@ -95,9 +99,9 @@ class Unnamed:
     [
         ("out", 5),
         ("out", DATA),
-        ("out", Unnamed()),
+        ("out", InvalidPath()),
         ("out", "x.pb:\ud800"),
-        ("data", Unnamed()),
+        ("data", InvalidPath()),
         ("threads", "2"),
         ("memory", (1 << 20) - 1),
         ("memory", "1 G B"),
@@ -118,29 +122,31 @@ class Unnamed:
         ("progress", "yes"),
     ],
 )
-def test_invalid_option_values_are_our_errors(option: str, value: Any, workdir: Path) -> None:
-    given = {"data": DATA, "indices": [0], option: value}
+def test_invalid_option_values_raise_usage_errors(option: str, value: Any, workdir: Path) -> None:
+    arguments = {"data": DATA, "indices": [0], option: value}
     with pytest.raises(UsageError, match=f"^(the tensor's name|{option}|'lz4') "):
-        files.gather(**given)
+        files.gather(**arguments)
     assert not list(workdir.iterdir())
 
 
 def test_no_memory_for_an_array() -> None:
-    class Greedy:
+    class Unallocatable:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise MemoryError
 
     for gather in (ndtool.gather, files.gather):
         with pytest.raises(ResourceError):
-            gather(Greedy(), [0])
+            gather(Unallocatable(), [0])
 
 
 def test_progress_is_reported(workdir: Path) -> None:
     np.save("data.npy", np.arange(1 << 20))
-    report: list[float] = []
-    files.gather_nd("data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=report.append)
-    assert max(report) == 1
-    assert same(np.load("out.npy"), np.arange(1 << 20))
+    fractions: list[float] = []
+    files.gather_nd(
+        "data.npy", np.arange(1 << 20)[:, None], out="out.npy", progress=fractions.append
+    )
+    assert max(fractions) == 1
+    assert bits_equal(np.load("out.npy"), np.arange(1 << 20))
 
 
 def test_bfloat16_by_name(workdir: Path) -> None:
@@ -150,46 +156,46 @@ def test_bfloat16_by_name(workdir: Path) -> None:
     update = data[:1].view("V2")
     result = files.scatter_nd("data.npy", [[1]], update, "add", dtype="bfloat16")
     assert result.dtype == "bfloat16"
-    assert same(result.array, data)
+    assert bits_equal(result.array, data)
 
 
-PLAIN = [("a", "<i4"), ("b", ">f8", (2,)), (("title", "c"), "S3")]
+FIELDS = [("a", "<i4"), ("b", ">f8", (2,)), (("title", "c"), "S3")]
 
 
-@pytest.mark.parametrize("dtype", [np.dtype(PLAIN), np.dtype(PLAIN, align=True)])
+@pytest.mark.parametrize("dtype", [np.dtype(FIELDS), np.dtype(FIELDS, align=True)])
 def test_records_in_memory_are_records_of_files(dtype: Any, workdir: Path) -> None:
     raw = np.arange(5 * dtype.itemsize, dtype="u1")
     data = raw.view(dtype)
     for out in (None, "out.npy", "out.npz:x"):
         result = files.gather(data, [3, 0], out=out)
-        got: Any = result.array if out is None else np.load(out.partition(":")[0])
-        got = got["x"] if out == "out.npz:x" else got
-        assert (got.dtype, got.tobytes()) == (dtype, raw.reshape(5, -1)[[3, 0]].tobytes())
+        actual: Any = result.array if out is None else np.load(out.partition(":")[0])
+        actual = actual["x"] if out == "out.npz:x" else actual
+        assert (actual.dtype, actual.tobytes()) == (dtype, raw.reshape(5, -1)[[3, 0]].tobytes())
     np.save("data.npy", data)
-    new = files.scatter_nd("data.npy", [[1]], data[4:], out="data.npy")
-    assert new.dtype == "struct"
+    updated = files.scatter_nd("data.npy", [[1]], data[4:], out="data.npy")
+    assert updated.dtype == "struct"
     assert np.load("data.npy").tobytes() == raw.reshape(5, -1)[[0, 4, 2, 3, 4]].tobytes()
 
 
 def test_arrays_in_memory_that_files_cannot_have(workdir: Path) -> None:
-    folded = np.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]})
-    for data, words in (
-        (np.zeros(3, folded), "data: its fields overlap"),
+    overlapping = np.dtype({"names": ["a", "b"], "formats": ["i4", "i2"], "offsets": [0, 2]})
+    for data, message in (
+        (np.zeros(3, overlapping), "data: its fields overlap"),
         (np.array([None, 1]), "data: dtype object holds Python objects"),
     ):
-        with pytest.raises(DtypeError, match=words):
+        with pytest.raises(DtypeError, match=message):
             files.gather(data, [0], out="out.npy")
 
 
-def test_types_of_other_packages_come_in_either_byte_order(workdir: Path) -> None:
+def test_types_of_ml_dtypes_in_either_byte_order(workdir: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     data = np.arange(5).astype(ml_dtypes.bfloat16)
     swapped = data.byteswap().view(data.dtype.newbyteorder())
-    assert same(files.gather(swapped, [1, 4]).array, data[[1, 4]])
+    assert bits_equal(files.gather(swapped, [1, 4]).array, data[[1, 4]])
     files.gather(swapped, [1, 4], out="out.npy")
-    assert same(np.load("out.npy"), data[[1, 4]].view("V2"))
+    assert bits_equal(np.load("out.npy"), data[[1, 4]].view("V2"))
 
 
-def test_a_public_name() -> None:
+def test_files_is_a_public_name() -> None:
     assert ndtool.files is files
     assert "files" in dir(ndtool)

@@ -1,4 +1,4 @@
-"""Commands in forks, as most tests run them, and in new processes: one result."""
+"""Commands have the same result in forks, as most tests run them, and in new processes."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import forkserver
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, environment, execute, ndtool, save
+from command import NDTOOL, environment, execute, ndtool, run_in_terminal, save
 
 pytestmark = pytest.mark.skipif(not forkserver.AVAILABLE, reason="forks are for Linux only")
 DATA = np.arange(12.0).reshape(4, 3)
@@ -34,34 +34,36 @@ def workdir(workdir: Path) -> Path:
 )
 def test_a_fork_and_a_new_process(command: tuple[str, ...], env: dict[str, str]) -> None:
     stdin = Path("idx.npy").read_bytes()
-    servers = len(forkserver._all)
+    server_count = len(forkserver._all)
     forked = ndtool(*command, stdin=stdin, env=env)
-    assert max(servers, 1) == len(forkserver._all)
-    assert forkserver._idle[-1].fits(environment(**env))  # was used
+    assert max(server_count, 1) == len(forkserver._all)
+    assert forkserver._idle[-1].is_compatible(environment(**env))  # was used
     assert forked == execute(*NDTOOL, *command, stdin=stdin, env=env)
 
 
 def test_a_fork_at_a_terminal() -> None:
     command = ("gather-nd", "data.npy", "idx.npy", "--trace")
-    one = at_terminal(*NDTOOL, *command, columns=60)
-    assert one == at_terminal(*NDTOOL, *command, columns=60, cwd=os.getcwd())  # a new process
-    assert "rank(data)" in one.screen
+    forked = run_in_terminal(*NDTOOL, *command, columns=60)
+    assert forked == run_in_terminal(
+        *NDTOOL, *command, columns=60, cwd=os.getcwd()
+    )  # a new process
+    assert "rank(data)" in forked.screen
 
 
-def test_what_python_reads_as_it_starts_needs_a_new_process() -> None:
+def test_variables_that_python_reads_at_startup_need_a_new_process() -> None:
     servers = [(server, server.run) for server in forkserver._all]
     for server, _ in servers:
         server.run = lambda *_: pytest.fail("a fork")  # type: ignore[assignment]
     try:
-        ran = ndtool(
+        completed = ndtool(
             "gather-nd", "none\udcff.npy", "idx.npy", env={"PYTHONUTF8": "0", "LC_ALL": "C"}
         )
     finally:
         for server, run in servers:
             server.run = run  # type: ignore[method-assign]
-    assert ran.status == 3
+    assert completed.status == 3
 
 
-def test_a_limit_of_addresses() -> None:
+def test_an_address_space_limit() -> None:
     assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=4 << 30).status == 0
     assert ndtool("gather-nd", "data.npy", "idx.npy", addresses=1 << 24).status != 0

@@ -24,7 +24,7 @@ REGRESSIONS = sorted(path for path in (FUZZ / "regressions").iterdir() if path.n
 @settings(max_examples=4 * EXAMPLES, deadline=None)
 @given(st.binary(max_size=300))
 def test_almost_valid_files(raw: bytes) -> None:
-    target.check(recipes.file(raw))
+    target.check(recipes.decode_file(raw))
 
 
 @settings(max_examples=300, deadline=None)
@@ -41,7 +41,7 @@ def test_almost_valid_files_of_tensors(kind: str, raw: bytes) -> None:
     check(recipe(raw))
 
 
-@pytest.mark.filterwarnings("ignore")  # the package's own
+@pytest.mark.filterwarnings("ignore")  # of Zarr
 @settings(max_examples=100, deadline=None)
 @given(raw=st.binary(max_size=300))
 def test_almost_valid_stores(raw: bytes) -> None:

@@ -12,16 +12,16 @@ GALLERY = FIXTURES.parent / "docs" / "gallery.py"
 
 
 @pytest.mark.skipif(not GALLERY.exists(), reason="the docs folder is missing")
-def test_every_example_has_its_page(tmp_path: Path) -> None:
-    ran = subprocess.run(
+def test_every_example_has_a_page(tmp_path: Path) -> None:
+    completed = subprocess.run(
         [sys.executable, GALLERY, tmp_path], env=environment(), capture_output=True, check=True
     )
     pages = sorted(tmp_path.iterdir())
     assert sorted(path.stem for path in pages) == sorted(
         folder.name for folder in FIXTURES.iterdir() if (folder / "indices.npy").exists()
     )
-    assert (len(ran.stdout.splitlines()), ran.stderr) == (len(pages), b"")
+    assert (len(completed.stdout.splitlines()), completed.stderr) == (len(pages), b"")
     for path in pages:
         page = Page(str(path))
-        assert f"-o output.npy --html {path.name}" in page.words
+        assert f"-o output.npy --html {path.name}" in page.visible_text
         assert "output-0" in page.cells

@@ -13,7 +13,7 @@ import time
 import click
 import numpy as np
 import pytest
-from command import FIXTURES, NDTOOL, at_terminal, environment, ndtool
+from command import FIXTURES, NDTOOL, environment, ndtool, run_in_terminal
 
 from ndtool.cli import program as command_line
 
@@ -36,7 +36,7 @@ COMMANDS = [
     *(f"verify {name}" for name in OPERATORS),
 ]
 GROUPS = ("infer", "explain", "stats", "verify")
-EXAMPLE = "    ndtool "  # a line that is never wrapped
+EXAMPLE = "    ndtool "  # prefix of example lines, which are not wrapped
 FOLDERS = {
     "gather-nd": "onnx-gather-nd-5",
     "scatter-nd": "onnx-scatter-nd-max",
@@ -49,32 +49,32 @@ FOLDERS = {
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_of_every_command(command):
-    pages = [ndtool(*command.split(), flag) for flag in ("-h", "--help")]
-    assert pages[0] == pages[1]
-    assert (pages[0].status, pages[0].err) == (0, "")
-    text = pages[0].out.decode("ascii")
+    outputs = [ndtool(*command.split(), flag) for flag in ("-h", "--help")]
+    assert outputs[0] == outputs[1]
+    assert (outputs[0].status, outputs[0].err) == (0, "")
+    text = outputs[0].out.decode("ascii")
     assert text.startswith(f"Usage: ndtool {command}".rstrip())
     assert max(map(len, text.splitlines())) <= 80
 
 
-def pages(command, path, width):
-    """Yield the help of a command and of its subcommands, as words."""
+def help_words(command, path, width):
+    """Yield the path and the sorted words of the help of a command and its subcommands."""
     context = click.Context(command, info_name=path, terminal_width=width)
     yield path, sorted(command.get_help(context).split())
-    for name, below in getattr(command, "commands", {}).items():
-        yield from pages(below, f"{path} {name}", width)
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from help_words(subcommand, f"{path} {name}", width)
 
 
 def test_no_width_breaks_a_word_of_the_help():
     program = command_line.program()
-    wide = dict(pages(program, "ndtool", 500))
+    unwrapped = dict(help_words(program, "ndtool", 500))
     for width in range(60, 121):
-        for path, words in pages(program, "ndtool", width):
-            assert words == wide[path], (path, width)
+        for path, words in help_words(program, "ndtool", width):
+            assert words == unwrapped[path], (path, width)
 
 
 @pytest.mark.parametrize(
-    ("columns", "env", "least", "most"),
+    ("columns", "env", "min_width", "max_width"),
     [
         (100, {}, 90, 100),
         (300, {}, 110, 120),
@@ -86,14 +86,14 @@ def test_no_width_breaks_a_word_of_the_help():
         (70, {"COLUMNS": ""}, 61, 70),
     ],
 )
-def test_help_is_as_wide_as_the_terminal(columns, env, least, most):
-    ran = at_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
-    assert ran.status == 0
-    lines = [line for line in ran.screen.splitlines() if not line.startswith(EXAMPLE)]
-    assert least <= max(map(len, lines)) <= most
+def test_help_is_as_wide_as_the_terminal(columns, env, min_width, max_width):
+    completed = run_in_terminal(*NDTOOL, "scatter-nd", "--help", columns=columns, env=env)
+    assert completed.status == 0
+    lines = [line for line in completed.screen.splitlines() if not line.startswith(EXAMPLE)]
+    assert min_width <= max(map(len, lines)) <= max_width
 
 
-def test_help_away_from_a_terminal_is_always_the_same():
+def test_help_without_a_terminal_has_a_fixed_width():
     assert ndtool("-h", env={"COLUMNS": "120"}) == ndtool("-h")
 
 
@@ -103,28 +103,33 @@ def test_example_in_the_help_runs(command, tmp_path):
     (example,) = (line for line in page.splitlines() if line.startswith(EXAMPLE))
     name = command.split()[-1]
     folder = FIXTURES / FOLDERS.get(name, FOLDERS["gather-nd"])
-    for role, short in (("data",) * 2, ("indices", "idx"), ("updates", "upd"), ("output", "out")):
+    for role, abbreviation in (
+        ("data",) * 2,
+        ("indices", "idx"),
+        ("updates", "upd"),
+        ("output", "out"),
+    ):
         if (folder / f"{role}.npy").exists():
-            shutil.copy(folder / f"{role}.npy", tmp_path / f"{short}.npy")
+            shutil.copy(folder / f"{role}.npy", tmp_path / f"{abbreviation}.npy")
     shutil.copy(FIXTURES / "stored.npz", tmp_path)
     if command == "model":
         helper = pytest.importorskip("onnx.helper")
         graph = helper.make_graph([helper.make_node("Gather", ["x", "i"], ["o"])], "g", [], [])
         (tmp_path / "model.onnx").write_bytes(helper.make_model(graph).SerializeToString())
-    wanted = np.load(tmp_path / "out.npy")
-    ran = ndtool(*shlex.split(example)[1:], cwd=tmp_path)
-    assert (ran.status, ran.err) == (0, "")
+    expected = np.load(tmp_path / "out.npy")
+    completed = ndtool(*shlex.split(example)[1:], cwd=tmp_path)
+    assert (completed.status, completed.err) == (0, "")
     if command in OPERATORS:
         assert "-o out.npy" in page
         result = np.load(tmp_path / "out.npy")
-        assert (result.dtype, result.tolist()) == (wanted.dtype, wanted.tolist())
+        assert (result.dtype, result.tolist()) == (expected.dtype, expected.tolist())
 
 
-def commands_below(group):
+def leaf_commands(group):
     """Yield a group's commands, and those of its subgroups."""
     for command in group.commands.values():
         if isinstance(command, click.Group):
-            yield from commands_below(command)
+            yield from leaf_commands(command)
         else:
             yield command
 
@@ -132,7 +137,7 @@ def commands_below(group):
 def test_every_option_has_its_variable():
     options = {
         (max(param.opts, key=len), param.envvar)
-        for command in commands_below(command_line.program())
+        for command in leaf_commands(command_line.program())
         for param in command.params
         if isinstance(param, click.Option) and "--help" not in param.opts
     }
@@ -147,11 +152,20 @@ def test_common_options_are_on_the_first_screen(command):
     """24 lines have the usage, an example, arguments, attributes, output and common options."""
     page = ndtool(command, "-h").out.decode()
     first = "\n".join(page.splitlines()[:24])
-    for words in ("Usage:", "Example:", "Arguments:", "--output", "--out-of-bounds", "--dry-run"):
-        assert words in first
-    listed = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE)
-    given = {max(param.opts, key=len) for param in command_line.program().commands[command].params}
-    assert sorted(listed) == sorted(name for name in given if name.startswith("--"))
+    for expected_text in (
+        "Usage:",
+        "Example:",
+        "Arguments:",
+        "--output",
+        "--out-of-bounds",
+        "--dry-run",
+    ):
+        assert expected_text in first
+    options_in_help = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", page, re.MULTILINE)
+    options = {
+        max(param.opts, key=len) for param in command_line.program().commands[command].params
+    }
+    assert sorted(options_in_help) == sorted(name for name in options if name.startswith("--"))
 
 
 def test_no_arguments_show_the_help():
@@ -159,31 +173,31 @@ def test_no_arguments_show_the_help():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"),
+    ("arguments", "suggestion"),
     [
         (("gather_nd", "a", "b"), "gather-nd"),
         (("ScatterND", "a", "b", "c"), "scatter-nd"),
         (("verify", "gather_elements"), "gather-elements"),
     ],
 )
-def test_other_names_are_understood_but_not_taken(arguments, meant):
-    ran = ndtool(*arguments)
-    assert (ran.status, ran.out) == (2, b"")
-    assert f"did you mean '{meant}'?\n" in ran.err
+def test_other_spellings_are_refused_with_a_suggestion(arguments, suggestion):
+    completed = ndtool(*arguments)
+    assert (completed.status, completed.out) == (2, b"")
+    assert f"did you mean '{suggestion}'?\n" in completed.err
 
 
 def test_version():
     import ndtool as package
 
-    ran = ndtool("--version")
-    assert (ran.status, ran.out.decode()) == (0, f"ndtool {package.__version__}\n")
+    completed = ndtool("--version")
+    assert (completed.status, completed.out.decode()) == (0, f"ndtool {package.__version__}\n")
 
 
-def loaded(*arguments):
+def imported_modules(*arguments):
     """Return the modules that a run imports."""
     command = [sys.executable, "-X", "importtime", *NDTOOL[1:], *map(str, arguments)]
-    ran = subprocess.run(command, capture_output=True, env=environment(), check=True)
-    lines = re.findall(rb"^import time:[^|]*\|[^|]*\| *(\S+)$", ran.stderr, re.MULTILINE)
+    completed = subprocess.run(command, capture_output=True, env=environment(), check=True)
+    lines = re.findall(rb"^import time:[^|]*\|[^|]*\| *(\S+)$", completed.stderr, re.MULTILINE)
     return {line.decode() for line in lines}
 
 
@@ -193,22 +207,22 @@ HEAVY = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_help_loads_little():
-    modules = loaded("--help")
+@pytest.mark.usefixtures("without_coverage")
+def test_help_imports_few_modules():
+    modules = imported_modules("--help")
     assert "ndtool.cli.commands" in modules
     assert not modules & (
         HEAVY | {"ndtool.runs.steps", "ndtool._kernels", "ndtool.formats.locators"}
     )
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_run_between_files_loads_little(tmp_path):
+@pytest.mark.usefixtures("without_coverage")
+def test_a_run_between_files_imports_few_modules(tmp_path):
     for name, folder in FOLDERS.items():
         files = [FIXTURES / folder / f"{role}.npy" for role in ("data", "indices", "updates")]
-        present = [path for path in files if path.exists()]
+        inputs = [path for path in files if path.exists()]
         flags = ("--axis", "1") if "elements" in name or name == "scatter" else ()
-        modules = loaded(name, *present, *flags, "-o", tmp_path / "out.npy")
+        modules = imported_modules(name, *inputs, *flags, "-o", tmp_path / "out.npy")
         assert "ndtool._kernels" in modules
         assert not modules & (
             HEAVY
@@ -220,11 +234,14 @@ def test_run_between_files_loads_little(tmp_path):
         )
 
 
-def complete(words, shell="bash", number=None, cwd=None):
-    env = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ") if number is None else number)}
-    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
-    assert (ran.status, ran.err) == (0, "")
-    return ran.out.decode().split()
+def complete(typed, shell="bash", current_word=None, cwd=None):
+    env = {
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(typed.count(" ") if current_word is None else current_word),
+    }
+    completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_complete", **env}, cwd=cwd)
+    assert (completed.status, completed.err) == (0, "")
+    return completed.out.decode().split()
 
 
 def test_completion_of_commands_and_options():
@@ -241,8 +258,8 @@ def test_completion_of_commands_and_options():
     assert "plain,--axis" in complete("ndtool gather-elements --threads x --a")
     assert "plain,bfloat16" in complete("ndtool gather-nd --dtype bf")
     assert "plain,openvino:15" in complete("ndtool gather-nd --spec op")
-    assert "plain,18" in complete("ndtool gather-nd --spec onnx : 1", number=5)
-    assert "plain,16" in complete("ndtool gather-nd --spec onnx :", number=4)
+    assert "plain,18" in complete("ndtool gather-nd --spec onnx : 1", current_word=5)
+    assert "plain,16" in complete("ndtool gather-nd --spec onnx :", current_word=4)
 
 
 @pytest.fixture
@@ -267,23 +284,23 @@ def test_completion_of_members(arrays):
     members = ["many.npz:first", "many.npz:found"]
     typed = "ndtool gather-nd many.npz:f"
     assert complete(typed, "zsh", cwd=arrays) == members
-    assert complete(typed, "fish", number="many.npz:f", cwd=arrays) == members
+    assert complete(typed, "fish", current_word="many.npz:f", cwd=arrays) == members
     # bash splits words at colons by default
-    assert complete("ndtool gather-nd many.npz : f", number=4, cwd=arrays) == [
+    assert complete("ndtool gather-nd many.npz : f", current_word=4, cwd=arrays) == [
         "plain,first", "plain,found",
     ]  # fmt: skip
-    assert complete("ndtool gather-nd many.npz :", number=3, cwd=arrays) == [
+    assert complete("ndtool gather-nd many.npz :", current_word=3, cwd=arrays) == [
         "plain,first", "plain,found", "plain,other",
     ]  # fmt: skip
     assert complete("ndtool gather-nd many.npz:f", cwd=arrays) == [f"plain,{m}" for m in members]
     assert len(complete("ndtool gather-nd many.npz", cwd=arrays)) == 4
 
 
-def installed(shell, folder):
-    """Return a shell's path, with our command and its completion in a folder."""
+def install_completion(shell, folder):
+    """Write our command and its completion to a folder; return the shell's path."""
     path = shutil.which(shell)
     if path is None:
-        pytest.skip(f"there is no {shell} here")
+        pytest.skip(f"{shell} is not installed")
     (folder / "two words.npy").write_bytes((folder / "data.npy").read_bytes())
     command = folder / "ndtool"
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ndtool "$@"\n')
@@ -293,19 +310,21 @@ def installed(shell, folder):
     return path
 
 
-def found_by(folder):
+def shell_environment(folder):
     return environment(PATH=f"{folder}:{os.environ['PATH']}", HOME=str(folder), TERM="dumb")
 
 
-def test_fish_takes_what_is_offered(arrays):
-    fish = installed("fish", arrays)
+def test_fish_completes_words(arrays):
+    fish = install_completion("fish", arrays)
     (arrays / "a,b.npy").write_bytes((arrays / "data.npy").read_bytes())
     script = "source source\n"
     for typed in ("tw", "many.npz:f", "data.npy many.npz:o", "a", "--batch"):
         script += f"complete -C 'ndtool gather-nd {typed}'\n"
-    out = subprocess.check_output([fish, "-N", "-c", script], env=found_by(arrays), cwd=arrays)
-    words = [line.partition("\t")[0] for line in out.decode().splitlines()]
-    assert words == [
+    out = subprocess.check_output(
+        [fish, "-N", "-c", script], env=shell_environment(arrays), cwd=arrays
+    )
+    completions = [line.partition("\t")[0] for line in out.decode().splitlines()]
+    assert completions == [
         "two words.npy", "many.npz:first", "many.npz:found", "many.npz:other", "a,b.npy",
         "--batch-dims",
     ]  # fmt: skip
@@ -329,28 +348,28 @@ zle -N report; bindkey '^X' report
         ("ndtool gather-nd --batch", "ndtool gather-nd --batch-dims |"),
     ],
 )
-def test_zsh_takes_what_is_offered(arrays, typed, line):
-    zsh = installed("zsh", arrays)
+def test_zsh_completes_words(arrays, typed, line):
+    zsh = install_completion("zsh", arrays)
     (arrays / ".zshrc").write_text(ZSH)
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     with subprocess.Popen(
-        [zsh, "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=arrays,
-        env={**found_by(arrays), "ZDOTDIR": str(arrays)}, start_new_session=True,
+        [zsh, "-d", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, cwd=arrays,
+        env={**shell_environment(arrays), "ZDOTDIR": str(arrays)}, start_new_session=True,
     ) as child:  # fmt: skip
-        drain = threading.Thread(target=received, args=(ours,))
-        drain.start()
-        os.write(ours, f"{typed}\t\x18".encode())  # printed when the shell is ready
+        reader = threading.Thread(target=read_until_closed, args=(controller,))
+        reader.start()
+        os.write(controller, f"{typed}\t\x18".encode())  # printed when the shell is ready
         while not (arrays / "report").exists() or not (arrays / "report").read_text():
             assert child.poll() is None
             time.sleep(0.02)
         child.kill()
-    os.close(theirs)
-    drain.join()
-    os.close(ours)
+    os.close(terminal)
+    reader.join()
+    os.close(controller)
     assert (arrays / "report").read_text() == f"{line}\n"
 
 
-def received(fd):
+def read_until_closed(fd):
     """Read a terminal's output until all processes have closed it."""
     try:
         while os.read(fd, 1 << 16):
@@ -359,8 +378,8 @@ def received(fd):
         pass
 
 
-def test_bash_takes_what_is_offered(arrays):
-    bash, command = installed("bash", arrays), arrays / "ndtool"
+def test_bash_completes_words(arrays):
+    bash, command = install_completion("bash", arrays), arrays / "ndtool"
     script = ndtool(env={"_NDTOOL_COMPLETE": "bash_source"}).out.decode()
     for words in (("tw",), ("many.npz", ":", "f")):
         script += f"""
@@ -374,14 +393,14 @@ def test_bash_takes_what_is_offered(arrays):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_requirements_of_shell_completion(shell):
-    ran = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"})
-    assert ran.status == 0
-    assert b"_ndtool_completion" in ran.out
-    assert f"{shell}_complete".encode() in ran.out
+    completed = ndtool(env={"_NDTOOL_COMPLETE": f"{shell}_source"})
+    assert completed.status == 0
+    assert b"_ndtool_completion" in completed.out
+    assert f"{shell}_complete".encode() in completed.out
 
 
 @pytest.mark.parametrize(
-    ("env", "words"),
+    ("env", "message"),
     [
         ({"_NDTOOL_COMPLETE": "bash_complete"}, "expected COMP_WORDS and COMP_CWORD"),
         ({"_NDTOOL_COMPLETE": "fish_complete", "COMP_WORDS": "ndtool"}, "expected COMP_WORDS"),
@@ -393,18 +412,18 @@ def test_requirements_of_shell_completion(shell):
             for number in ("x", "", "1.5", "9" * 5000)
         ),
         *(
-            ({"_NDTOOL_COMPLETE": wrong}, "expected SHELL_source or SHELL_complete")
-            for wrong in ("1", "bash", "bash_", "_complete", "csh_source", "bash_\x1b[31m")
+            ({"_NDTOOL_COMPLETE": value}, "expected SHELL_source or SHELL_complete")
+            for value in ("1", "bash", "bash_", "_complete", "csh_source", "bash_\x1b[31m")
         ),
     ],
 )
-def test_completion_of_unknown_shells(env, words):
-    ran = ndtool("gather-nd", env=env)
-    assert (ran.status, ran.out) == (2, b"")
-    assert ran.err.startswith("error: _NDTOOL_COMPLETE is ")
-    assert words in ran.err
-    assert ran.err.count("\n") == 1
-    assert "\x1b" not in ran.err
+def test_invalid_completion_variables_are_refused(env, message):
+    completed = ndtool("gather-nd", env=env)
+    assert (completed.status, completed.out) == (2, b"")
+    assert completed.err.startswith("error: _NDTOOL_COMPLETE is ")
+    assert message in completed.err
+    assert completed.err.count("\n") == 1
+    assert "\x1b" not in completed.err
 
 
 def test_an_empty_variable_requests_no_completion():
@@ -415,7 +434,7 @@ def test_runs_as_a_module_and_as_a_command(tmp_path):
     scripts = os.path.dirname(sys.executable)
     command = shutil.which("ndtool", path=scripts)
     if command is None:
-        pytest.skip("the command is not installed beside this Python")
+        pytest.skip("the command is not installed in the folder of this Python")
     out = subprocess.check_output([command, "--version"], env=environment())
     assert out == ndtool("--version").out
 
@@ -423,7 +442,7 @@ def test_runs_as_a_module_and_as_a_command(tmp_path):
 def test_every_option_is_documented():
     document = FIXTURES.parent / "docs" / "cli.md"
     if not document.exists():
-        pytest.skip("the documents are not beside the tests")
+        pytest.skip("the documents are missing")
     text = document.read_text("utf-8")
     for command in COMMANDS:
         page = ndtool(*command.split(), "-h").out.decode()

@@ -25,73 +25,79 @@ def addressing(
     return _kernels.Addressing((size,), (stride,), per_batch, (batches,), (pitch,), True)
 
 
-def grid(tile: int = 3, axes: int = 0, within: tuple[int, int, int] | None = None) -> _kernels.Grid:
+def grid(tile: int = 3, axes: int = 0, band: tuple[int, int, int] | None = None) -> _kernels.Grid:
     """Return [2,3] indices into data of [4,3] elements of 8 bytes, along axis 0."""
-    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, within)
+    return _kernels.Grid(*[(1,) * axes] * 3, (2, 3, 4, 24), (3, 8, tile), 8, True, band)
 
 
-REGION = _kernels.GROUP * (4 + 8)  # of a sorted group, with updates of 8 bytes
-ROOM = _kernels.GROUP * 8 + REGION  # of a thread that sorts one
+GROUP_BYTES = _kernels.GROUP * (4 + 8)  # bytes of a sorted group, with updates of 8 bytes
+THREAD_SCRATCH = _kernels.GROUP * 8 + GROUP_BYTES  # bytes for a thread that sorts a group
 
 
 def indices(
     nbytes: int = 16,
     value: int = 0,
     unsigned: bool = False,
-    rule: str = "error",
-    fill_bytes: Any = None,
+    mode: str = "error",
+    fill_value: Any = None,
 ) -> _kernels.Indices:
     stored = np.full(nbytes // 8 + 1, value, "u8" if unsigned else "i8").view(np.uint8)
-    return _kernels.Indices(stored[:nbytes], 8, unsigned, False, rule, fill_bytes)
+    return _kernels.Indices(stored[:nbytes], 8, unsigned, False, mode, fill_value)
 
 
-def piece(first: int = 0, tuples: int = 2, column: int = 0, width: int = 8) -> _kernels.WorkItem:
+def work_item(
+    first: int = 0, tuples: int = 2, column: int = 0, width: int = 8
+) -> _kernels.WorkItem:
     return _kernels.WorkItem(first, tuples, column, width)
 
 
-def change(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
+def update_spec(nbytes: int = 16, pitch: int = 8) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "none", "float64")
 
 
-def counted(
+def counted_spec(
     counts: int = 32, pitch: int = 8, count_itemsize: int = 8, nbytes: int = 16
 ) -> _kernels.UpdateSpec:
     counter = _kernels.UpdateCounts(buffer(counts), count_itemsize, False)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", counter)
 
 
-def windowed(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+def window_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     counter = _kernels.UpdateCounts(None, 8, True)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, buffer(pitch))
 
 
-def first_pass(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
+def first_pass_spec(pitch: int = 8, nbytes: int = 16) -> _kernels.UpdateSpec:
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "add", "float64", None, buffer(pitch), True)
 
 
-def totals(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.UpdateSpec:
+def totals_spec(pitch: int = 8, nbytes: int = 16, counts: int = 64) -> _kernels.UpdateSpec:
     counter = _kernels.UpdateCounts(buffer(counts), 8, True, True)
     return _kernels.UpdateSpec(buffer(nbytes), pitch, "mean", "float64", counter, None, True)
 
 
-HALF = _kernels.WorkItem(0, 2, 0, 4)
-LONG = {"item": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
+HALF_SLICES = _kernels.WorkItem(0, 2, 0, 4)
+LONG_SLICES = {"item": _kernels.WorkItem(0, 2, 0, 72), "out": buffer(120)}
 
 
-def options(scratch_bytes: int = 0) -> _kernels.KernelOptions:
+def kernel_options(scratch_bytes: int = 0) -> _kernels.KernelOptions:
     return _kernels.KernelOptions(1, False, buffer(scratch_bytes) if scratch_bytes else None)
 
 
-def parts(scratch: int = REGION + ROOM, ends: int = 3, rows: int = 4) -> _kernels.RadixPartitions:
-    return _kernels.RadixPartitions(rows, 8, 1, buffer(scratch), np.zeros(ends, np.uint32))
-
-
-def sorted_parts(count: int = 2) -> _kernels.RadixPartitions:
-    into = parts()
-    _kernels.partition(
-        addressing(stride=1, pitch=4), indices(), 0, count, change(), into, options()
+def partitions(
+    scratch_bytes: int = GROUP_BYTES + THREAD_SCRATCH, end_count: int = 3, rows: int = 4
+) -> _kernels.RadixPartitions:
+    return _kernels.RadixPartitions(
+        rows, 8, 1, buffer(scratch_bytes), np.zeros(end_count, np.uint32)
     )
-    return into
+
+
+def sorted_partitions(count: int = 2) -> _kernels.RadixPartitions:
+    result = partitions()
+    _kernels.partition(
+        addressing(stride=1, pitch=4), indices(), 0, count, update_spec(), result, kernel_options()
+    )
+    return result
 
 
 CALLS: dict[str, dict[str, Any]] = {
@@ -102,33 +108,33 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "find": {"a": addressing(), "indices": indices(), "first": 0, "count": 2},
     "gather": {
-        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": piece(),
-        "out": buffer(16), "options": options(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
+        "out": buffer(16), "options": kernel_options(),
     },
     "scatter": {
-        "a": addressing(), "indices": indices(), "item": piece(), "spec": change(),
-        "out": buffer(32), "by_batches": True, "options": options(),
+        "a": addressing(), "indices": indices(), "item": work_item(), "spec": update_spec(),
+        "out": buffer(32), "by_batches": True, "options": kernel_options(),
     },
     "scatter_copies": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": change(),
-        "size": 32, "options": options(32),
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
+        "size": 32, "options": kernel_options(32),
     },
     "scatter_batches": {
-        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": change(),
-        "data": buffer(32), "out": buffer(32), "options": options(32),
+        "a": addressing(), "indices": indices(), "first": 0, "count": 2, "spec": update_spec(),
+        "data": buffer(32), "out": buffer(32), "options": kernel_options(32),
     },
     "partition": {
         "a": addressing(stride=1, pitch=4), "indices": indices(), "first": 0, "count": 2,
-        "spec": change(), "partitions": parts(), "options": options(),
+        "spec": update_spec(), "partitions": partitions(), "options": kernel_options(),
     },
     "apply_partitions": {
-        "partitions": sorted_parts(), "spec": change(), "data": buffer(32), "out": buffer(32),
-        "first": 0, "stop": 2, "options": options(16),
+        "partitions": sorted_partitions(), "spec": update_spec(), "data": buffer(32), "out": buffer(32),
+        "first": 0, "stop": 2, "options": kernel_options(16),
     },
     "gather_strided": {
         "a": addressing(stride=32, pitch=128), "layout": _kernels.Layout((2,), (16,), 8),
-        "data": buffer(120), "origin": 0, "indices": indices(), "item": piece(width=16),
-        "out": buffer(32), "options": options(),
+        "data": buffer(120), "origin": 0, "indices": indices(), "item": work_item(width=16),
+        "out": buffer(32), "options": kernel_options(),
     },
     "pack": {
         "layout": _kernels.Layout((4,), (8,), 8), "data": buffer(32), "origin": 0, "out": buffer(32),
@@ -136,21 +142,21 @@ CALLS: dict[str, dict[str, Any]] = {
     },
     "copy_strips": {
         "layout": _kernels.Layout((2, 2), (8, 64), 8), "data": buffer(80), "origin": 0,
-        "out": buffer(32), "strip": 0, "stop": 1, "options": options(),
+        "out": buffer(32), "strip": 0, "stop": 1, "options": kernel_options(),
     },
     "gather_units": {
         "g": grid(), "data": buffer(96), "origin": 0, "indices": indices(48), "unit": 0, "stop": 1,
-        "out": buffer(48), "options": options(96),
+        "out": buffer(48), "options": kernel_options(96),
     },
     "scatter_units": {
-        "g": grid(), "indices": indices(48), "spec": change(48), "data": buffer(96),
-        "out": buffer(96), "unit": 0, "stop": 1, "options": options(96),
+        "g": grid(), "indices": indices(48), "spec": update_spec(48), "data": buffer(96),
+        "out": buffer(96), "unit": 0, "stop": 1, "options": kernel_options(96),
     },
-    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "options": options()},
+    "spread": {"rows": buffer(32), "count": 2, "out": buffer(40), "pitch": 24, "options": kernel_options()},
     "will_need": {
-        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": piece(),
+        "a": addressing(), "data": buffer(32), "origin": 0, "indices": indices(), "item": work_item(),
     },
-    "copy": {"data": buffer(32), "out": buffer(32), "options": options()},
+    "copy": {"data": buffer(32), "out": buffer(32), "options": kernel_options()},
     "swap": {"buffer": buffer(36), "unit": 12},
 }  # fmt: skip
 
@@ -166,118 +172,130 @@ BAND = "the output or the scratch buffer is too short"
 BATCHES = "a work item has complete batches"
 UNITS = "the buffer is no multiple of the unit"
 ROWS = "more rows than the partitions hold"
-BYTES = "a row index has 2 or 4 bytes"
-NUMBERED = "more rows than indices of this size can address"
-SHORT = "an update is shorter than a slice"
-OTHERS = "the partitions have another shape"
-FILLING = "the fill value is shorter than a slice"
-WITHIN = "a work item is within its slices"
+ROW_INDEX_SIZE = "a row index has 2 or 4 bytes"
+TOO_MANY_ROWS = "more rows than indices of this size can address"
+SHORT_UPDATE = "an update is shorter than a slice"
+OTHER_SHAPE = "the partitions have another shape"
+SHORT_FILL = "the fill value is shorter than a slice"
+OUTSIDE_SLICE = "a work item is within its slices"
 
-WRONG = [
+INVALID_CALLS = [
     ("check", {"indices": indices(15)}, INDEX),
     ("check", {"first": 1}, INDEX),
     ("linearize_rows", {"indices": indices(15)}, INDEX),
     ("linearize_rows", {"first": 1}, INDEX),
     ("linearize_rows", {"out": buffer(3)}, OUT),
     ("linearize_rows", {"itemsize": 4}, OUT),
-    ("linearize_rows", {"itemsize": 1}, BYTES),
-    ("linearize_rows", {"a": addressing(stride=-1)}, NUMBERED),
-    ("linearize_rows", {"a": addressing(size=65537, stride=1)}, NUMBERED),
+    ("linearize_rows", {"itemsize": 1}, ROW_INDEX_SIZE),
+    ("linearize_rows", {"a": addressing(stride=-1)}, TOO_MANY_ROWS),
+    ("linearize_rows", {"a": addressing(size=65537, stride=1)}, TOO_MANY_ROWS),
     (
         "linearize_rows",
         {"a": addressing(size=2**31 + 1, stride=1), "out": buffer(8), "itemsize": 4},
-        NUMBERED,
+        TOO_MANY_ROWS,
     ),
     ("find", {"indices": indices(15)}, INDEX),
     ("find", {"first": 1}, INDEX),
     ("gather", {"data": buffer(31)}, DATA),
     ("gather", {"origin": -1}, DATA),
     ("gather", {"origin": 1}, DATA),
-    ("gather", {"item": piece(width=9)}, DATA),
-    ("gather", {"item": piece(column=1)}, DATA),
-    ("gather", {"item": piece(first=1)}, INDEX),
+    ("gather", {"item": work_item(width=9)}, DATA),
+    ("gather", {"item": work_item(column=1)}, DATA),
+    ("gather", {"item": work_item(first=1)}, INDEX),
     ("gather", {"indices": indices(15)}, INDEX),
     ("gather", {"out": buffer(15)}, OUT),
-    ("gather", {"indices": indices(rule="fill", fill_bytes=buffer(7))}, FILLING),
-    ("gather", {"indices": indices(rule="drop")}, FILLING),
+    ("gather", {"indices": indices(mode="fill", fill_value=buffer(7))}, SHORT_FILL),
+    ("gather", {"indices": indices(mode="drop")}, SHORT_FILL),
     ("scatter", {"out": buffer(31)}, DATA),
     ("scatter", {"indices": indices(15)}, INDEX),
-    ("scatter", {"spec": change(15)}, UPDATES),
-    ("scatter", {"spec": change(16, 7)}, SHORT),
-    ("scatter", {"item": piece(first=1, tuples=1)}, BATCHES),
-    ("scatter", {"item": piece(tuples=1)}, BATCHES),
+    ("scatter", {"spec": update_spec(15)}, UPDATES),
+    ("scatter", {"spec": update_spec(16, 7)}, SHORT_UPDATE),
+    ("scatter", {"item": work_item(first=1, tuples=1)}, BATCHES),
+    ("scatter", {"item": work_item(tuples=1)}, BATCHES),
     ("scatter_batches", {"out": buffer(31)}, DATA),
     ("scatter_batches", {"indices": indices(15)}, INDEX),
-    ("scatter_batches", {"spec": change(15)}, UPDATES),
+    ("scatter_batches", {"spec": update_spec(15)}, UPDATES),
     ("scatter_batches", {"data": buffer(31)}, DATA),
-    ("scatter_batches", {"options": options(31)}, SCRATCH),
-    ("scatter_batches", {"options": options()}, SCRATCH),
+    ("scatter_batches", {"options": kernel_options(31)}, SCRATCH),
+    ("scatter_batches", {"options": kernel_options()}, SCRATCH),
     ("scatter_batches", {"first": 1, "count": 1}, BATCHES),
     ("scatter_batches", {"count": 1}, BATCHES),
     ("partition", {"indices": indices(15)}, INDEX),
-    ("partition", {"partitions": parts(REGION + ROOM - 1)}, SCRATCH),
-    ("partition", {"partitions": parts(ends=2)}, SCRATCH),
-    ("partition", {"partitions": parts(rows=3)}, ROWS),
+    ("partition", {"partitions": partitions(GROUP_BYTES + THREAD_SCRATCH - 1)}, SCRATCH),
+    ("partition", {"partitions": partitions(end_count=2)}, SCRATCH),
+    ("partition", {"partitions": partitions(rows=3)}, ROWS),
     ("partition", {"a": addressing(stride=-1, pitch=4)}, ROWS),
-    ("partition", {"spec": change(15)}, UPDATES),
-    ("partition", {"spec": change(18, 9)}, SHORT),
-    ("scatter", {"spec": counted(31)}, "the counts are fewer than the slices"),
+    ("partition", {"spec": update_spec(15)}, UPDATES),
+    ("partition", {"spec": update_spec(18, 9)}, SHORT_UPDATE),
+    ("scatter", {"spec": counted_spec(31)}, "the counts are fewer than the slices"),
     (
         "scatter",
-        {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted()},
+        {"item": _kernels.WorkItem(0, 2, 0, 4), "spec": counted_spec()},
         "complete slices are counted",
     ),
-    ("scatter", {"spec": windowed()}, "there is no window"),
-    ("scatter", {"spec": totals()}, "short slices have no totals"),
+    ("scatter", {"spec": window_spec()}, "there is no window"),
+    ("scatter", {"spec": totals_spec()}, "short slices have no totals"),
     (
         "scatter",
-        LONG
+        LONG_SLICES
         | {"spec": _kernels.UpdateSpec(buffer(144), 72, "add", "float64", None, buffer(72), True)},
         "long slices get no neutral elements",
     ),
     (
         "scatter",
-        LONG | {"item": HALF, "spec": first_pass(72, 144)},
+        LONG_SLICES | {"item": HALF_SLICES, "spec": first_pass_spec(72, 144)},
         "a first pass is over complete slices",
     ),
-    ("scatter", {"item": HALF, "spec": first_pass()}, "a first pass is over complete slices"),
-    ("scatter_units", {"spec": first_pass(4, 48), "options": options()}, SHORT),
-    ("scatter_units", {"spec": totals(nbytes=48), "options": options()}, "the counts are fewer.*"),
+    (
+        "scatter",
+        {"item": HALF_SLICES, "spec": first_pass_spec()},
+        "a first pass is over complete slices",
+    ),
+    ("scatter_units", {"spec": first_pass_spec(4, 48), "options": kernel_options()}, SHORT_UPDATE),
     (
         "scatter_units",
-        {"spec": totals(8, 48, 96), "options": options()},
+        {"spec": totals_spec(nbytes=48), "options": kernel_options()},
+        "the counts are fewer.*",
+    ),
+    (
+        "scatter_units",
+        {"spec": totals_spec(8, 48, 96), "options": kernel_options()},
         "short slices have no totals",
     ),
-    ("scatter_batches", {"spec": first_pass(), "options": options(128)}, SEPARATE),
-    ("scatter_batches", {"spec": windowed(), "options": options(127)}, SCRATCH),
-    ("apply_partitions", {"spec": first_pass(), "options": options(128)}, SEPARATE),
-    ("apply_partitions", {"spec": windowed(), "options": options(127)}, SCRATCH),
-    ("apply_partitions", {"spec": windowed(), "data": None, "options": options()}, SCRATCH),
-    ("scatter_units", {"spec": windowed(nbytes=48), "options": options(255)}, SCRATCH),
-    ("scatter_units", {"spec": windowed(nbytes=48), "options": options()}, TILES),
-    ("scatter_units", {"spec": counted(96, 8, 8, 48)}, TILES),
-    ("scatter_units", {"spec": first_pass(nbytes=48)}, SEPARATE),
-    ("scatter_copies", {"spec": counted()}, "updates of copies are not counted"),
+    ("scatter_batches", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("scatter_batches", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
+    ("apply_partitions", {"spec": first_pass_spec(), "options": kernel_options(128)}, SEPARATE),
+    ("apply_partitions", {"spec": window_spec(), "options": kernel_options(127)}, SCRATCH),
+    (
+        "apply_partitions",
+        {"spec": window_spec(), "data": None, "options": kernel_options()},
+        SCRATCH,
+    ),
+    ("scatter_units", {"spec": window_spec(nbytes=48), "options": kernel_options(255)}, SCRATCH),
+    ("scatter_units", {"spec": window_spec(nbytes=48), "options": kernel_options()}, TILES),
+    ("scatter_units", {"spec": counted_spec(96, 8, 8, 48)}, TILES),
+    ("scatter_units", {"spec": first_pass_spec(nbytes=48)}, SEPARATE),
+    ("scatter_copies", {"spec": counted_spec()}, "updates of copies are not counted"),
     ("scatter_copies", {"indices": indices(15)}, INDEX),
-    ("scatter_copies", {"spec": change(15)}, UPDATES),
+    ("scatter_copies", {"spec": update_spec(15)}, UPDATES),
     ("scatter_copies", {"size": 31}, DATA),
-    ("scatter_copies", {"options": options(31)}, SCRATCH),
-    ("scatter_copies", {"options": options()}, SCRATCH),
+    ("scatter_copies", {"options": kernel_options(31)}, SCRATCH),
+    ("scatter_copies", {"options": kernel_options()}, SCRATCH),
     ("apply_partitions", {"out": buffer(31)}, OUT),
     ("apply_partitions", {"data": buffer(31)}, OUT),
-    ("apply_partitions", {"options": options(15)}, SCRATCH),
-    ("apply_partitions", {"options": options()}, SCRATCH),
-    ("apply_partitions", {"spec": change(15)}, UPDATES),
-    ("apply_partitions", {"spec": change(14, 7)}, OTHERS),
-    ("apply_partitions", {"stop": 3}, OTHERS),
-    ("apply_partitions", {"first": -1}, OTHERS),
+    ("apply_partitions", {"options": kernel_options(15)}, SCRATCH),
+    ("apply_partitions", {"options": kernel_options()}, SCRATCH),
+    ("apply_partitions", {"spec": update_spec(15)}, UPDATES),
+    ("apply_partitions", {"spec": update_spec(14, 7)}, OTHER_SHAPE),
+    ("apply_partitions", {"stop": 3}, OTHER_SHAPE),
+    ("apply_partitions", {"first": -1}, OTHER_SHAPE),
     ("gather_strided", {"data": buffer(119)}, DATA),
     ("gather_strided", {"indices": indices(15)}, INDEX),
     ("gather_strided", {"out": buffer(31)}, OUT),
-    ("gather_strided", {"item": piece(width=12)}, WITHIN),
-    ("gather_strided", {"item": piece(column=4)}, WITHIN),
-    ("gather_strided", {"item": piece(column=16)}, WITHIN),
-    ("gather_strided", {"indices": indices(rule="fill", fill_bytes=buffer(7))}, FILLING),
+    ("gather_strided", {"item": work_item(width=12)}, OUTSIDE_SLICE),
+    ("gather_strided", {"item": work_item(column=4)}, OUTSIDE_SLICE),
+    ("gather_strided", {"item": work_item(column=16)}, OUTSIDE_SLICE),
+    ("gather_strided", {"indices": indices(mode="fill", fill_value=buffer(7))}, SHORT_FILL),
     ("pack", {"data": buffer(31)}, DATA),
     ("pack", {"origin": -1}, DATA),
     ("pack", {"out": buffer(31)}, OUT),
@@ -291,19 +309,19 @@ WRONG = [
     ("gather_units", {"stop": 2}, INDEX),
     ("gather_units", {"unit": -1}, INDEX),
     ("gather_units", {"out": buffer(40)}, UNIT),
-    ("gather_units", {"options": options(95)}, SCRATCH),
-    ("gather_units", {"indices": indices(48, rule="drop")}, FILLING),
+    ("gather_units", {"options": kernel_options(95)}, SCRATCH),
+    ("gather_units", {"indices": indices(48, mode="drop")}, SHORT_FILL),
     ("scatter_units", {"out": buffer(95)}, DATA),
     ("scatter_units", {"data": buffer(95)}, DATA),
     ("scatter_units", {"indices": indices(40)}, INDEX),
-    ("scatter_units", {"spec": change(40)}, UNIT),
-    ("scatter_units", {"options": options(95)}, SCRATCH),
-    ("gather_units", {"g": grid(within=(0, 4, 30)), "out": buffer(53)}, OUT),
-    ("gather_units", {"g": grid(within=(0, 3, 24))}, OUT),
-    ("scatter_units", {"g": grid(within=(1, 2, 30)), "out": buffer(53)}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "options": options()}, BAND),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "options": options(71)}, SCRATCH),
-    ("scatter_units", {"g": grid(within=(1, 2, 24)), "data": buffer(95)}, DATA),
+    ("scatter_units", {"spec": update_spec(40)}, UNIT),
+    ("scatter_units", {"options": kernel_options(95)}, SCRATCH),
+    ("gather_units", {"g": grid(band=(0, 4, 30)), "out": buffer(53)}, OUT),
+    ("gather_units", {"g": grid(band=(0, 3, 24))}, OUT),
+    ("scatter_units", {"g": grid(band=(1, 2, 30)), "out": buffer(53)}, BAND),
+    ("scatter_units", {"g": grid(band=(1, 2, 24)), "options": kernel_options()}, BAND),
+    ("scatter_units", {"g": grid(band=(1, 2, 24)), "options": kernel_options(71)}, SCRATCH),
+    ("scatter_units", {"g": grid(band=(1, 2, 24)), "data": buffer(95)}, DATA),
     ("spread", {"out": buffer(39)}, OUT),
     ("spread", {"pitch": 15}, OUT),
     ("spread", {"count": 0}, OUT),
@@ -331,37 +349,39 @@ def test_the_largest_valid_sizes(kernel: str) -> None:
     assert getattr(_kernels, kernel)(**CALLS[kernel]) == expected.get(kernel, 0)
 
 
-@pytest.mark.parametrize(("kernel", "change", "reason"), WRONG)
-def test_inconsistent_headers_are_refused(kernel: str, change: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize(("kernel", "changes", "reason"), INVALID_CALLS)
+def test_inconsistent_arguments_are_refused(
+    kernel: str, changes: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
-        getattr(_kernels, kernel)(**CALLS[kernel] | change)
+        getattr(_kernels, kernel)(**CALLS[kernel] | changes)
 
 
 @pytest.mark.parametrize("kernel", [name for name, call in CALLS.items() if "indices" in call])
-@pytest.mark.parametrize(("bad", "unsigned"), [(4, False), (2**64 - 1, True)])
-def test_an_index_out_of_bounds_is_reported(kernel: str, bad: int, unsigned: bool) -> None:
-    wrong = {"indices": indices(48, bad, unsigned)}
+@pytest.mark.parametrize(("value", "unsigned"), [(4, False), (2**64 - 1, True)])
+def test_an_index_out_of_bounds_is_reported(kernel: str, value: int, unsigned: bool) -> None:
+    invalid = {"indices": indices(48, value, unsigned)}
     expected = {"find": (0, 0, 2), "will_need": 0}
-    assert getattr(_kernels, kernel)(**CALLS[kernel] | wrong) == expected.get(kernel, 1)
+    assert getattr(_kernels, kernel)(**CALLS[kernel] | invalid) == expected.get(kernel, 1)
 
 
 @pytest.mark.parametrize("code", ["i1", "<i2", ">i2", "<u4", ">i4", "<i8", ">i8", "<u8", ">u8"])
 def test_an_index_is_reported_as_stored(code: str) -> None:
     dtype = np.dtype(code)
-    ends = np.iinfo(dtype)
-    stored = np.array([ends.min, 3, ends.max], dtype)
-    taken = _kernels.Indices(
+    limits = np.iinfo(dtype)
+    stored = np.array([limits.min, 3, limits.max], dtype)
+    kernel_indices = _kernels.Indices(
         stored.view(np.uint8), dtype.itemsize, dtype.kind == "u", not dtype.isnative
     )
-    assert taken.itemsize == dtype.itemsize
-    assert [taken.value(i) for i in range(3)] == stored.tolist()
+    assert kernel_indices.itemsize == dtype.itemsize
+    assert [kernel_indices.value(i) for i in range(3)] == stored.tolist()
 
 
 def test_the_byte_range_of_a_work_item() -> None:
-    one = piece(3, 2, 8, 4)
-    assert (one.first, one.tuples, one.column, one.width) == (3, 2, 8, 4)
-    assert one.byte_range(4) == slice(20, 28)
-    assert parts(rows=5).byte_range(1, 3) == slice(16, 40)
+    item = work_item(3, 2, 8, 4)
+    assert (item.first, item.tuples, item.column, item.width) == (3, 2, 8, 4)
+    assert item.byte_range(4) == slice(20, 28)
+    assert partitions(rows=5).byte_range(1, 3) == slice(16, 40)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +392,7 @@ def test_the_byte_range_of_a_work_item() -> None:
         ([0, 0, 0, 0], 1, 1),
         ([3, 2, 1, 0], 1, 4),
         ([0, 7, 8, 20], 4096, 3),
-        ([0, 32], 131072, 2),  # at most one call's bytes
+        ([0, 32], 131072, 2),  # a call prefetches at most 128 KiB
         ([0, 64], 131073, 4),
     ],
 )
@@ -380,13 +400,13 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
     size = 4096
     data = np.frombuffer(mmap.mmap(-1, 128 * size), np.uint8)
     index = _kernels.Indices(np.array(rows).view(np.uint8), 8, False, False)
-    there = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
-    wanted = piece(tuples=len(rows), width=width)
-    assert _kernels.will_need(there, data, 0, index, wanted) == calls
+    page_addressing = _kernels.Addressing((65,), (size,), len(rows), (), (), True)
+    item = work_item(tuples=len(rows), width=width)
+    assert _kernels.will_need(page_addressing, data, 0, index, item) == calls
 
 
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("construct", "reason"),
     [
         (lambda: _kernels.Addressing((1,) * 65, (1,) * 65, 1, (), (), True), "more axes than"),
         (lambda: _kernels.Addressing((), (), 1, (1,) * 65, (1,) * 65, True), "more axes than"),
@@ -396,10 +416,10 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
         (lambda: grid(tile=0), "a unit has 1 to 512 columns"),
         (lambda: grid(tile=513), "a unit has 1 to 512 columns"),
         (lambda: _kernels.Indices(buffer(9), 3, False, False), "an index has 1, 2, 4 or 8 bytes"),
-        (lambda: piece(first=-1), WITHIN),
-        (lambda: piece(tuples=-1), WITHIN),
-        (lambda: piece(column=-1), WITHIN),
-        (lambda: piece(width=-1), WITHIN),
+        (lambda: work_item(first=-1), OUTSIDE_SLICE),
+        (lambda: work_item(tuples=-1), OUTSIDE_SLICE),
+        (lambda: work_item(column=-1), OUTSIDE_SLICE),
+        (lambda: work_item(width=-1), OUTSIDE_SLICE),
         (lambda: _kernels.KernelOptions(0), "at least one thread is required"),
         (
             lambda: _kernels.RadixPartitions(1, 8, 33, buffer(1), np.zeros(1, np.uint32)),
@@ -419,9 +439,9 @@ def test_adjacent_pages_are_prefetched_together(rows: list[int], width: int, cal
         ),
     ],
 )
-def test_calls_that_are_not_bound(make: Any, reason: str) -> None:
+def test_invalid_kernel_arguments_are_refused(construct: Any, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}"):
-        make()
+        construct()
 
 
 def test_kernels_and_rules_agree() -> None:
@@ -435,30 +455,30 @@ def test_kernels_and_rules_agree() -> None:
 
 
 def test_neutral_elements_and_totals_are_complete() -> None:
-    own = _kernels.UpdateCounts(None, 8, True)
-    for reason, counts, neutral, marking in (
-        ("the neutral elements are shorter than a slice", own, buffer(7), False),
+    counter = _kernels.UpdateCounts(None, 8, True)
+    for reason, counts, neutral, is_first_pass in (
+        ("the neutral elements are shorter than a slice", counter, buffer(7), False),
         ("neutral elements are for windows", None, buffer(8), False),
         ("a first pass writes neutral elements or counts totals", None, None, True),
-        ("a first pass writes neutral elements or counts totals", own, None, True),
+        ("a first pass writes neutral elements or counts totals", counter, None, True),
     ):
         with pytest.raises(ValueError, match=reason):
-            _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, marking)
-    for counts, each in ((None, 8), (buffer(32), 4)):
+            _kernels.UpdateSpec(buffer(16), 8, "add", "float64", counts, neutral, is_first_pass)
+    for counts, bytes_each in ((None, 8), (buffer(32), 4)):
         with pytest.raises(ValueError, match="8 bytes, if its upper half is a total"):
-            _kernels.UpdateCounts(counts, each, True, True)
+            _kernels.UpdateCounts(counts, bytes_each, True, True)
 
 
 def test_a_count_has_1_4_or_8_bytes_and_a_mean_needs_more_than_a_flag() -> None:
     with pytest.raises(ValueError, match="a count has 1, 4 or 8 bytes"):
         _kernels.UpdateCounts(buffer(8), 2, True)
-    own = _kernels.UpdateCounts(None, 8, True)
+    counter = _kernels.UpdateCounts(None, 8, True)
     with pytest.raises(ValueError, match="flags are no"):
-        _kernels.divide_means(own, buffer(32), 8, "float64", True, options())
+        _kernels.divide_means(counter, buffer(32), 8, "float64", True, kernel_options())
     for nbytes, count_itemsize, reason in ((8, 1, "flags are no"), (31, 8, "the counts are fewer")):
         counts = _kernels.UpdateCounts(buffer(nbytes), count_itemsize, True)
         with pytest.raises(ValueError, match=reason):
-            _kernels.divide_means(counts, buffer(32), 8, "float64", True, options())
+            _kernels.divide_means(counts, buffer(32), 8, "float64", True, kernel_options())
 
 
 def test_no_kernel_takes_more_than_eight_arguments() -> None:
@@ -467,37 +487,37 @@ def test_no_kernel_takes_more_than_eight_arguments() -> None:
             assert len(inspect.signature(kernel).parameters) <= 8, name
 
 
-@pytest.mark.parametrize("within", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
-def test_bands_that_are_not_within_a_panel_are_refused(within: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("band", [(-1, 2, 24), (0, 0, 24), (3, 2, 24), (0, 4, 23)])
+def test_bands_that_are_not_within_a_panel_are_refused(band: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match="a band is a range of rows of one panel"):
-        grid(within=within)
+        grid(band=band)
 
 
-def test_strips_are_copied_one_by_one() -> None:
+def test_each_strip_is_copied_once() -> None:
     data = np.arange(1, 2801, dtype="i4").reshape(40, 70, order="F")
     layout = _kernels.Layout(data.shape, data.strides, 4)
     bits = data.T.reshape(-1).view("u1")
     assert layout.strips > 2
-    copied = np.zeros(data.shape, "i4")
+    result = np.zeros(data.shape, "i4")
     for strip in range(layout.strips):
         out = np.zeros(data.shape, "i4")
         _kernels.copy_strips(
-            layout, bits, 0, out.reshape(-1).view("u1"), strip, strip + 1, options()
+            layout, bits, 0, out.reshape(-1).view("u1"), strip, strip + 1, kernel_options()
         )
         assert 0 < np.count_nonzero(out) < out.size
-        copied += out  # a strip that is copied twice would be wrong
-    assert np.array_equal(copied, data)
+        result += out  # the sum is wrong if a strip is copied twice
+    assert np.array_equal(result, data)
 
 
 @pytest.mark.parametrize(
-    ("itemsize", "unsigned", "swapped", "below"),
+    ("itemsize", "unsigned", "swapped", "upper_bound"),
     [
         (8, False, False, 9), (2, False, False, 9), (4, True, False, 9), (2, True, True, 9),
         (2, True, False, (1 << 16) + 1), (4, False, False, (1 << 31) + 1),
     ],
 )  # fmt: skip
 def test_validated_indices_of_other_types_are_refused(
-    itemsize: int, unsigned: bool, swapped: bool, below: int
+    itemsize: int, unsigned: bool, swapped: bool, upper_bound: int
 ) -> None:
     with pytest.raises(ValueError, match="validated indices must be uint16 or int32"):
-        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, bound=below)
+        _kernels.Indices(buffer(16), itemsize, unsigned, swapped, bound=upper_bound)

@@ -11,22 +11,22 @@ from zlib import crc32
 
 import numpy as np
 import pytest
-from bits import agree
+from bits import results_match
 from strategies import (
     ARITHMETIC,
     BFLOAT16,
     COMPLEX,
     INTEGERS,
     Array,
-    a_third,
-    laid_out,
+    bits_equal,
     mean_of,
-    opaque,
     random_values,
-    raw,
+    raw_bytes,
     reductions_of,
-    same,
+    sample_third,
+    to_layout,
     ufunc_of,
+    void_view,
 )
 
 import ndtool
@@ -39,63 +39,65 @@ from ndtool.storage.local import ByteRange
 THREADS = (1, 2, 3, 4)
 
 
-class NdShape(NamedTuple):
+class ScatterCase(NamedTuple):
     """A case of scatter_nd: N index tuples of k components from a distribution."""
 
     name: str
     data: tuple[int, ...]
     k: int
     tuples: tuple[int, ...]
-    drawn: str = "uniform"
+    distribution: str = "uniform"
 
 
 SCATTERS = (
-    NdShape("scalars", (300, 700), 2, (150_001,)),
-    NdShape("few scalars, large data", (1000, 1000), 2, (5000,)),
-    NdShape("scalars of four axes", (9, 11, 7, 13), 4, (3, 50_001)),
-    NdShape("histogram", (1000,), 1, (140_003,)),
-    NdShape("one slot", (1000,), 1, (140_003,), "same"),
-    NdShape("sorted", (50_000,), 1, (140_003,), "sorted"),
-    NdShape("two slots at the ends", (70_000,), 1, (140_003,), "ends"),
-    NdShape("odd rows", (500, 7), 1, (40_001,)),
-    NdShape("rows", (300, 65), 1, (5001,)),
-    NdShape("huge slices", (3, 200_003), 1, (5,)),
-    NdShape("whole tensor", (150_001,), 0, (3,)),
+    ScatterCase("scalars", (300, 700), 2, (150_001,)),
+    ScatterCase("few scalars, large data", (1000, 1000), 2, (5000,)),
+    ScatterCase("scalars of four axes", (9, 11, 7, 13), 4, (3, 50_001)),
+    ScatterCase("histogram", (1000,), 1, (140_003,)),
+    ScatterCase("one slice", (1000,), 1, (140_003,), "same"),
+    ScatterCase("sorted", (50_000,), 1, (140_003,), "sorted"),
+    ScatterCase("two slices at the ends", (70_000,), 1, (140_003,), "ends"),
+    ScatterCase("rows of 7 elements", (500, 7), 1, (40_001,)),
+    ScatterCase("rows", (300, 65), 1, (5001,)),
+    ScatterCase("huge slices", (3, 200_003), 1, (5,)),
+    ScatterCase("complete tensor", (150_001,), 0, (3,)),
 )
 
 
-def drawn_indices(rng: np.random.Generator, case: NdShape) -> Array:
-    """Return valid int64 index tuples, a part of them negative."""
+def random_indices(rng: np.random.Generator, case: ScatterCase) -> Array:
+    """Return valid int64 index tuples, some of them negative."""
     shape = (*case.tuples, case.k)
     limits = np.array(case.data[: case.k], np.int64)
     indices = rng.integers(-limits, limits, shape) if case.k else np.empty(shape, np.int64)
-    if case.drawn == "same":
+    if case.distribution == "same":
         indices[:] = 3
-    elif case.drawn == "sorted":
+    elif case.distribution == "sorted":
         indices = np.sort(indices % limits, axis=0)
-    elif case.drawn == "ends":
+    elif case.distribution == "ends":
         indices = np.where(indices < 0, 0, -1)
     return indices
 
 
-def flat_places(case: NdShape, indices: Array) -> tuple[Array, int]:
+def slice_indices(case: ScatterCase, indices: Array) -> tuple[Array, int]:
     """Return the linear index of the slice that each index tuple selects, and its length."""
-    runs = np.zeros(indices.shape[:-1], np.int64)
+    slices = np.zeros(indices.shape[:-1], np.int64)
     for component, size in enumerate(case.data[: case.k]):
-        runs = runs * size + indices[..., component] % size
-    return runs.ravel(), int(np.prod(case.data[case.k :], dtype=np.int64))
+        slices = slices * size + indices[..., component] % size
+    return slices.ravel(), int(np.prod(case.data[case.k :], dtype=np.int64))
 
 
-def numbers(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
-    """Return numbers whose sums and products depend on the order, and remain finite for long."""
+def order_sensitive_values(
+    rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]
+) -> Array:
+    """Return values whose sums and products depend on the order and are finite for many terms."""
     if dtype.kind in "iub":
         return random_values(rng, dtype, shape)
     if dtype.kind == "c":
-        parts = numbers(rng, np.dtype(f"f{dtype.itemsize // 2}"), (*shape, 2))
-        return parts.view(dtype).reshape(shape)
-    wide = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)
-    wide[rng.random(shape) < 0.1] = 1.0
-    return wide.astype(dtype)
+        components = order_sensitive_values(rng, np.dtype(f"f{dtype.itemsize // 2}"), (*shape, 2))
+        return components.view(dtype).reshape(shape)
+    floats = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)
+    floats[rng.random(shape) < 0.1] = 1.0
+    return floats.astype(dtype)
 
 
 def expected_scatter(
@@ -107,100 +109,111 @@ def expected_scatter(
     duplicates: str = "last",
 ) -> Array:
     """Return data with updates applied in sequence; flat: linear indices of elements of data."""
-    output = opaque(data).copy().view(data.dtype)
+    output = void_view(data).copy().view(data.dtype)
     target, source = output.reshape(-1), updates.reshape(-1)
     if duplicates == "first":
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         return output
     if reduction == "none":
         last = np.full(data.size, -1)
         np.maximum.at(last, flat, np.arange(flat.size))
-        hit = last >= 0
-        opaque(target)[hit] = opaque(source)[last[hit]]
+        is_updated = last >= 0
+        void_view(target)[is_updated] = void_view(source)[last[is_updated]]
         return output
     counts = np.bincount(flat, minlength=data.size)
     if not include_self:
         positions, first = np.unique(flat, return_index=True)
-        opaque(target)[positions] = opaque(source)[first]
+        void_view(target)[positions] = void_view(source)[first]
         flat, source = np.delete(flat, first), np.delete(source, first)
     with np.errstate(all="ignore"):
         ufunc_of(data.dtype, reduction).at(target, flat, source)
     if reduction == "mean":
-        touched = counts > 0
-        target[touched] = mean_of(target[touched], counts[touched] + include_self)
+        has_updates = counts > 0
+        target[has_updates] = mean_of(target[has_updates], counts[has_updates] + include_self)
     return output
 
 
-NUMBERS = [(d, r) for d in ARITHMETIC for r in reductions_of(d)]
+DTYPES_AND_REDUCTIONS = [(d, r) for d in ARITHMETIC for r in reductions_of(d)]
 
 
-def name(value: Any) -> str:
+def parameter_id(value: Any) -> str:
     """Return the name of a parameter."""
-    if isinstance(value, NdShape):
+    if isinstance(value, ScatterCase):
         return value.name
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-@pytest.mark.parametrize(("case", "number"), a_third(SCATTERS, NUMBERS), ids=name)
-def test_scatter_nd(case: NdShape, number: tuple[np.dtype, str]) -> None:
-    dtype, reduction = number
+@pytest.mark.parametrize(
+    ("case", "dtype_and_reduction"), sample_third(SCATTERS, DTYPES_AND_REDUCTIONS), ids=parameter_id
+)
+def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]) -> None:
+    dtype, reduction = dtype_and_reduction
     rng = np.random.default_rng(crc32(f"{case.name} {dtype} {reduction}".encode()))
-    indices = drawn_indices(rng, case)
-    runs, width = flat_places(case, indices)
-    flat = (runs[:, None] * width + np.arange(width)).ravel()
+    indices = random_indices(rng, case)
+    slices, width = slice_indices(case, indices)
+    flat = (slices[:, None] * width + np.arange(width)).ravel()
     shape = case.tuples + case.data[case.k :]
     random = rng.integers(2) and dtype not in COMPLEX
-    fill = random_values if random else numbers
-    data, updates = fill(rng, dtype, case.data), fill(rng, dtype, shape)
+    draw_values = random_values if random else order_sensitive_values
+    data, updates = draw_values(rng, dtype, case.data), draw_values(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, reduction)
-    before = raw(data), raw(indices), raw(updates)
+    before = raw_bytes(data), raw_bytes(indices), raw_bytes(updates)
     for threads in THREADS:
         actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-        assert agree(actual, expected, reduction), threads
-    assert (raw(data), raw(indices), raw(updates)) == before
+        assert results_match(actual, expected, reduction), threads
+    assert (raw_bytes(data), raw_bytes(indices), raw_bytes(updates)) == before
 
 
-@pytest.mark.parametrize(("axis", "number"), a_third((0, 1, 2), NUMBERS), ids=name)
-def test_scatter_elements(axis: int, number: tuple[np.dtype, str]) -> None:
-    dtype, reduction = number
+@pytest.mark.parametrize(
+    ("axis", "dtype_and_reduction"),
+    sample_third((0, 1, 2), DTYPES_AND_REDUCTIONS),
+    ids=parameter_id,
+)
+def test_scatter_elements(axis: int, dtype_and_reduction: tuple[np.dtype, str]) -> None:
+    dtype, reduction = dtype_and_reduction
     rng = np.random.default_rng(21)
-    for shape, long in (
+    for shape, index_shape in (
         ((60, 70, 65), (60, 70, 65)),
         ((60, 70, 65), (60, 69, 1)),
         ((2, 300, 301), (1, 299, 300)),
         ((3, 5, 7), (3, 5, 7)),
         ((2, 1, 300_007), (2, 1, 40_001)),
     ):
-        long = list(long)
-        long[axis] *= 6 if shape[axis] < 10 else 2
+        index_shape = list(index_shape)
+        index_shape[axis] *= 6 if shape[axis] < 10 else 2
         size = shape[axis]
-        indices = rng.integers(-size, size, long)
-        where = list(np.indices(long, sparse=True))
-        where[axis] = indices % size
-        flat = np.ravel_multi_index(np.broadcast_arrays(*where), shape).ravel()
-        data, updates = numbers(rng, dtype, shape), numbers(rng, dtype, tuple(long))
+        indices = rng.integers(-size, size, index_shape)
+        coordinates = list(np.indices(index_shape, sparse=True))
+        coordinates[axis] = indices % size
+        flat = np.ravel_multi_index(np.broadcast_arrays(*coordinates), shape).ravel()
+        data, updates = (
+            order_sensitive_values(rng, dtype, shape),
+            order_sensitive_values(rng, dtype, tuple(index_shape)),
+        )
         expected = expected_scatter(data, flat, updates, reduction)
         for threads in THREADS:
             actual = ndtool.scatter_elements(
                 data, indices, updates, axis, reduction, threads=threads
             )
-            assert agree(actual, expected, reduction), (shape, threads)
+            assert results_match(actual, expected, reduction), (shape, threads)
 
 
-@pytest.mark.parametrize(("dtype", "reduction"), NUMBERS, ids=lambda v: str(v))
-def test_blocks_of_updates_into_one_slot(dtype: np.dtype, reduction: str) -> None:
+@pytest.mark.parametrize(("dtype", "reduction"), DTYPES_AND_REDUCTIONS, ids=lambda v: str(v))
+def test_blocks_of_updates_into_one_slice(dtype: np.dtype, reduction: str) -> None:
     rng = np.random.default_rng(crc32(f"{dtype} {reduction}".encode()))
-    for fill, other in product((numbers, random_values), (None, 0, 1, 255, 511)):
-        if fill is random_values and dtype in COMPLEX:
+    for draw_values, other_row in product(
+        (order_sensitive_values, random_values), (None, 0, 1, 255, 511)
+    ):
+        if draw_values is random_values and dtype in COMPLEX:
             continue
         indices = np.full((512 + 40, 1), 2)
-        if other is not None:
-            indices[other] = 1
-        data, updates = fill(rng, dtype, (3,)), fill(rng, dtype, (len(indices),))
+        if other_row is not None:
+            indices[other_row] = 1
+        data, updates = draw_values(rng, dtype, (3,)), draw_values(rng, dtype, (len(indices),))
         expected = expected_scatter(data, indices[:, 0], updates, reduction)
         actual = ndtool.scatter_nd(data, indices, updates, reduction)
-        assert agree(actual, expected, reduction), (fill, other)
+        assert results_match(actual, expected, reduction), (draw_values, other_row)
 
 
 @pytest.mark.parametrize("code", ["u1", "f2", "V3", "f4", "f8", "c16", "V70"])
@@ -209,40 +222,40 @@ def test_data_in_fortran_order(code: str) -> None:
     dtype = np.dtype(code)
     for shape in ((300, 70), (4099, 3), (33, 1, 170), (20, 30, 40), (2, 3, 4097), (4097, 2, 33)):
         bits = rng.integers(0, 256, int(np.prod(shape)) * dtype.itemsize, np.uint8)
-        whole = np.asfortranarray(bits.view(dtype).reshape(shape))
-        for data in (whole, whole[::-1], whole[..., ::2], whole[::3]):
+        fortran = np.asfortranarray(bits.view(dtype).reshape(shape))
+        for data in (fortran, fortran[::-1], fortran[..., ::2], fortran[::3]):
             index = rng.permutation(len(data))[:, None] - len(data)
-            update = opaque(np.ascontiguousarray(data[:1]))
-            expected = opaque(np.ascontiguousarray(data)).copy()
+            update = void_view(np.ascontiguousarray(data[:1]))
+            expected = void_view(np.ascontiguousarray(data)).copy()
             expected[0] = update[0]
             for threads in (1, 2, 5):
                 rows = ndtool.gather_nd(data, index, threads=threads)
-                assert raw(rows) == raw(np.ascontiguousarray(data)[index[:, 0]])
-                changed = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
-                assert raw(changed) == raw(expected)
+                assert raw_bytes(rows) == raw_bytes(np.ascontiguousarray(data)[index[:, 0]])
+                scattered = ndtool.scatter_nd(data, [[0]], update.view(dtype), threads=threads)
+                assert raw_bytes(scattered) == raw_bytes(expected)
 
 
 @pytest.mark.parametrize("width", [1, 3, 20])
 def test_sorting_in_several_rounds(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SCRATCH", 1 << 22)
     rng = np.random.default_rng(27)
-    data = numbers(rng, np.dtype("f4"), (400_003, width))
+    data = order_sensitive_values(rng, np.dtype("f4"), (400_003, width))
     indices = rng.integers(-400_003, 400_003, (500_001, 1))
     indices[::3] = 5
-    updates = numbers(rng, np.dtype("f4"), (500_001, width))
+    updates = order_sensitive_values(rng, np.dtype("f4"), (500_001, width))
     flat = (indices % 400_003 * width + np.arange(width)).ravel()
     for reduction in ("none", "add"):
         expected = expected_scatter(data, flat, updates, reduction)
         for threads in THREADS:
             actual = ndtool.scatter_nd(data, indices, updates, reduction, threads=threads)
-            assert same(actual, expected), (reduction, threads)
+            assert bits_equal(actual, expected), (reduction, threads)
 
 
 @pytest.mark.parametrize("itemsize", [1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32, 100])
 def test_gather_nd(itemsize: int) -> None:
     rng = np.random.default_rng(22)
     dtype = np.dtype(f"V{itemsize}")
-    for shape, b, location in (
+    for shape, b, index_shape in (
         ((400, 500), 0, (3, 50_001, 2)),
         ((5000, 3), 0, (40_001, 1)),
         ((100, 257), 0, (5001, 1)),
@@ -253,12 +266,12 @@ def test_gather_nd(itemsize: int) -> None:
         ((6, 30, 20, 17), 1, (6, 999, 2)),
     ):
         data = random_values(rng, dtype, shape)
-        k = location[-1]
-        indices = rng.integers(-np.array(shape[b : b + k]), shape[b : b + k], location)
-        batches = np.indices(location[:-1], sparse=True)[:b]
-        expected = data[(*batches, *np.moveaxis(indices, -1, 0))]
+        k = index_shape[-1]
+        indices = rng.integers(-np.array(shape[b : b + k]), shape[b : b + k], index_shape)
+        batch_coordinates = np.indices(index_shape[:-1], sparse=True)[:b]
+        expected = data[(*batch_coordinates, *np.moveaxis(indices, -1, 0))]
         for threads in THREADS:
-            assert same(ndtool.gather_nd(data, indices, b, threads=threads), expected)
+            assert bits_equal(ndtool.gather_nd(data, indices, b, threads=threads), expected)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -268,11 +281,13 @@ def test_gather_elements(itemsize: int, axis: int) -> None:
     dtype = np.dtype(f"V{itemsize}")
     for shape in ((60, 70, 65), (2, 300, 301), (400, 3, 200), (50_003, 1, 3)):
         data = random_values(rng, dtype, shape)
-        location = tuple(2 * d if d_axis == axis else d for d_axis, d in enumerate(shape))
-        indices = rng.integers(-shape[axis], shape[axis], location)
+        index_shape = tuple(2 * d if d_axis == axis else d for d_axis, d in enumerate(shape))
+        indices = rng.integers(-shape[axis], shape[axis], index_shape)
         expected = np.take_along_axis(data, indices, axis)
         for threads in THREADS:
-            assert same(ndtool.gather_elements(data, indices, axis, threads=threads), expected)
+            assert bits_equal(
+                ndtool.gather_elements(data, indices, axis, threads=threads), expected
+            )
 
 
 @pytest.mark.parametrize("layout", ["Fortran", "reversed", "strided", "unaligned", "broadcast"])
@@ -283,77 +298,87 @@ def test_index_types_and_layouts(code: str, layout: str) -> None:
     sizes = np.array([100, 120])
     lowest = -sizes if dtype.kind == "i" else 0 * sizes
     data = random_values(rng, np.dtype("f4"), tuple(sizes))
-    indices = laid_out(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
+    indices = to_layout(rng.integers(lowest, sizes, (70_001, 2)).astype(dtype), layout)
     rows, columns = np.moveaxis(indices.astype(np.int64), -1, 0)
-    updates = numbers(rng, np.dtype("f4"), rows.shape)
+    updates = order_sensitive_values(rng, np.dtype("f4"), rows.shape)
     flat = rows % 100 * 120 + columns % 120
-    summed = expected_scatter(data, flat, updates, "add")
+    expected_sum = expected_scatter(data, flat, updates, "add")
     for threads in THREADS:
-        assert same(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
-        assert same(ndtool.scatter_nd(data, indices, updates, "add", threads=threads), summed)
+        assert bits_equal(ndtool.gather_nd(data, indices, threads=threads), data[rows, columns])
+        assert bits_equal(
+            ndtool.scatter_nd(data, indices, updates, "add", threads=threads), expected_sum
+        )
     axis_indices = indices[:, :1]
-    tall = random_values(rng, np.dtype("f4"), (100, 1))
-    picked = ndtool.gather_elements(tall, axis_indices, 0, threads=2)
-    assert same(picked, tall[rows % 100])
+    column = random_values(rng, np.dtype("f4"), (100, 1))
+    gathered = ndtool.gather_elements(column, axis_indices, 0, threads=2)
+    assert bits_equal(gathered, column[rows % 100])
 
 
 @pytest.mark.parametrize("threads", THREADS)
-def test_the_first_of_many_bad_indices_is_named(threads: int) -> None:
+def test_the_first_of_many_invalid_indices_is_reported(threads: int) -> None:
     rng = np.random.default_rng(25)
     data = random_values(rng, np.dtype("f4"), (300, 200))
     for _ in range(10):
         indices = rng.integers(0, 200, (7, 30_000, 2))
-        wrong = np.sort(rng.choice(210_000, 3, replace=False))
+        invalid_rows = np.sort(rng.choice(210_000, 3, replace=False))
         tuples = indices.reshape(-1, 2)
-        tuples[wrong, [1, 0, 1]] = [200, 300, -201]
-        tuples[wrong[0], 0] = 5
+        tuples[invalid_rows, [1, 0, 1]] = [200, 300, -201]
+        tuples[invalid_rows[0], 0] = 5
         out = np.full(indices.shape[:-1], 7, np.float32)
-        with pytest.raises(ndtool.BoundsError) as caught:
+        with pytest.raises(ndtool.BoundsError) as excinfo:
             ndtool.gather_nd(data, indices, out=out, threads=threads)
-        error = caught.value
-        assert error.position == tuple(np.unravel_index(wrong[0], (7, 30_000)))
+        error = excinfo.value
+        assert error.position == tuple(np.unravel_index(invalid_rows[0], (7, 30_000)))
         assert (error.component, error.axis, error.value) == (1, 1, 200)
         assert (error.size, error.count, error.total) == (200, 3, 210_000)
         assert (out == 7).all()
-        with pytest.raises(ndtool.BoundsError) as caught:
+        with pytest.raises(ndtool.BoundsError) as excinfo:
             ndtool.scatter_nd(data, indices, out, "add", out=data, threads=threads)
-        assert caught.value.fields() == error.fields()
+        assert excinfo.value.fields() == error.fields()
         flat = tuples[:, 0].reshape(300, 700)
         for axis in (0, 1):
-            spots = [tuple(int(v) for v in np.unravel_index(w, flat.shape)) for w in wrong]
+            positions = [
+                tuple(int(v) for v in np.unravel_index(w, flat.shape)) for w in invalid_rows
+            ]
             columns = flat[:, :200] % 200
-            bad = columns.copy()
-            location = (spots[0][0], spots[0][1] % 200)
-            bad[location] = -301
-            bad[-1, -1] = 300
-            count = 2 if location != (299, 199) else 1
-            with pytest.raises(ndtool.BoundsError) as caught:
-                ndtool.gather_elements(data, bad, axis, threads=threads)
-            error = caught.value
+            invalid = columns.copy()
+            first_position = (positions[0][0], positions[0][1] % 200)
+            invalid[first_position] = -301
+            invalid[-1, -1] = 300
+            count = 2 if first_position != (299, 199) else 1
+            with pytest.raises(ndtool.BoundsError) as excinfo:
+                ndtool.gather_elements(data, invalid, axis, threads=threads)
+            error = excinfo.value
             assert error.count == count
-            assert error.position == (location if count == 2 else (299, 199))
+            assert error.position == (first_position if count == 2 else (299, 199))
             assert (error.axis, error.component) == (axis, None)
 
 
 @pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("f2"), BFLOAT16, np.dtype("?")])
-def test_big_endian_and_odd_layouts_of_large_data(dtype: np.dtype) -> None:
+def test_big_endian_and_unusual_layouts_of_large_data(dtype: np.dtype) -> None:
     rng = np.random.default_rng(26)
-    data, updates = numbers(rng, dtype, (300, 64)), numbers(rng, dtype, (6000, 64))
+    data, updates = (
+        order_sensitive_values(rng, dtype, (300, 64)),
+        order_sensitive_values(rng, dtype, (6000, 64)),
+    )
     indices = rng.integers(-300, 300, (6000, 1))
     flat = (indices % 300 * 64 + np.arange(64)).ravel()
-    other = dtype.newbyteorder("S")
+    swapped_dtype = dtype.newbyteorder("S")
     for reduction in reductions_of(dtype):
         expected = expected_scatter(data, flat, updates, reduction)
         for layout in ("Fortran", "reversed", "unaligned"):
-            arrays: list[Any] = [laid_out(a, layout) for a in (data, indices, updates)]
-            assert same(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
+            arrays: list[Any] = [to_layout(a, layout) for a in (data, indices, updates)]
+            assert bits_equal(ndtool.scatter_nd(*arrays, reduction, threads=3), expected)
         swapped = ndtool.scatter_nd(
-            data.astype(other), indices.astype(">i8"), updates.astype(other), reduction
+            data.astype(swapped_dtype),
+            indices.astype(">i8"),
+            updates.astype(swapped_dtype),
+            reduction,
         )
-        assert same(swapped, expected.astype(other))
-        target = laid_out(data, "strided")
+        assert bits_equal(swapped, expected.astype(swapped_dtype))
+        target = to_layout(data, "strided")
         assert ndtool.scatter_nd(target, indices, updates, reduction, out=target) is target
-        assert same(target, expected)
+        assert bits_equal(target, expected)
 
 
 @pytest.mark.parametrize("width", [1, 600, 20_000])
@@ -370,18 +395,18 @@ def test_a_cold_file_is_prefetched_in_fewer_calls_than_pages(
     calls = []
     prefetch, advise = gathers._kernels.will_need, ByteRange.advise
 
-    def asking(*call: Any) -> int:
-        calls.append(prefetch(*call))
+    def count_prefetch(*arguments: Any) -> int:
+        calls.append(prefetch(*arguments))
         return calls[-1]
 
-    def advising(*call: Any) -> None:
+    def count_advise(*arguments: Any) -> None:
         calls.append(1)
-        advise(*call)
+        advise(*arguments)
 
     monkeypatch.setattr(ByteRange, "cached", lambda _: 0.0)
-    monkeypatch.setattr(ByteRange, "advise", advising)
-    monkeypatch.setattr(gathers._kernels, "will_need", asking)
-    with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as job:
-        steps.run(job)
-    assert same(np.load("out.npy"), data[index[:, 0]])
+    monkeypatch.setattr(ByteRange, "advise", count_advise)
+    monkeypatch.setattr(gathers._kernels, "will_need", count_prefetch)
+    with OpenCall(Request("gather_nd", "data.npy", "index.npy", output="out.npy")) as open_call:
+        steps.run(open_call)
+    assert bits_equal(np.load("out.npy"), data[index[:, 0]])
     assert 0 < sum(calls) <= data.nbytes // 4096 + 1

@@ -8,10 +8,10 @@ from ndtool.engine import layouts
 
 BASE = np.arange(2 * 3 * 4 * 5, dtype="i4").reshape(2, 3, 4, 5)
 ARRAYS = {
-    "whole": BASE, "part": BASE[:, 1:], "every other": BASE[..., ::2], "reversed": BASE[::-1],
+    "complete": BASE, "slice": BASE[:, 1:], "every other": BASE[..., ::2], "reversed": BASE[::-1],
     "last two": BASE[:, :, 2:], "one axis": BASE[0, 0, 0], "two of a column": BASE[:, 0, 0, 0],
-    "one": BASE[1, 2, 3, 4], "axes of one": BASE[:1, :, :1], "new axes": BASE[:, None, :, :, None],
-    "turned": BASE.T, "turned pair": BASE.transpose(0, 1, 3, 2), "repeated": np.broadcast_to(BASE[0], (2, 3, 4, 5)),
+    "scalar": BASE[1, 2, 3, 4], "axes of size 1": BASE[:1, :, :1], "new axes": BASE[:, None, :, :, None],
+    "transposed": BASE.T, "two axes transposed": BASE.transpose(0, 1, 3, 2), "repeated": np.broadcast_to(BASE[0], (2, 3, 4, 5)),
 }  # fmt: skip
 
 
@@ -27,13 +27,13 @@ def test_layouts(array: Array) -> None:
     sizes, steps = layouts.merge_axes(shape, strides)
     assert 1 not in sizes
     assert len(sizes) <= sum(size > 1 for size in shape)
-    walk = np.lib.stride_tricks.as_strided(array, sizes, steps)
-    assert walk.ravel().tolist() == array.ravel().tolist()
-    for number in range(array.size):
-        assert layouts.unravel_index(number, shape) == np.unravel_index(number, shape)
+    merged_view = np.lib.stride_tricks.as_strided(array, sizes, steps)
+    assert merged_view.ravel().tolist() == array.ravel().tolist()
+    for linear_index in range(array.size):
+        assert layouts.unravel_index(linear_index, shape) == np.unravel_index(linear_index, shape)
 
 
-def test_axes_merge_where_they_step_as_one() -> None:
+def test_axes_with_contiguous_strides_merge() -> None:
     assert layouts.merge_axes((2, 3, 4), (48, 16, 4)) == ((24,), (4,))
     assert layouts.merge_axes((2, 1, 3), (12, 99, 4)) == ((6,), (4,))
     assert layouts.merge_axes((2, 3, 4), (96, 16, 4)) == ((2, 12), (96, 4))

@@ -1,4 +1,4 @@
-"""Partitions in levels: groups first, then the partitions of each, and runs that do not fit."""
+"""Partitions in levels: groups, and the partitions of each group; runs that exceed their memory."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
+from command import ndtool, save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import scalars_to_update
-from strategies import EXAMPLES, same
+from strategies import EXAMPLES, bits_equal
 from toy_executor import Toy
 
 import ndtool as ndtool_package
@@ -35,79 +35,98 @@ SCATTER = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add")
 def test_each_row_is_in_one_partition_of_one_group(
     data: st.DataObject, levels: int, rows: int
 ) -> None:
-    over = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
+    sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)))
     units = None
-    if len(over) > 1 or data.draw(st.booleans()):
-        box = tuple(data.draw(st.integers(1, size)) for size in over)
+    if len(sizes) > 1 or data.draw(st.booleans()):
+        box = tuple(data.draw(st.integers(1, size)) for size in sizes)
         units = Units(box, 1, 1, 0)
-    cut = partitioning_for(Rows(10, 8, over, 1), True, 8 * rows, 1, units, levels)
-    assert cut.levels <= levels
-    seen = np.zeros(over, int)
-    for part in cut.group_numbers(cut.levels):
-        number, box = part, cut.box(part)
-        seen[tuple(slice(*ends) for ends in box)] += 1
-        for depth in reversed(range(cut.levels)):
-            number, child = divmod(number, cut.fan_out(depth))
-            outer = cut.box(number, depth)
-            assert child < cut.children(number, depth) <= cut.fan_out(depth)
-            assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
-    assert (seen == 1).all()
-    assert len(list(cut.group_numbers(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
+    partitioning = partitioning_for(Rows(10, 8, sizes, 1), True, 8 * rows, 1, units, levels)
+    assert partitioning.levels <= levels
+    counts = np.zeros(sizes, int)
+    for partition in partitioning.group_numbers(partitioning.levels):
+        number, box = partition, partitioning.box(partition)
+        counts[tuple(slice(*bounds) for bounds in box)] += 1
+        for depth in reversed(range(partitioning.levels)):
+            number, child = divmod(number, partitioning.fan_out(depth))
+            group_box = partitioning.box(number, depth)
+            assert child < partitioning.children(number, depth) <= partitioning.fan_out(depth)
+            assert all(a <= c < d <= b for (a, b), (c, d) in zip(group_box, box, strict=True))
+    assert (counts == 1).all()
+    assert (
+        len(list(partitioning.group_numbers(partitioning.levels)))
+        == partitioning.partitions
+        <= partitioning.groups(partitioning.levels)
+    )
 
 
-def test_partitions_have_no_greatest_number() -> None:
+def test_the_number_of_partitions_is_unbounded() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
-    cut = partitioning_for(rows, True, 1 << 33, 2)
-    assert cut.partitions > MAX_CHILDREN
-    assert max(map(cut.fan_out, range(cut.levels))) <= MAX_CHILDREN
-    assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
+    partitioning = partitioning_for(rows, True, 1 << 33, 2)
+    assert partitioning.partitions > MAX_CHILDREN
+    assert max(map(partitioning.fan_out, range(partitioning.levels))) <= MAX_CHILDREN
+    assert (partitioning.local_bytes(1), partitioning.local_bytes(partitioning.levels)) == (8, 4)
 
 
-def test_rows_of_a_large_group_have_long_numbers() -> None:
+def test_rows_of_a_large_group_have_8_byte_indices() -> None:
     steps = (1 << 33,)
     boxes, rows = bind_boxes((1 << 35,), steps), np.array([5, (1 << 34) + (1 << 32) + 7, 1 << 33])
-    ids, local, starts = bytearray(3), bytearray(24), memoryview(bytearray(8 * 5)).cast("q")
+    ids, local_rows, partition_offsets = (
+        bytearray(3),
+        bytearray(24),
+        memoryview(bytearray(8 * 5)).cast("q"),
+    )
     addressing = _kernels.Addressing((1 << 35,), (1,), 3, (), (), False)
     indices = Indices(rows.view(np.uint8).data, 8, False, False)
-    items = WorkItem(0, 3, 0, 1)
+    item = WorkItem(0, 3, 0, 1)
     assert boxes.row_bytes == 8
-    assert not _kernels.partition_ids(addressing, indices, 0, items, boxes, ids, local, starts)
-    assert (list(ids), starts.tolist()) == ([0, 2, 1], [0, 1, 2, 3, 3])
-    assert np.frombuffer(local, np.int64).tolist() == [5, (1 << 32) + 7, 0]
+    assert not _kernels.partition_ids(
+        addressing, indices, 0, item, boxes, ids, local_rows, partition_offsets
+    )
+    assert (list(ids), partition_offsets.tolist()) == ([0, 2, 1], [0, 1, 2, 3, 3])
+    assert np.frombuffer(local_rows, np.int64).tolist() == [5, (1 << 32) + 7, 0]
     with pytest.raises(ValueError, match="scratch"):
-        _kernels.partition_ids(addressing, indices, 0, items, boxes, ids, bytearray(12), starts)
+        _kernels.partition_ids(
+            addressing, indices, 0, item, boxes, ids, bytearray(12), partition_offsets
+        )
 
 
-def large(gathers: bool, budget: int, levels: int) -> Partitioning:
+def terabyte_partitioning(gathers: bool, budget: int, levels: int) -> Partitioning:
     """Return a partitioning of a terabyte for a hundred million tuples."""
     return partitioning_for(Rows(10**8, 8, (1 << 38,), 4), gathers, budget, 2, None, levels)
 
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [large(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
+    tables = [terabyte_partitioning(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
-    segments = [choice._segment_count(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    segments = [
+        choice._segment_count(terabyte_partitioning(gathers, 1 << 30, levels))
+        for levels in (1, 2, 3)
+    ]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
-    assert large(gathers, 1 << 26, 1).levels == 2  # as IDs require
+    assert (
+        terabyte_partitioning(gathers, 1 << 26, 1).levels == 2
+    )  # because partition IDs have two bytes
 
 
 def test_the_choice_of_levels() -> None:
-    """More levels where memory or the number of segments asks for them, and only there."""
+    """More levels if memory or the number of segments requires them, and only then."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
-        allowed = memory // 2
-        cut = choice.choose(lambda *options: large(True, *options), allowed, memory)
-        assert cut is not None
-        assert (cut.levels, cut.memory <= memory) == (levels, True)
-    few = choice.choose(
+        max_tables = memory // 2
+        partitioning = choice.choose(
+            lambda *options: terabyte_partitioning(True, *options), max_tables, memory
+        )
+        assert partitioning is not None
+        assert (partitioning.levels, partitioning.memory <= memory) == (levels, True)
+    small = choice.choose(
         lambda budget, levels: partitioning_for(
             Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
         ),
         1 << 20, 1 << 21, 1 << 20,
     )  # fmt: skip
-    assert few is not None
-    assert few.levels == 1
+    assert small is not None
+    assert small.levels == 1
 
 
 def test_segments_of_workers_have_a_mebibyte() -> None:
@@ -116,11 +135,13 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.choose(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
-    assert cut is not None
-    spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
-    assert cut.levels > 1
-    assert spilled / choice._segment_count(cut) > 1 << 20
+    partitioning = choice.choose(
+        partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory
+    )
+    assert partitioning is not None
+    spilled = sum(map(partitioning.spilled_per_tuple, range(partitioning.levels))) * rows.tuples
+    assert partitioning.levels > 1
+    assert spilled / choice._segment_count(partitioning) > 1 << 20
 
 
 @pytest.fixture
@@ -135,132 +156,134 @@ def folder(workdir: Path) -> Path:
     return workdir
 
 
-def test_a_run_that_does_not_fit_is_refused_with_the_least_memory(folder: Path) -> None:
+def test_a_run_that_exceeds_memory_is_refused_with_the_minimum(folder: Path) -> None:
     call = ("scatter-nd", "wide.npy", "rows.npy", "changes.npy", "--reduction", "add")
     assert ndtool(*call, "-o", "direct.npy").status == 0
-    before = state(folder)
+    before = snapshot(folder)
     for dry_run in ((), ("--dry-run",)):
-        ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", "--no-trace", *dry_run)
-        assert ran.status == 6
-        found = re.fullmatch(
+        completed = ndtool(*call, "--memory", "1MiB", "-o", "out.npy", "--no-trace", *dry_run)
+        assert completed.status == 6
+        match = re.fullmatch(
             r"error: --memory 1.05 MB is less than the [0-9.]+ MB that this run needs at least\n"
             r"  hint: --memory ([0-9]+), or more\n",
-            ran.err,
+            completed.err,
         )
-        assert found, ran.err
-        assert state(folder) == before
-    ran = ndtool(*call, "--memory", found[1], "-o", "out.npy", "--json")
-    assert (ran.status, ran.json["plan"]["way"]) == (0, "sweep")
-    assert ran.json["plan"]["memory"] <= int(found[1])
+        assert match, completed.err
+        assert snapshot(folder) == before
+    completed = ndtool(*call, "--memory", match[1], "-o", "out.npy", "--json")
+    assert (completed.status, completed.json["plan"]["way"]) == (0, "sweep")
+    assert completed.json["plan"]["memory"] <= int(match[1])
     assert Path("out.npy").read_bytes() == Path("direct.npy").read_bytes()
-    assert ndtool(*call, "--memory", str(int(found[1]) * 9 // 10), "-o", "out.npy").status == 6
+    assert ndtool(*call, "--memory", str(int(match[1]) * 9 // 10), "-o", "out.npy").status == 6
 
 
-def test_a_gather_that_does_not_fit_is_refused_with_the_least_memory(
+def test_a_gather_that_exceeds_memory_is_refused_with_the_minimum(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "MIN_MEMORY", 1)
     with pytest.raises(
         ResourceError, match=r"--memory 10 kB is less than the [0-9.]+ kB"
-    ) as caught:
+    ) as excinfo:
         files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=10_000)
-    needed = int(caught.value.hint.split()[1].rstrip(","))
-    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=needed)
+    min_memory = int(excinfo.value.hint.split()[1].rstrip(","))
+    files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=min_memory)
     expected = ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
-    assert same(np.load("out.npy"), expected)
+    assert bits_equal(np.load("out.npy"), expected)
 
 
 def test_wide_rows_are_gathered_directly_in_any_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages that were read are released, so that few are in memory."""
+    """Pages are released after they are read, so that few are in memory."""
     released: list[str] = []
     monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: released.append(kind))
     result = files.gather_nd("wide.npy", "rows.npy", out="out.npy", memory=1 << 20)
-    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+    assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
     assert result.shape == (90, 1 << 17)
     assert released.count("dontneed") == 90
 
 
-def test_chunks_that_do_not_fit_are_refused_with_the_least_memory(folder: Path) -> None:
+def test_chunks_that_exceed_memory_are_refused_with_the_minimum(folder: Path) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     assert ndtool("convert", "wide.npy", "wide.zarr", "--chunks", "40,1024").status == 0
-    ran = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", "1MiB", "-o", "out.npy")
-    assert ran.status == 6
-    assert " that this run needs at least\n" in ran.err
-    needed = re.findall(r"--memory ([0-9]+), or more", ran.err)[0]
-    ran = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", needed, "-o", "out.npy")
-    assert ran.status == 0, ran.err
-    assert same(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
+    completed = ndtool("gather-nd", "wide.zarr", "rows.npy", "--memory", "1MiB", "-o", "out.npy")
+    assert completed.status == 6
+    assert " that this run needs at least\n" in completed.err
+    min_memory = re.findall(r"--memory ([0-9]+), or more", completed.err)[0]
+    completed = ndtool(
+        "gather-nd", "wide.zarr", "rows.npy", "--memory", min_memory, "-o", "out.npy"
+    )
+    assert completed.status == 0, completed.err
+    assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
 
 
 def test_data_in_fortran_order_are_refused_if_larger_than_memory(folder: Path) -> None:
-    save(turned=np.asfortranarray(np.load("data.npy")))
+    save(fortran=np.asfortranarray(np.load("data.npy")))
     for call in (
-        ("gather-nd", "turned.npy", "idx.npy"),
-        ("scatter-nd", "turned.npy", *SCATTER[2:]),
+        ("gather-nd", "fortran.npy", "idx.npy"),
+        ("scatter-nd", "fortran.npy", *SCATTER[2:]),
     ):
-        before = state(folder)
-        ran = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
-        assert ran.status == 6
-        assert ran.err == (
-            "error: turned.npy is in Fortran order and larger than --memory 1.05 MB, so it cannot"
+        before = snapshot(folder)
+        completed = ndtool(*call, "--memory", "1MiB", "-o", "out.npy")
+        assert completed.status == 6
+        assert completed.err == (
+            "error: fortran.npy is in Fortran order and larger than --memory 1.05 MB, so it cannot"
             " be read in parts: expected a local file or a store, in C order\n"
-            "  hint: ndtool convert turned.npy NEW makes one\n"
+            "  hint: ndtool convert fortran.npy NEW makes one\n"
         )
-        assert state(folder) == before
+        assert snapshot(folder) == before
         assert ndtool(*call, "--memory", "8MiB", "-o", "out.npy").status == 0
         assert ndtool(*call, "-o", "out.npy").status == 0
     save(idx=np.load("idx.npy")[:1, :20])
-    assert ndtool("gather-nd", "turned.npy", "idx.npy", "--memory", "1MiB").status == 0
+    assert ndtool("gather-nd", "fortran.npy", "idx.npy", "--memory", "1MiB").status == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("levels", [2, 3])
 def test_levels_on_a_cluster_give_the_bits_of_the_reference(
-    folder: Path, leveled: Any, levels: int, seed: int
+    folder: Path, force_levels: Any, levels: int, seed: int
 ) -> None:
-    leveled(levels)
+    force_levels(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
-    before, toy = state(folder), Toy(seed, memory=1 << 20)
-    gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=toy)
-    options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": toy}
+    before, executor = snapshot(folder), Toy(seed, memory=1 << 20)
+    gathered = files.gather_nd("data.npy", "idx.npy", out="gathered.npy", scheduler=executor)
+    options: dict[str, Any] = {"reduction": "add", "out": "scattered.npy", "scheduler": executor}
     scattered = files.scatter_nd("data.npy", "idx.npy", "upd.npy", **options)
-    assert same(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
-    assert same(
+    assert bits_equal(np.load("gathered.npy"), ndtool_package.gather_nd(data, idx))
+    assert bits_equal(
         np.load("scattered.npy"), ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
     assert gathered.shape == (50, 1000)
     assert scattered.shape == (1 << 10, 1 << 10)
-    assert state(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
+    assert snapshot(folder).keys() - before.keys() == {"gathered.npy", "scattered.npy"}
 
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_spilled_tuples_are_prefetched_a_group_at_a_time(
-    folder: Path, leveled: Any, levels: int, monkeypatch: pytest.MonkeyPatch
+    folder: Path, force_levels: Any, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the groups of partitions, not of all tuples, which may exceed the page cache."""
-    leveled(levels)
+    """All tuples together may exceed the page cache."""
+    force_levels(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
-    real, group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
+    prefetch_segment, prefetch_group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
     monkeypatch.setattr(
         spillstore.Store,
         "prefetch",
-        lambda store, segment, at, nbytes: (
-            expected.append((segment.phase, segment.start + at, nbytes)),
-            real(store, segment, at, nbytes),
+        lambda store, segment, offset, nbytes: (
+            expected.append((segment.phase, segment.start + offset, nbytes)),
+            prefetch_segment(store, segment, offset, nbytes),
         ),
     )
 
     def prefetch(tuples: batches.SpilledTuples) -> None:
         before = len(expected)
-        group(tuples)
+        prefetch_group(tuples)
         prefetched.extend(expected[before:])
 
     monkeypatch.setattr(batches.SpilledTuples, "prefetch", prefetch)
     files.gather_nd("data.npy", "idx.npy", out="out.npy", memory=1 << 20, spill=".", threads=1)
-    assert same(
+    assert bits_equal(
         np.load("out.npy"), ndtool_package.gather_nd(np.load("data.npy"), np.load("idx.npy"))
     )
     phase = f"split{levels}" if levels > 1 else "split"
@@ -269,54 +292,59 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
     assert [a for a, _ in ends] == [0, *(b for _, b in ends[:-1])]  # all tuples, without gaps
 
 
-class Failing(Toy):
+class FailingExecutor(Toy):
     """Fails every task after a number of them, as if workers were out of memory."""
 
     def __init__(self, seed: int, count: int) -> None:
         super().__init__(seed)
-        self._left = count
+        self._remaining = count
 
     def _attempts(self, task: Task) -> list[Any]:
-        self._left -= 1
-        return super()._attempts(task) if self._left >= 0 else [ResourceError("no memory")]
+        self._remaining -= 1
+        return super()._attempts(task) if self._remaining >= 0 else [ResourceError("no memory")]
 
 
 @pytest.mark.parametrize("levels", [2, 3])
 @pytest.mark.parametrize("kind", ["gather", "scatter", "hot"])
-def test_a_run_with_levels_resumes(folder: Path, leveled: Any, levels: int, kind: str) -> None:
-    """It ends again and again, and uses what all runs before it have spilled."""
-    leveled(levels)
+def test_a_run_with_levels_resumes(folder: Path, force_levels: Any, levels: int, kind: str) -> None:
+    """Each run fails after some tasks; the next one reuses the segments of all previous runs."""
+    force_levels(levels)
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     if kind == "hot":
         data, idx, upd = data.view(np.int32), np.tile(idx, (6, 1, 1)), np.tile(upd, (6, 1))
         upd = upd.view(np.int32)
         idx[50:] = 7, 9
         save(data=data, idx=idx, upd=upd)
-    before, resumed, failed, options = state(folder), [0], 0, {"out": "out.npy", "resume": True}
+    before, resumed, failures, options = (
+        snapshot(folder),
+        [0],
+        0,
+        {"out": "out.npy", "resume": True},
+    )
     while not Path("out.npy").exists():
-        toy = Failing(failed, 40)
+        executor = FailingExecutor(failures, 40)
         try:
             if kind == "gather":
-                result = files.gather_nd("data.npy", "idx.npy", scheduler=toy, **options)
+                result = files.gather_nd("data.npy", "idx.npy", scheduler=executor, **options)
             else:
                 call = ("data.npy", "idx.npy", "upd.npy")
-                result = files.scatter_nd(*call, reduction="add", scheduler=toy, **options)
+                result = files.scatter_nd(*call, reduction="add", scheduler=executor, **options)
             resumed.append(result.resumed)
         except ResourceError as error:
-            failed += error.hint == "--resume continues this run"
-    assert failed
+            failures += error.hint == "--resume continues this run"
+    assert failures
     assert resumed[-1] > 20
     expected = (
         ndtool_package.gather_nd(data, idx)
         if kind == "gather"
         else ndtool_package.scatter_nd(data, idx, upd, reduction="add")
     )
-    assert same(np.load("out.npy"), expected)
-    assert state(folder).keys() - before.keys() == {"out.npy"}
+    assert bits_equal(np.load("out.npy"), expected)
+    assert snapshot(folder).keys() - before.keys() == {"out.npy"}
 
 
-class Noting(Toy):
-    """Notes the numbers of the tasks of each phase."""
+class RecordingExecutor(Toy):
+    """Records the numbers of the tasks of each phase."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -342,11 +370,11 @@ class Noting(Toy):
 )
 @pytest.mark.parametrize("kind", ["one row", "power law"])
 def test_a_hot_partition_is_shared_by_tasks(
-    workdir: Path, leveled: Any, kind: str, dtype: str, options: dict[str, Any] | None,
+    workdir: Path, force_levels: Any, kind: str, dtype: str, options: dict[str, Any] | None,
     phases: list[str],
 ) -> None:  # fmt: skip
-    """In ranges of its tuples, if their order does not matter; else one task takes all."""
-    leveled(1)
+    """Each task applies a range of its tuples, if their order does not matter."""
+    force_levels(1)
     rng, count, rows = np.random.default_rng(2), 200_000, 1 << 20
     idx = rng.integers(0, rows, (count, 1))
     if kind == "one row":
@@ -355,18 +383,20 @@ def test_a_hot_partition_is_shared_by_tasks(
         idx = np.minimum((rng.pareto(0.3, (count, 1)) * 100).astype(np.int64), rows - 1)
     data, upd = (rng.integers(0, 99, n).astype(dtype) for n in (rows, count))
     save(data=data, idx=idx, upd=upd)
-    toy = Noting(3)
+    executor = RecordingExecutor(3)
     if options is None:
-        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=toy)
+        files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=executor)
         expected = ndtool_package.gather_nd(data, idx)
     else:
-        files.scatter_nd("data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=toy, **options)
+        files.scatter_nd(
+            "data.npy", "idx.npy", "upd.npy", out="out.npy", scheduler=executor, **options
+        )
         expected = ndtool_package.scatter_nd(data, idx, upd, **options)
-    assert same(np.load("out.npy"), expected)
-    assert list(toy.tasks) == phases
+    assert bits_equal(np.load("out.npy"), expected)
+    assert list(executor.tasks) == phases
     counts = {"mean": 4, "max": 1}.get((options or {}).get("reduction", ""), 0)
-    parts = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
+    partitions = -(-rows // ((1 << 17) // (data.itemsize + counts)))  # of 128 KiB with counts
     if "combine" in phases:
-        assert 1 < len(toy.tasks["combine"]) < 5
-    assert len(toy.tasks["sweep"]) >= parts
-    assert (len(toy.tasks["sweep"]) > parts) == (options is None)
+        assert 1 < len(executor.tasks["combine"]) < 5
+    assert len(executor.tasks["sweep"]) >= partitions
+    assert (len(executor.tasks["sweep"]) > partitions) == (options is None)

@@ -19,7 +19,7 @@ DATA = np.arange(24.0).reshape(6, 4)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     np.save("data.npy", DATA)
     return workdir
 
@@ -29,14 +29,18 @@ def workdir(workdir: Path, all_closed: None) -> Path:
     [[5, 7, -1], [[0, 1], [2, 0]], [], [[], []], [[[3]]], [2**63 - 1, -(2**63)], [2**63, 0]],
     ids=str,
 )
-def test_lists_of_whole_numbers(value: Any) -> None:
-    wanted = np.array(value, np.uint64 if 2**63 in value else np.int64)
+def test_lists_of_integers(value: Any) -> None:
+    expected = np.array(value, np.uint64 if 2**63 in value else np.int64)
     for text in (str(value), f" {value}\n".replace(" ", ""), str(value).replace(" ", "\t")):
-        got = load(text, literals=True)
-        assert (got.dtype, got.shape, got.tolist()) == (wanted.dtype, wanted.shape, value)
+        result = load(text, literals=True)
+        assert (result.dtype, result.shape, result.tolist()) == (
+            expected.dtype,
+            expected.shape,
+            value,
+        )
     (entry,) = locators.describe(str(value), literals=True)
     assert entry.metadata is not None
-    assert entry.metadata.shape == wanted.shape
+    assert entry.metadata.shape == expected.shape
 
 
 shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
@@ -46,7 +50,7 @@ shapes = st.lists(st.integers(0, 3), min_size=1, max_size=4)
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(shapes, st.integers(-(2**63), 2**63 - 1))
-def test_any_array(shape: list[int], value: int) -> None:
+def test_literals_of_any_shape(shape: list[int], value: int) -> None:
     array = np.full(shape, value, np.int64)
     nested = array.tolist()
     if np.array(nested).shape == array.shape:  # an empty list hides further axes
@@ -54,7 +58,7 @@ def test_any_array(shape: list[int], value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("[1.5]", "1.5 is not an integer"),
         ("[1e3]", "1e3 is not an integer"),
@@ -85,14 +89,16 @@ def test_any_array(shape: list[int], value: int) -> None:
     ],
     ids=lambda text: text[:20],
 )
-def test_refused_arguments(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why.translate({ord(c): "\\" + c for c in "[]{}^"})) as got:
+def test_invalid_literals_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(
+        UsageError, match=reason.translate({ord(c): "\\" + c for c in "[]{}^"})
+    ) as excinfo:
         load(text, literals=True)
-    assert got.value.message.isprintable()
-    assert len(got.value.message) < 400
+    assert excinfo.value.message.isprintable()
+    assert len(excinfo.value.message) < 400
 
 
-def test_a_file_of_that_name_takes_precedence() -> None:
+def test_a_file_with_the_name_of_a_literal_takes_precedence() -> None:
     Path("[1]").write_bytes(npy(np.array([4])))
     assert load("[1]", literals=True).tolist() == [4]
     os.unlink("[1]")
@@ -101,37 +107,41 @@ def test_a_file_of_that_name_takes_precedence() -> None:
         load("[2]", literals=True)
 
 
-def test_only_indices_are_written_out() -> None:
-    ran = ndtool("gather-nd", "[1, 2]", "[0]", "-o", "out.npy")
-    assert ran.status == 3
-    assert "[1, 2]: No such file" in ran.err
-    ran = ndtool("inspect", "[1, 2]")
-    assert ran.status == 3
+def test_only_indices_may_be_literals() -> None:
+    completed = ndtool("gather-nd", "[1, 2]", "[0]", "-o", "out.npy")
+    assert completed.status == 3
+    assert "[1, 2]: No such file" in completed.err
+    completed = ndtool("inspect", "[1, 2]")
+    assert completed.status == 3
 
 
-def test_runs() -> None:
-    ran = ndtool("gather-nd", "data.npy", "[[5], [0], [-1]]", "-o", "out.npy")
-    assert (ran.status, ran.err) == (0, "")
+def test_runs_with_literal_indices() -> None:
+    completed = ndtool("gather-nd", "data.npy", "[[5], [0], [-1]]", "-o", "out.npy")
+    assert (completed.status, completed.err) == (0, "")
     assert np.load("out.npy").tolist() == DATA[[5, 0, -1]].tolist()
-    ran = ndtool("gather-nd", "data.npy", "[5, 3]", "-o", "out.npy")  # one tuple
+    completed = ndtool("gather-nd", "data.npy", "[5, 3]", "-o", "out.npy")  # one tuple
     assert np.load("out.npy").tolist() == 23
-    ran = ndtool("gather-elements", "data.npy", "[[5, 0, 1, 1]]", "-o", "out.npy")
+    completed = ndtool("gather-elements", "data.npy", "[[5, 0, 1, 1]]", "-o", "out.npy")
     assert np.load("out.npy").tolist() == [[20, 1, 6, 7]]
-    ran = ndtool("verify", "gather-elements", "data.npy", "[[5, 0, 1, 1]]", "out.npy")
-    assert ran.status == 0
-    ran = ndtool("infer", "gather-nd", "data.npy", "[[5], [0]]", "--json")
-    assert ran.json["inputs"]["indices"] == {
+    completed = ndtool("verify", "gather-elements", "data.npy", "[[5, 0, 1, 1]]", "out.npy")
+    assert completed.status == 0
+    completed = ndtool("infer", "gather-nd", "data.npy", "[[5], [0]]", "--json")
+    assert completed.json["inputs"]["indices"] == {
         "name": "[[5], [0]]", "dtype": "int64", "shape": [2, 1],
     }  # fmt: skip
-    assert ran.json["output"]["shape"] == [2, 4]
+    assert completed.json["output"]["shape"] == [2, 4]
 
 
 @pytest.mark.parametrize("value", [6, -7, 2**63, 2**64 - 1, -(2**63)])
-def test_an_index_out_of_bounds_is_named(value: int) -> None:
-    ran = ndtool("gather-nd", "data.npy", f"[[0], [{value}]]", "-o", "out.npy", "--json")
-    assert (ran.status, ran.json["value"], ran.json["position"]) == (5, value, [1])
+def test_an_index_out_of_bounds_is_reported(value: int) -> None:
+    completed = ndtool("gather-nd", "data.npy", f"[[0], [{value}]]", "-o", "out.npy", "--json")
+    assert (completed.status, completed.json["value"], completed.json["position"]) == (
+        5,
+        value,
+        [1],
+    )
     assert not Path("out.npy").exists()
 
 
-def test_text_is_bounded() -> None:
+def test_literals_may_have_131072_characters() -> None:
     assert literal.MAX_CHARACTERS >= 1 << 17, "what a system passes as one argument"

@@ -16,7 +16,7 @@ from typing import IO
 import numpy as np
 import pytest
 from command import ndtool
-from memory import Measured, measured, peak
+from memory import MemoryUse, measure_memory, peak_megabytes
 
 from ndtool.runs import steps
 from ndtool.runs.request import Request
@@ -24,14 +24,14 @@ from ndtool.runs.request import Request
 pytest.importorskip("zarr", exc_type=ImportError)
 BUDGET = 16  # MiB
 ALLOWANCE = 15  # MiB: additional memory of the interpreter and packages in a longer run
-INDEXED, ROWS = 1 << 22, 1 << 23
+TUPLES, ROWS = 1 << 22, 1 << 23
 
 # Shapes of data, indices and updates: 64, 32 and 32 MiB.
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
-    "gather-nd": ((ROWS,), (INDEXED, 1)),
-    "gather": ((2, ROWS // 2), (INDEXED,)),
+    "gather-nd": ((ROWS,), (TUPLES, 1)),
+    "gather": ((2, ROWS // 2), (TUPLES,)),
     "gather-elements": ((2048, 4096), (1024, 4096)),
-    "scatter-nd": ((ROWS,), (INDEXED, 1), (INDEXED,)),
+    "scatter-nd": ((ROWS,), (TUPLES, 1), (TUPLES,)),
     "scatter-elements": ((2048, 4096), (1024, 4096), (1024, 4096)),
 }
 NAMES = ("data", "idx", "upd")
@@ -39,28 +39,28 @@ GATHERS = ("error", "clip", "wrap", "fill")
 SCATTERS = (("none", "error"), ("add", "drop"), ("max", "clip"))
 FORMATS = ("npy", "npz", "safetensors", "zarr", "h5", "raw", "pipe")
 CODECS = {"zarr": "zstd:1", "h5": "gzip:1"}
-WHY = "each operator keeps to its memory with each format"
-ALWAYS = {
+SLOW_REASON = "each operator stays within its memory with each format"
+FAST_CASES = {
     ("gather", "npy"), ("gather-nd", "zarr"), ("scatter-nd", "zarr"), ("scatter-nd", "pipe"),
     ("gather-nd", "h5"),
 }  # fmt: skip
 
 
-def modes(operator: str, number: int) -> tuple[str, ...]:
-    """Return the options of a mode, varying with a number."""
+def mode_options(operator: str, case_number: int) -> tuple[str, ...]:
+    """Return options of an out-of-bounds mode, which the case number selects."""
     if operator.startswith("gather"):
         axis = ("--axis", "1") if operator == "gather" else ()
-        return *axis, "--out-of-bounds", GATHERS[number % len(GATHERS)]
-    reduction, mode = SCATTERS[number % len(SCATTERS)]
+        return *axis, "--out-of-bounds", GATHERS[case_number % len(GATHERS)]
+    reduction, mode = SCATTERS[case_number % len(SCATTERS)]
     return "--reduction", reduction, "--out-of-bounds", mode
 
 
-def runs() -> Iterator[object]:
-    """Yield each operator with each format, in varying modes."""
-    for number, operator in enumerate(SHAPES):
-        for more, kind in enumerate(FORMATS):
-            marks = () if (operator, kind) in ALWAYS else pytest.mark.slow(WHY)
-            options = modes(operator, number + more)
+def operator_format_cases() -> Iterator[object]:
+    """Yield each operator with each format, in different out-of-bounds modes."""
+    for operator_number, operator in enumerate(SHAPES):
+        for format_number, kind in enumerate(FORMATS):
+            marks = () if (operator, kind) in FAST_CASES else pytest.mark.slow(SLOW_REASON)
+            options = mode_options(operator, operator_number + format_number)
             yield pytest.param(operator, kind, options, id=f"{operator}-{kind}", marks=marks)
 
 
@@ -70,14 +70,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("memory")
 
 
-def chunks(shape: tuple[int, ...]) -> str:
+def chunks_option(shape: tuple[int, ...]) -> str:
     """Return chunks of 512 KiB that are contiguous in row-major order."""
     longest = max(shape)
     sizes = (16, longest) if longest == 4096 else (1 if n < longest else 1 << 16 for n in shape)
     return ",".join(map(str, sizes))
 
 
-def made(folder: Path, operator: str, kind: str) -> list[str]:
+def create_inputs(folder: Path, operator: str, kind: str) -> list[str]:
     """Return the inputs of an operator in a format."""
     rng, arguments = np.random.default_rng(3), []
     for name, shape in zip(NAMES, SHAPES[operator], strict=False):
@@ -91,8 +91,12 @@ def made(folder: Path, operator: str, kind: str) -> list[str]:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
                 archive.write(npy, "x.npy")
         elif kind in ("safetensors", *CODECS) and not os.path.exists(path):
-            more = ("--chunks", chunks(shape), "--codec", CODECS[kind]) if kind in CODECS else ()
-            assert ndtool("convert", npy, path, *more).status == 0
+            options = (
+                ("--chunks", chunks_option(shape), "--codec", CODECS[kind])
+                if kind in CODECS
+                else ()
+            )
+            assert ndtool("convert", npy, path, *options).status == 0
         if kind == "raw":
             offset, dtype = np.load(npy, "r").offset, "int64" if name == "idx" else "float64"
             path = f"raw:{dtype}[{','.join(map(str, shape))}]:{npy}@{offset}"
@@ -101,21 +105,21 @@ def made(folder: Path, operator: str, kind: str) -> list[str]:
 
 
 @contextmanager
-def piped(path: str) -> Iterator[IO[bytes]]:
+def pipe_file(path: str) -> Iterator[IO[bytes]]:
     """Yield a pipe with the content of a file."""
     with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         yield process.stdout
 
 
-def run_of(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> Measured:
-    """Run an operator on inputs in a format, only data through a pipe, and measure its memory."""
-    inputs = made(folder, operator, kind)
+def measure_run(folder: Path, operator: str, kind: str, options: tuple[str, ...]) -> MemoryUse:
+    """Run an operator on inputs in a format (of a pipe: only data), and measure its memory."""
+    inputs = create_inputs(folder, operator, kind)
     output = str(folder / (f"out.{kind}" if kind in CODECS else "out.npy"))
     if kind == "pipe":
-        with piped(inputs[0]) as stdin:
-            return measured(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
-    return measured(operator, *inputs, *options, "-o", output)
+        with pipe_file(inputs[0]) as stdin:
+            return measure_memory(operator, "-", *inputs[1:], *options, "-o", output, stdin=stdin)
+    return measure_memory(operator, *inputs, *options, "-o", output)
 
 
 @pytest.fixture(scope="module")
@@ -124,48 +128,64 @@ def baseline(folder: Path) -> float:
     np.save(folder / "small.npy", np.ones(9))
     small = str(folder / "small.zarr")
     assert ndtool("convert", str(folder / "small.npy"), small).status == 0
-    return peak("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
+    return peak_megabytes("gather-nd", small, "[[3]]", "-o", str(folder / "least.zarr"))
 
 
-@pytest.mark.parametrize(("operator", "kind", "options"), list(runs()))
+@pytest.mark.parametrize(("operator", "kind", "options"), list(operator_format_cases()))
 def test_a_run_stays_within_its_memory_and_its_plan(
     folder: Path, baseline: float, operator: str, kind: str, options: tuple[str, ...]
 ) -> None:
     if kind == "h5":
         pytest.importorskip("h5py", reason="h5py is not installed")
-    most, plan = run_of(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
+    peak_memory, plan = measure_run(folder, operator, kind, (*options, "--memory", f"{BUDGET}MiB"))
     assert plan["way"] == "sweep", plan["reason"]
     assert plan["memory"] <= BUDGET << 20
-    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
-def complete_runs() -> Iterator[object]:
-    """Yield a gather and a scatter with formats that are read into buffers."""
+def buffered_cases() -> Iterator[object]:
+    """Yield a gather and a scatter with each format that is read into buffers."""
     kinds = ("npz", "safetensors", "zarr", "pipe")
     for number, (operator, kind) in enumerate(product(("gather-nd", "scatter-nd"), kinds)):
-        always = number in (0, 2, 5, 7)  # each format once
-        marks = () if always else pytest.mark.slow("so does the other operator with each format")
+        is_fast = number in (0, 2, 5, 7)  # each format once
+        marks = (
+            ()
+            if is_fast
+            else pytest.mark.slow(
+                "the plan includes all buffers of the other operator with each format"
+            )
+        )
         yield pytest.param(operator, kind, id=f"{operator}-{kind}", marks=marks)
 
 
-@pytest.mark.parametrize(("operator", "kind"), list(complete_runs()))
+@pytest.mark.parametrize(("operator", "kind"), list(buffered_cases()))
 def test_a_run_with_complete_buffers_stays_within_its_plan(
     folder: Path, baseline: float, operator: str, kind: str
 ) -> None:
-    most, plan = run_of(folder, operator, kind, ("--memory", "4GiB"))
+    peak_memory, plan = measure_run(folder, operator, kind, ("--memory", "4GiB"))
     assert plan["way"] == "direct"
-    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
 @pytest.mark.parametrize(
     "codec",
-    ["zstd:1", pytest.param("none", marks=pytest.mark.slow("so do chunks without a codec"))],
+    [
+        "zstd:1",
+        pytest.param(
+            "none", marks=pytest.mark.slow("the planned memory includes chunks without a codec")
+        ),
+    ],
 )
 @pytest.mark.parametrize(
     "output",
-    [pytest.param("out.npy", marks=pytest.mark.slow("so do those of inputs alone")), "out.zarr"],
+    [
+        pytest.param(
+            "out.npy", marks=pytest.mark.slow("the planned memory includes chunks of inputs alone")
+        ),
+        "out.zarr",
+    ],
 )
-def test_chunks_that_take_much_of_the_memory_are_counted(
+def test_large_chunks_are_part_of_the_planned_memory(
     folder: Path, baseline: float, codec: str, output: str
 ) -> None:
     rows, budget = 1 << 18, 64
@@ -175,28 +195,30 @@ def test_chunks_that_take_much_of_the_memory_are_counted(
         np.save(folder / "table.npy", rng.integers(0, 1000, (rows, 128)).astype(np.float32))
         np.save(idx, rng.integers(0, rows, (rows, 1)))
     if not os.path.exists(store):
-        more = ("--chunks", "16384,128", "--codec", codec)
-        assert ndtool("convert", str(folder / "table.npy"), store, *more).status == 0
-    most, plan = measured(
+        extra = ("--chunks", "16384,128", "--codec", codec)
+        assert ndtool("convert", str(folder / "table.npy"), store, *extra).status == 0
+    peak_memory, plan = measure_memory(
         "gather-nd", store, idx, "--memory", f"{budget}MiB", "-o", str(folder / output)
     )
     assert plan["way"] == "sweep"
     assert plan["memory"] <= budget << 20
-    assert most - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
+    assert peak_memory - baseline < plan["memory"] / (1 << 20) + ALLOWANCE
 
 
 @pytest.mark.parametrize("kind", ["zarr", "h5"])
 @pytest.mark.parametrize("codec", ["gzip:1", "none"])
-def test_chunks_that_do_not_fit_in_memory_are_refused(workdir: Path, kind: str, codec: str) -> None:
+def test_chunks_larger_than_the_memory_limit_are_refused(
+    workdir: Path, kind: str, codec: str
+) -> None:
     if kind == "h5":
         pytest.importorskip("h5py", reason="h5py is not installed")
     np.save("x.npy", np.zeros((1 << 18, 4), np.float32))
     np.save("i.npy", np.array([[3], [4]]))
-    store, times = f"x.{kind}", 2 if codec == "none" else 4
+    store, buffers = f"x.{kind}", 2 if codec == "none" else 4
     assert ndtool("convert", "x.npy", store, "--chunks", "131072,4", "--codec", codec).status == 0
     size = 1 << 21
-    words = (
-        f"a chunk of {size} bytes takes {times * size} bytes of memory: more than the 2000000 of"
+    message = (
+        f"a chunk of {size} bytes takes {buffers * size} bytes of memory: more than the 2000000 of"
     )
     for arguments in (
         ("gather-nd", store, "i.npy", "-o", "o.npy"),
@@ -213,26 +235,26 @@ def test_chunks_that_do_not_fit_in_memory_are_refused(workdir: Path, kind: str, 
         ),
         ("scatter-nd", store, "i.npy", "full:1:float32[2,4]", "-o", "o.npy"),
     ):
-        ran = ndtool(*arguments, "--memory", "2000000")
+        completed = ndtool(*arguments, "--memory", "2000000")
         if "o.npy" in arguments:
-            assert (ran.status, words in ran.err) == (6, True), ran.err
+            assert (completed.status, message in completed.err) == (6, True), completed.err
             assert not os.path.exists("o.npy")
-    ran = ndtool("gather-nd", store, "i.npy", "-o", "o.npy", "--memory", "9000000", "--json")
-    assert ran.status == 0
-    assert ran.json["plan"]["memory"] <= 9_000_000 + (1 << 24)
+    completed = ndtool("gather-nd", store, "i.npy", "-o", "o.npy", "--memory", "9000000", "--json")
+    assert completed.status == 0
+    assert completed.json["plan"]["memory"] <= 9_000_000 + (1 << 24)
 
 
-def test_threads_are_those_whose_chunks_fit(workdir: Path) -> None:
+def test_memory_limits_the_number_of_threads_that_decode_chunks(workdir: Path) -> None:
     np.save("x.npy", np.zeros((1 << 18, 4), np.float32))
     assert (
         ndtool("convert", "x.npy", "x.zarr", "--chunks", "65536,4", "--codec", "zstd:1").status == 0
     )
     options = ("--threads", "8", "--dry-run", "--json", "-o", "o.npy")
-    free, limited = (
-        ndtool("gather-nd", "x.zarr", "[[3]]", *options, *more).json["plan"]["memory"]
-        for more in ((), ("--memory", "20MiB"))
+    unlimited, limited = (
+        ndtool("gather-nd", "x.zarr", "[[3]]", *options, *extra).json["plan"]["memory"]
+        for extra in ((), ("--memory", "20MiB"))
     )
-    assert limited < free
+    assert limited < unlimited
     request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
-    with steps.open_call(request) as call, steps.prepare(call, None) as ready:
-        assert ready.call.threads < call.threads == 8  # the call itself does not change
+    with steps.open_call(request) as call, steps.prepare(call, None) as prepared:
+        assert prepared.call.threads < call.threads == 8  # the call itself does not change

@@ -7,46 +7,50 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, state
+from command import ndtool, snapshot
 
 import ndtool as python
 from ndtool.analysis import modeltensors
 from ndtool.errors import DifferenceError, OutputError, UsageError
 
 pytest.importorskip("onnx")
-from test_model import FLOAT, INT64, embedding, helper, named, save_model
+from test_model import FLOAT, INT64, helper, save_embedding_model, save_model, value_info
 
 pytestmark = pytest.mark.usefixtures("workdir")
 
 
-def run(*more: str) -> Any:
-    return ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "tensors", *more)
+def save_tensors(*options: str) -> Any:
+    return ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "tensors", *options)
 
 
 def test_saved_tensors_lead_to_an_explanation() -> None:
-    embedding()
+    save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
-    ran = run()
-    assert ran.status == 0, ran.err
+    completed = save_tensors()
+    assert completed.status == 0, completed.err
     assert sorted(os.listdir("tensors")) == [
         "1-take.data.npy", "1-take.indices.npy", "1-take.output.npy",
         "2-out.data.npy", "2-out.indices.npy", "2-out.output.npy", "2-out.updates.npy",
     ]  # fmt: skip
-    (line,) = [one for one in ran.out.decode().splitlines() if one.startswith("take: ")]
-    words = shlex.split(line.removeprefix("take: ndtool "))
-    assert words[-2:] == ["--at", "I,J..."]
-    assert words[:2] == ["explain", "gather-nd"]
-    explained = ndtool(*words[:-1], "1,2")
+    (line,) = [
+        output_line
+        for output_line in completed.out.decode().splitlines()
+        if output_line.startswith("take: ")
+    ]
+    command_words = shlex.split(line.removeprefix("take: ndtool "))
+    assert command_words[-2:] == ["--at", "I,J..."]
+    assert command_words[:2] == ["explain", "gather-nd"]
+    explained = ndtool(*command_words[:-1], "1,2")
     assert "= 5.0" in explained.out.decode()
     assert "1-take.data.npy[1, 2]" in explained.out.decode()
     # the updates of the second node are the output of the first, doubled
-    taken, updates = np.load("tensors/1-take.output.npy"), np.load("tensors/2-out.updates.npy")
-    assert np.array_equal(2 * taken, updates)
+    gathered, updates = np.load("tensors/1-take.output.npy"), np.load("tensors/2-out.updates.npy")
+    assert np.array_equal(2 * gathered, updates)
     assert "2-out.updates.npy[1, 2]" in ndtool(
         "explain", "scatter-nd", *(f"tensors/2-out.{role}.npy" for role in ("data", "indices")),
         "tensors/2-out.updates.npy", "--at", "1,2",
     ).out.decode()  # fmt: skip
-    report = run("--json").json
+    report = save_tensors("--json").json
     files = {role: f"tensors/1-take.{role}.npy" for role in ("data", "indices", "output")}
     assert report["nodes"][0]["saved"] == files
     node = python.model("m.onnx", "in.npz", save="tensors").nodes[0]
@@ -55,7 +59,7 @@ def test_saved_tensors_lead_to_an_explanation() -> None:
 
 
 def test_a_directory_whose_name_begins_with_a_hyphen_is_no_option() -> None:
-    embedding()
+    save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
     report = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "-", "--json").json
     assert report["nodes"][0]["saved"]["data"] == "./-/1-take.data.npy"
@@ -65,10 +69,10 @@ def test_a_directory_whose_name_begins_with_a_hyphen_is_no_option() -> None:
 
 
 def test_arrays_as_inputs_and_the_fields_of_json() -> None:
-    embedding()
+    save_embedding_model()
     rows = np.array([[3], [1]])
     np.savez("in.npz", rows=rows)
-    for words, ask in (
+    for options, call in (
         ((), lambda: python.model("m.onnx")),
         (("--inputs", "in.npz"), lambda: python.model("m.onnx", {"rows": rows})),
         (
@@ -76,10 +80,10 @@ def test_arrays_as_inputs_and_the_fields_of_json() -> None:
             lambda: python.model("m.onnx", "in.npz", against=["numpy"]),
         ),
     ):
-        answer = ask()
-        assert answer.fields() == ndtool("model", "m.onnx", *words, "--json").json
-        assert "take" in answer._repr_html_()
-        assert "GatherND-13" in str(answer)
+        result = call()
+        assert result.fields() == ndtool("model", "m.onnx", *options, "--json").json
+        assert "take" in result._repr_html_()
+        assert "GatherND-13" in str(result)
     with pytest.raises(UsageError, match="inputs has no input rows"):
         python.model("m.onnx", {})
 
@@ -87,18 +91,18 @@ def test_arrays_as_inputs_and_the_fields_of_json() -> None:
 @pytest.mark.parametrize(
     "name", ["../../etc/x", "/abs", ".hidden", "-o", "a\nb\x1b[31m", "ü" * 300, "a:b", ""]
 )
-def test_names_of_files_do_not_follow_the_model(name: str, workdir: Path) -> None:
+def test_file_names_have_only_safe_characters(name: str, workdir: Path) -> None:
     node = helper.make_node("Gather", ["d", "i"], ["o"], name=name)
-    inputs = [named("d", FLOAT, [3]), named("i", INT64, [2])]
-    save_model(helper.make_graph([node], "g", inputs, [named("o", FLOAT, None)]))
+    inputs = [value_info("d", FLOAT, [3]), value_info("i", INT64, [2])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o", FLOAT, None)]))
     np.savez("in.npz", d=np.arange(3, dtype="f4"), i=np.array([2, 0]))
-    before = set(state(workdir))
-    ran = run()
-    assert ran.status == 0, ran.err
-    new = {Path(path).parts[-1] for path in set(state(workdir)) - before}
+    before = set(snapshot(workdir))
+    completed = save_tensors()
+    assert completed.status == 0, completed.err
+    created = {Path(path).parts[-1] for path in set(snapshot(workdir)) - before}
     files = set(os.listdir("tensors"))
     assert len(files) == 3
-    assert new <= {*files, "tensors"}
+    assert created <= {*files, "tensors"}
     for file in files:
         assert file.startswith("1-")
         assert len(file) < 100
@@ -107,20 +111,20 @@ def test_names_of_files_do_not_follow_the_model(name: str, workdir: Path) -> Non
 
 def test_extended_types_and_strings() -> None:
     node = helper.make_node("Gather", ["d", "i"], ["o"], name="words")
-    inputs = [named("d", 8, [2]), named("i", INT64, [2])]
-    save_model(helper.make_graph([node], "g", inputs, [named("o", 8, None)]))
+    inputs = [value_info("d", 8, [2]), value_info("i", INT64, [2])]
+    save_model(helper.make_graph([node], "g", inputs, [value_info("o", 8, None)]))
     np.savez("in.npz", d=np.array(["ab", "c"]), i=np.array([1, 0]))
-    assert run().status == 0
+    assert save_tensors().status == 0
     assert np.load("tensors/1-words.output.npy").tolist() == ["c", "ab"]
     assert np.load("tensors/1-words.data.npy").dtype.kind == "U"
 
 
-def test_existing_files_stay_until_new_ones_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedding()
+def test_existing_files_remain_until_new_ones_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
-    assert run().status == 0
+    assert save_tensors().status == 0
     Path("tensors/mine.txt").write_text("mine")
-    before = state(Path("tensors"))
+    before = snapshot(Path("tensors"))
 
     def fail(*_: Any) -> None:
         raise DifferenceError("stopped")
@@ -129,42 +133,42 @@ def test_existing_files_stay_until_new_ones_are_complete(monkeypatch: pytest.Mon
     np.savez("in.npz", rows=np.array([[0], [1]]))
     with pytest.raises(DifferenceError, match="stopped"):
         python.model("m.onnx", "in.npz", save="tensors")
-    assert state(Path("tensors")) == before
+    assert snapshot(Path("tensors")) == before
 
 
 def test_refusals() -> None:
-    embedding()
+    save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
-    ran = ndtool("model", "m.onnx", "--save", "tensors")
-    assert (ran.status, "--save requires --inputs" in ran.err) == (2, True)
+    completed = ndtool("model", "m.onnx", "--save", "tensors")
+    assert (completed.status, "--save requires --inputs" in completed.err) == (2, True)
     Path("file").write_text("")
-    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "file")
-    assert (ran.status, "file is not a directory" in ran.err) == (7, True)
-    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
-    assert (ran.status, "expected a directory" in ran.err) == (2, True)
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "file")
+    assert (completed.status, "file is not a directory" in completed.err) == (7, True)
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "s3://bucket/x")
+    assert (completed.status, "expected a directory" in completed.err) == (2, True)
     assert Path("file").read_text() == ""
 
 
 def test_control_characters_of_a_folder_are_not_printed() -> None:
-    embedding()
+    save_embedding_model()
     np.savez("in.npz", rows=np.array([[3], [1]]))
-    ran = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
-    assert ran.status == 0
-    assert b"\x1b" not in ran.out
-    assert r"a\x1b[31mb/1-take.data.npy" in ran.out.decode()
+    completed = ndtool("model", "m.onnx", "--inputs", "in.npz", "--save", "a\x1b[31mb")
+    assert completed.status == 0
+    assert b"\x1b" not in completed.out
+    assert r"a\x1b[31mb/1-take.data.npy" in completed.out.decode()
 
 
-def test_arguments_of_python_are_refused_in_words() -> None:
-    embedding()
+def test_invalid_python_arguments_are_refused() -> None:
+    save_embedding_model()
     feeds: Any = {"rows": np.array([[3], [1]])}
-    for more, message in (
+    for options, message in (
         ({"inputs": {1: [2]}}, "a name in inputs is 1: it must be a str"),
         ({"inputs": feeds, "against": 5}, "against is 5: it must be a str"),
         ({"inputs": feeds, "against": [5]}, "against is 5: it must be a str"),
         ({"inputs": feeds, "progress": "x"}, "it must be a bool or a function"),
     ):
-        given: Any = more
+        arguments: Any = options
         with pytest.raises(UsageError, match=message):
-            python.model("m.onnx", **given)
+            python.model("m.onnx", **arguments)
     with pytest.raises(OutputError, match="not a valid file name"):
         python.model("m.onnx", feeds, save="a\0b")

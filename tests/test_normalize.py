@@ -1,4 +1,4 @@
-"""Arrays normalized in boxes, as files are: Fortran order, byte order, unaligned offsets."""
+"""Normalization of arrays in boxes: Fortran order, byte order, unaligned offsets."""
 
 import os
 from itertools import product
@@ -10,7 +10,7 @@ import pytest
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Array, raw
+from strategies import Array, raw_bytes
 
 import ndtool
 from ndtool.engine import copies, gathers, layouts, tuning
@@ -27,7 +27,7 @@ TYPES = ("|u1", ">f4", ">c8", "<U3", "|V100")
 SHAPES = st.lists(st.integers(1, 7), max_size=4).map(tuple)
 
 
-def of_bytes(shape: tuple[int, ...], itemsize: int) -> Array:
+def distinct_elements(shape: tuple[int, ...], itemsize: int) -> Array:
     """Return elements in Fortran order, distinct as far as their bytes allow."""
     rng = np.random.default_rng(0)
     flat = rng.integers(0, 256, (*shape, itemsize), np.uint8)
@@ -47,34 +47,34 @@ def test_every_byte_is_written_once(
     shape: tuple[int, ...], code: str, order: str, fortran: bool, limit: int, threads: int
 ) -> None:
     dtype = dtypes.from_numpy(np.dtype(code))
-    array = of_bytes(shape, dtype.itemsize)
-    turned = array.tobytes("C")
+    array = distinct_elements(shape, dtype.itemsize)
+    normalized = array.tobytes("C")
     if dtype.unit > 1 and dtype.order != order:
-        turned = np.frombuffer(turned, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
+        normalized = np.frombuffer(normalized, np.uint8).reshape(-1, dtype.unit)[:, ::-1].tobytes()
     strides = layouts.contiguous_strides(shape, dtype.itemsize, fortran)
     data = Operand(memoryview(array.tobytes("F" if fortran else "C")), 0, strides)
-    out, seen = bytearray(len(turned)), np.zeros(len(turned), int)
+    out, write_counts = bytearray(len(normalized)), np.zeros(len(normalized), int)
 
     def write(start: int, view: memoryview) -> None:
         assert len(view) <= max(limit, dtype.itemsize)
-        seen[start : start + len(view)] += 1
+        write_counts[start : start + len(view)] += 1
         out[start : start + len(view)] = view
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "NORMALIZED_BOX", limit)
         patch.setattr("ndtool.machine.threads.MIN_WORK", 1)
         copies.write_normalized(data, shape, dtype, order, write, threads)
-    assert bytes(out) == turned
-    assert (seen == 1).all()
+    assert bytes(out) == normalized
+    assert (write_counts == 1).all()
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 4, 2)], ids=str)
-def test_nothing_is_written_of_no_elements(shape: tuple[int, ...]) -> None:
+def test_empty_arrays_write_nothing(shape: tuple[int, ...]) -> None:
     data = Operand(memoryview(b""), 0, layouts.contiguous_strides(shape, 4, True))
-    copies.write_normalized(data, shape, dtypes.from_code("<f4"), ">", never, 2)
+    copies.write_normalized(data, shape, dtypes.from_code("<f4"), ">", fail_if_called, 2)
 
 
-def never(*_: object) -> None:
+def fail_if_called(*_: object) -> None:
     raise AssertionError("this must not be called")
 
 
@@ -82,7 +82,7 @@ def never(*_: object) -> None:
     "shape", [(1 << 20, 8), (512, 1 << 12), (3, 1 << 20), (1 << 10, 3, 1 << 10), (2,) * 21], ids=str
 )
 @pytest.mark.parametrize("itemsize", [1, 4, 100, 5 << 20])
-def test_boxes_fit_and_have_lines(shape: tuple[int, ...], itemsize: int) -> None:
+def test_boxes_fit_in_the_limit_and_have_cache_lines(shape: tuple[int, ...], itemsize: int) -> None:
     steps, limit = layouts.contiguous_strides(shape, itemsize, True), 1 << 20
     first = next(copies.divide_into_boxes(shape, steps, itemsize, limit))
     size = int(np.prod(first.shape)) * itemsize
@@ -105,22 +105,22 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], int]] = [
 ]
 
 
-def indices_of(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
+def random_indices(data: tuple[int, ...], shape: tuple[int, ...], b: int) -> Array:
     rng = np.random.default_rng(7)
     sizes = np.array(data[b : b + shape[-1]])
     return rng.integers(-sizes, sizes, shape)
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Change to a folder; normalization is in small boxes, in a file."""
+def small_boxes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """Change to a temporary folder; normalized copies are in files and made by several threads."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tempfiles, "MEMORY", 0)
     monkeypatch.setattr("ndtool.machine.threads.MIN_WORK", 1)
     return monkeypatch
 
 
-def run(operator: str, attributes: Attributes, threads: int, *arrays: str) -> Array:
+def run_operator(operator: str, attributes: Attributes, threads: int, *arrays: str) -> Array:
     request = Request(operator, *arrays, output="out.npy", attributes=attributes, threads=threads)  # fmt: skip
     with OpenCall(request) as call:
         steps.run(call)
@@ -130,70 +130,75 @@ def run(operator: str, attributes: Attributes, threads: int, *arrays: str) -> Ar
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("code", TYPES)
 def test_gathers_of_rows_from_fortran_files(
-    temporary: pytest.MonkeyPatch, case: tuple[tuple[int, ...], tuple[int, ...], int], code: str
+    small_boxes: pytest.MonkeyPatch, case: tuple[tuple[int, ...], tuple[int, ...], int], code: str
 ) -> None:
     shape, tuples, b = case
     dtype = np.dtype(code)
-    data = of_bytes(shape, dtype.itemsize)
-    indices = indices_of(shape, tuples, b)
-    want = raw(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
-    methods = ("C", 1 << 28, 70, 1), ("F", 1 << 28, 999, 3), ("C", 1 << 28, 999, 2), ("C", 0, 70, 2)
-    for order, packed, box, threads in methods:
+    data = distinct_elements(shape, dtype.itemsize)
+    indices = random_indices(shape, tuples, b)
+    expected = raw_bytes(ndtool.gather_nd(np.ascontiguousarray(data), indices, b))
+    variants = (
+        ("C", 1 << 28, 70, 1),
+        ("F", 1 << 28, 999, 3),
+        ("C", 1 << 28, 999, 2),
+        ("C", 0, 70, 2),
+    )
+    for order, packed, box, threads in variants:
         save(data=data.view(dtype), indices=np.array(indices, order=order))
-        temporary.setattr(tuning, "MAX_PACKED", packed)
-        temporary.setattr(tuning, "NORMALIZED_BOX", box)
-        temporary.setattr(tuning, "WRITE_SIZE", box + 13)
-        got = run("gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy")
-        assert got.dtype == dtype
-        assert raw(got) == want, (order, packed, box, threads)
+        small_boxes.setattr(tuning, "MAX_PACKED", packed)
+        small_boxes.setattr(tuning, "NORMALIZED_BOX", box)
+        small_boxes.setattr(tuning, "WRITE_SIZE", box + 13)
+        result = run_operator(
+            "gather_nd", Attributes(batch_dims=b), threads, "data.npy", "indices.npy"
+        )
+        assert result.dtype == dtype
+        assert raw_bytes(result) == expected, (order, packed, box, threads)
 
 
 @pytest.mark.parametrize("code", ["<f4", ">f8"])
-def test_scatters_into_fortran_files(temporary: pytest.MonkeyPatch, code: str) -> None:
+def test_scatters_into_fortran_files(small_boxes: pytest.MonkeyPatch, code: str) -> None:
     rng = np.random.default_rng(3)
     data = rng.integers(0, 99, (40, 5, 7)).astype(code)
     indices, updates = rng.integers(-40, 40, (90, 1)), rng.integers(0, 9, (90, 5, 7)).astype(code)
-    want = data.copy()
-    np.add.at(want, indices[:, 0], updates)
-    for turned, box, threads in product("CF", (70, 999), (1, 3)):
+    expected = data.copy()
+    np.add.at(expected, indices[:, 0], updates)
+    for index_order, box, threads in product("CF", (70, 999), (1, 3)):
         save(data=np.asarray(data, order="F"), indices=np.asarray(indices, order="F"))
-        save(updates=np.asarray(updates, order=turned))
-        temporary.setattr(tuning, "NORMALIZED_BOX", box)
+        save(updates=np.asarray(updates, order=index_order))
+        small_boxes.setattr(tuning, "NORMALIZED_BOX", box)
         names = "data.npy", "indices.npy", "updates.npy"
-        got = run("scatter_nd", Attributes(reduction="add"), threads, *names)
-        assert raw(got) == raw(want), (turned, box, threads)
+        result = run_operator("scatter_nd", Attributes(reduction="add"), threads, *names)
+        assert raw_bytes(result) == raw_bytes(expected), (index_order, box, threads)
 
 
-def test_rows_that_are_many_are_not_gathered_an_element_at_a_time(
-    temporary: pytest.MonkeyPatch,
-) -> None:
+def test_many_rows_are_not_gathered_one_element_at_a_time(small_boxes: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.arange(4000.0).reshape(40, 100), order="F"), indices=[[3], [-1]] * 20)
-    piece = gathers.gather_item
+    real_gather_item = gathers.gather_item
 
-    def gather_item(runs: Any, *arguments: Any) -> bool:
-        assert runs.layout is None
-        return piece(runs, *arguments)
+    def gather_item(slices: Any, *arguments: Any) -> bool:
+        assert slices.layout is None
+        return real_gather_item(slices, *arguments)
 
-    temporary.setattr(gathers, "gather_item", gather_item)
-    got = run("gather_nd", Attributes(), 1, "data.npy", "indices.npy")
-    assert got[:2, 0].tolist() == [300, 3900]
+    small_boxes.setattr(gathers, "gather_item", gather_item)
+    result = run_operator("gather_nd", Attributes(), 1, "data.npy", "indices.npy")
+    assert result[:2, 0].tolist() == [300, 3900]
 
 
-def test_an_index_out_of_bounds_comes_before_a_copy(temporary: pytest.MonkeyPatch) -> None:
+def test_an_index_out_of_bounds_comes_before_a_copy(small_boxes: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [40]] * 20)
-    temporary.setattr(tempfiles, "filled", never)
+    small_boxes.setattr(tempfiles, "filled", fail_if_called)
     with pytest.raises(BoundsError, match="20 of 40"):
-        run("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
+        run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
-def test_a_copy_larger_than_the_disk(temporary: pytest.MonkeyPatch) -> None:
+def test_a_copy_larger_than_the_disk(small_boxes: pytest.MonkeyPatch) -> None:
     save(data=np.asarray(np.ones((40, 100)), order="F"), indices=[[3], [4]] * 20)
 
     def reserve(fd: int, total: int, name: str) -> None:
         raise ResourceError(f"{name}: needs {total} bytes of disk, 0 are free")
 
-    temporary.setattr(tempfiles, "reserve", reserve)
+    small_boxes.setattr(tempfiles, "reserve", reserve)
     with pytest.raises(ResourceError, match=r"temporary copy of data\.npy: needs 32000 bytes"):
-        run("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
+        run_operator("gather_nd", Attributes(), 2, "data.npy", "indices.npy")
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]

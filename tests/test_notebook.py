@@ -29,69 +29,69 @@ class Cells(HTMLParser):
         self.texts[-1] += data
 
 
-def shown(value: object) -> Cells:
+def parse_cells(value: object) -> Cells:
     return Cells(value._repr_html_())
 
 
 def test_an_inference_shows_types_and_every_rule() -> None:
-    found = files.infer("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
-    assert [str(size) for size in found.plan.output] == ["B", "M", "D"]
-    cells = shown(found).texts
+    result = files.infer("gather_nd", "float32[N,128,D]", "int64[B,M,1]", batch_dims=1)
+    assert [str(size) for size in result.plan.output] == ["B", "M", "D"]
+    cells = parse_cells(result).texts
     assert "float32[N,128,D]" in cells
     assert "float32[B,M,D]" in cells
     assert "data's axis 0 (N) and indices' axis 0 (B) are equal" in cells
-    for step in found.trace.steps:
+    for step in result.trace.steps:
         assert {step.rule, step.numbers, step.result} <= set(cells)
 
 
-def test_the_trace_of_a_broken_rule_shows_itself() -> None:
-    with pytest.raises(RuleError) as caught:
+def test_the_trace_of_a_broken_rule_is_a_table() -> None:
+    with pytest.raises(RuleError) as excinfo:
         files.infer("scatter_elements", "f4[3,3]", "i8[2,4]", "f4[2,4]", axis=0)
-    cells = shown(caught.value.trace).texts
+    cells = parse_cells(excinfo.value.trace).texts
     assert cells[0] == "scatter_elements"
     assert cells[-1] == "broken"
 
 
-def test_the_trace_of_a_broken_rule_of_arrays_shows_itself() -> None:
+def test_the_trace_of_a_broken_rule_of_arrays_is_a_table() -> None:
     for call in (
         lambda: ndtool.gather(np.zeros(3), [0], axis=2),
         lambda: ndtool.scatter_nd(np.zeros(3), [[0]], np.zeros((2, 2))),
     ):
-        with pytest.raises(RuleError) as caught:
+        with pytest.raises(RuleError) as excinfo:
             call()
-        assert "broken" in shown(caught.value.trace).texts
+        assert "broken" in parse_cells(excinfo.value.trace).texts
 
 
-def test_names_are_text(tmp_path, monkeypatch) -> None:
+def test_names_are_escaped(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(**{"<b>&x": np.zeros((3, 2)), "idx": np.zeros((1, 1), "i8")})
-    cells = shown(files.infer("gather_nd", "<b>&x.npy", "idx.npy"))
+    cells = parse_cells(files.infer("gather_nd", "<b>&x.npy", "idx.npy"))
     assert "<b>&x.npy: float64[3,2]" in cells.texts
     assert "b" not in cells.tags
 
 
-def test_a_verification_shows_how_far_elements_are(tmp_path, monkeypatch) -> None:
+def test_a_verification_shows_differences_in_ulps(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = np.arange(6.0).reshape(3, 2)
     save(data=data, idx=np.array([[2], [0]]), out=data[[2, 0]])
-    found = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy")
-    assert (found.different, found.total) == (0, 4)
-    assert "float64[2,2]: 4 of 4 elements have the same bits" in shown(found).texts
+    result = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy")
+    assert (result.different, result.total) == (0, 4)
+    assert "float64[2,2]: 4 of 4 elements have the same bits" in parse_cells(result).texts
     save(out=np.nextafter(data[[2, 0]], 9))
-    with pytest.raises(DifferenceError) as caught:
+    with pytest.raises(DifferenceError) as excinfo:
         files.verify("gather_nd", "data.npy", tmp_path / "idx.npy", "out.npy")
-    cells = shown(caught.value.comparison).texts
+    cells = parse_cells(excinfo.value.comparison).texts
     assert cells[cells.index("1") + 1] == "4"
-    near = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy", within=1)
-    assert (near.different, near.beyond) == (4, 0)
+    verification = files.verify("gather_nd", "data.npy", "idx.npy", "out.npy", within=1)
+    assert (verification.different, verification.beyond) == (4, 0)
 
 
 def test_lost_updates_are_reported(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(data=np.zeros(3), idx=np.array([[1], [1]]), upd=np.ones(2), out=np.array([0, 1.0, 0]))
-    with pytest.raises(DifferenceError) as caught:
+    with pytest.raises(DifferenceError) as excinfo:
         files.verify("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", reduction="add")
-    assert "1 are off by exactly one update" in shown(caught.value.comparison).texts[0]
+    assert "1 are off by exactly one update" in parse_cells(excinfo.value.comparison).texts[0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "docs/notebooks").glob("*.ipynb"))
 if not NOTEBOOKS:
-    pytest.skip("the notebooks are not beside the tests", allow_module_level=True)
+    pytest.skip("the notebooks are missing", allow_module_level=True)
 
 
 def outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
@@ -26,17 +26,17 @@ def outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
         exec(compile(code, "cell", "exec"), names)
         if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
-    made = []
+    cell_outputs = []
     if printed.getvalue():
         lines = printed.getvalue().splitlines(True)
-        made.append({"name": "stdout", "output_type": "stream", "text": lines})
+        cell_outputs.append({"name": "stdout", "output_type": "stream", "text": lines})
     if value is not None:
         data = {"text/plain": repr(value).splitlines(True)}
-        made.append({"data": data, "metadata": {}, "output_type": "execute_result"})
-    return made
+        cell_outputs.append({"data": data, "metadata": {}, "output_type": "execute_result"})
+    return cell_outputs
 
 
-def executed(path: Path) -> dict[str, Any]:
+def execute(path: Path) -> dict[str, Any]:
     """Return a notebook with the actual outputs."""
     notebook: dict[str, Any] = json.loads(path.read_text("utf-8"))
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -51,13 +51,13 @@ def executed(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_show_what_they_compute(path: Path) -> None:
-    shown = json.loads(path.read_text("utf-8"))
-    assert any(cell.get("outputs") for cell in shown["cells"])
-    assert executed(path) == shown
+def test_notebooks_show_their_actual_outputs(path: Path) -> None:
+    notebook = json.loads(path.read_text("utf-8"))
+    assert any(cell.get("outputs") for cell in notebook["cells"])
+    assert execute(path) == notebook
 
 
-@pytest.mark.slow("Jupyter itself runs the notebooks")
+@pytest.mark.slow("notebooks run in Jupyter")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_in_jupyter(path: Path) -> None:
     nbformat = pytest.importorskip("nbformat", reason="notebooks are read by nbformat")
@@ -76,4 +76,4 @@ def test_notebooks_run_in_jupyter(path: Path) -> None:
 
 if __name__ == "__main__":
     for file in NOTEBOOKS:
-        file.write_text(json.dumps(executed(file), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        file.write_text(json.dumps(execute(file), indent=1, ensure_ascii=False) + "\n", "utf-8")

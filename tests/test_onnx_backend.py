@@ -28,14 +28,16 @@ def node_tests() -> Iterator[Any]:
     """Yield every generated node test of one node with one of the operators."""
     from onnx.backend.test.case import node
 
-    def import_ours(package: Any) -> None:
+    def import_operators(package: Any) -> None:
         for module in pkgutil.iter_modules(package.__path__):
             if module.name.startswith(("gather", "scatter", "tensorscatter")):
                 importlib.import_module(f"{package.__name__}.{module.name}")
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        patch.setattr(node, "import_recursive", import_ours)  # all operators' cases take 5 s
+        patch.setattr(
+            node, "import_recursive", import_operators
+        )  # importing all operators' cases takes 5 s
         collected = node.collect_testcases(None)
     for case in collected:
         nodes = case.model.graph.node if case.model else ()
@@ -46,8 +48,8 @@ def node_tests() -> Iterator[Any]:
 CASES = list(node_tests())
 
 
-def test_every_known_case_was_collected() -> None:
-    known = {
+def test_all_node_tests_of_the_operators_are_collected() -> None:
+    expected_names = {
         *(f"test_gathernd_example_{n}" for n in ("int32", "float32", "int32_batch_dim1")),
         *(f"test_scatternd{n}" for n in ("", "_add", "_multiply", "_max", "_min")),
         *(f"test_gather_elements_{n}" for n in ("0", "1", "negative_indices")),
@@ -58,12 +60,12 @@ def test_every_known_case_was_collected() -> None:
         *(f"test_gather_{n}" for n in ("0", "1", "2d_indices", "negative_indices")),
         *(f"test_tensorscatter{n}" for n in ("", "_circular", "_3d")),
     }  # fmt: skip
-    assert known <= {case.name for case in CASES}
+    assert expected_names <= {case.name for case in CASES}
 
 
 @pytest.mark.parametrize("module", [ndtool, reference], ids=["ndtool", "reference"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_node(case: Any, module: Any) -> None:
+def test_node_tests(case: Any, module: Any) -> None:
     node = case.model.graph.node[0]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}

@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import (
     Case,
+    bits_equal,
     gather_cases,
     gather_elements_cases,
     gather_nd_cases,
-    same,
     scatter_elements_cases,
     scatter_nd_cases,
 )
@@ -32,7 +32,7 @@ import ndtool.onnx  # noqa: E402
 from ndtool.onnx import OPS  # noqa: E402
 
 
-def model_of(operator: str, version: int, arrays: Any, title: str = "", **attributes: Any) -> Any:
+def make_model(operator: str, version: int, arrays: Any, title: str = "", **attributes: Any) -> Any:
     """Return a model of one node for arrays."""
     names = OPERATORS[operator].inputs
     types = [
@@ -48,8 +48,8 @@ def model_of(operator: str, version: int, arrays: Any, title: str = "", **attrib
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
 
 
-def run(operator: str, version: int, arrays: Any, **attributes: Any) -> Any:
-    model = model_of(operator, version, arrays, **attributes)
+def run_model(operator: str, version: int, arrays: Any, **attributes: Any) -> Any:
+    model = make_model(operator, version, arrays, **attributes)
     feeds = dict(zip(OPERATORS[operator].inputs, arrays, strict=True))
     return ReferenceEvaluator(model, new_ops=OPS).run(None, feeds)[0]
 
@@ -59,7 +59,7 @@ def test_the_example_of_the_module() -> None:
 
 
 def test_the_list_of_operators() -> None:
-    assert {(one.op_domain, one.__name__) for one in OPS} == {
+    assert {(op.op_domain, op.__name__) for op in OPS} == {
         *(("", operator.title) for operator in OPERATORS.values() if operator.name != "scatter"),
         ("", "Scatter"),
         ("", "TensorScatter"),
@@ -70,14 +70,14 @@ def test_the_list_of_operators() -> None:
 def test_the_node_tests_of_onnx(case: Any) -> None:
     evaluator = ReferenceEvaluator(case.model, new_ops=OPS)
     assert type(evaluator.rt_nodes_[0]) in OPS
-    names = [one.name for one in case.model.graph.input]
+    names = [value_info.name for value_info in case.model.graph.input]
     for inputs, (expected,) in case.data_sets:
         (actual,) = evaluator.run(None, dict(zip(names, inputs, strict=True)))
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         assert np.array_equal(actual, expected)
 
 
-EVERY = st.one_of(
+ALL_CASES = st.one_of(
     gather_nd_cases(),
     gather_cases(),
     gather_elements_cases(),
@@ -87,32 +87,32 @@ EVERY = st.one_of(
 
 
 @many
-@given(case=EVERY, version=st.integers(18, 23))
+@given(case=ALL_CASES, version=st.integers(18, 23))
 def test_random_calls(case: Case, version: int) -> None:
     data, indices, *updates = (a.astype(a.dtype.newbyteorder("=")) for a in case.arrays)
     if data.dtype.kind not in "biufc" or data.dtype.char in "gG":  # ONNX has no such type
-        numbers = np.arange(data.size + sum(array.size for array in updates), dtype="f4")
-        data = numbers[: data.size].reshape(data.shape)
-        updates = [numbers[data.size :].reshape(array.shape) for array in updates]
+        values = np.arange(data.size + sum(array.size for array in updates), dtype="f4")
+        data = values[: data.size].reshape(data.shape)
+        updates = [values[data.size :].reshape(array.shape) for array in updates]
     assume(case.operator == "gather_nd" or not case.arguments.get("batch_dims"))
     assume(case.arguments.get("reduction", "none") not in ("sub", "div", "mean"))
     assume(case.arguments.get("include_self", True) and "duplicates" not in case.arguments)
     arrays = (data, indices.astype("i8"), *updates)
-    assume((arrays[1] == indices).all())  # which fit in int64
-    actual = run(case.operator, version, arrays, **case.arguments)
-    assert same(np.asarray(actual), call(reference, case._replace(arrays=arrays)))
+    assume((arrays[1] == indices).all())  # the indices fit in int64
+    actual = run_model(case.operator, version, arrays, **case.arguments)
+    assert bits_equal(np.asarray(actual), call(reference, case._replace(arrays=arrays)))
 
 
 @pytest.mark.parametrize("strings", [object, "U3"], ids=str)
 def test_strings(strings: Any) -> None:
     data = np.array([["a", "bb", ""], ["d", "é", "f"]], strings)
-    assert run("gather_nd", 13, (data, np.array([[1, -2], [0, 0]]))).tolist() == ["é", "a"]
-    assert run("gather_nd", 13, (data, np.array([1, 1]))).tolist() == "é"
+    assert run_model("gather_nd", 13, (data, np.array([[1, -2], [0, 0]]))).tolist() == ["é", "a"]
+    assert run_model("gather_nd", 13, (data, np.array([1, 1]))).tolist() == "é"
     updates = np.array([["x", "y", "z"]], object)
-    scattered = run("scatter_nd", 18, (data, np.array([[-1]]), updates))
+    scattered = run_model("scatter_nd", 18, (data, np.array([[-1]]), updates))
     assert scattered.tolist() == [["a", "bb", ""], ["x", "y", "z"]]
     with pytest.raises(TypeError):
-        run("scatter_nd", 18, (data, np.array([[-1]]), updates), reduction="max")
+        run_model("scatter_nd", 18, (data, np.array([[-1]]), updates), reduction="max")
 
 
 @pytest.mark.parametrize(
@@ -131,40 +131,40 @@ def test_versions_refuse_what_they_do_not_have(
     updates = np.ones((2, 2) if operator == "scatter_nd" else (2, 1), "f4")
     arrays = (data, indices, updates)[: len(OPERATORS[operator].inputs)]
     with pytest.raises((ValueError, IndexError), match=message):
-        run(operator, version, arrays, **attributes)
+        run_model(operator, version, arrays, **attributes)
 
 
 def test_out_of_bounds_is_an_error_where_the_evaluator_would_wrap() -> None:
     arrays = np.arange(3.0), np.array([0, -4])
     with pytest.raises(BoundsError, match="1 of 2 elements"):
-        run("gather_elements", 13, arrays)
+        run_model("gather_elements", 13, arrays)
 
 
 @pytest.mark.parametrize("version", [9, 10])
 @pytest.mark.parametrize("attributes", [{}, {"axis": -1}])
-def test_the_old_name_of_scatter_elements(version: int, attributes: Any) -> None:
+def test_scatter_is_scatter_elements_in_onnx_9_and_10(version: int, attributes: Any) -> None:
     arrays = np.zeros((3, 3), "f4"), np.array([[1, 0, -1]]), np.array([[1, 2, 3]], "f4")
-    actual = run("scatter_elements", version, arrays, title="Scatter", **attributes)
-    assert same(actual, reference.scatter_elements(*arrays, **attributes))
+    actual = run_model("scatter_elements", version, arrays, title="Scatter", **attributes)
+    assert bits_equal(actual, reference.scatter_elements(*arrays, **attributes))
 
 
 @pytest.mark.parametrize("version", [8, 11])
-def test_versions_without_the_old_name(version: int) -> None:
+def test_other_versions_have_no_scatter(version: int) -> None:
     arrays = np.zeros(3, "f4"), np.array([0]), np.ones(1, "f4")
     with pytest.raises(ValueError, match=f"onnx:{version} has no Scatter: onnx:9 and onnx:10"):
-        run("scatter_elements", version, arrays, title="Scatter")
+        run_model("scatter_elements", version, arrays, title="Scatter")
 
 
 def test_nodes_in_subgraphs() -> None:
     node = helper.make_node("GatherND", ["data", "indices"], ["o"])
     output = helper.make_tensor_value_info("o", 1, None)
     branch = helper.make_graph([node], "b", [], [output])
-    choice = helper.make_node("If", ["c"], ["o"], then_branch=branch, else_branch=branch)
+    if_node = helper.make_node("If", ["c"], ["o"], then_branch=branch, else_branch=branch)
     inputs = [
         helper.make_tensor_value_info(n, t, None)
         for n, t in (("c", 9), ("data", 1), ("indices", 7))
     ]
-    graph = helper.make_graph([choice], "g", inputs, [output])
+    graph = helper.make_graph([if_node], "g", inputs, [output])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     feeds = {"c": np.array(True), "data": np.ones(3, "f4"), "indices": np.array([[3]])}
     with pytest.raises(BoundsError, match="1 of 1"):

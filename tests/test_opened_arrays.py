@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from strategies import same
+from strategies import bits_equal
 
 import ndtool
 from ndtool import files
@@ -21,45 +21,45 @@ UPDATES = np.ones((3, 3))
 ARRAYS = {"data": DATA, "indices": INDICES, "updates": UPDATES}
 
 
-def in_zarr(folder: Path, version: int) -> dict[str, Any]:
+def create_zarr(folder: Path, version: int) -> dict[str, Any]:
     group = zarr.open_group(folder / "x:y.store", mode="w", zarr_format=version)
-    made = {}
+    arrays = {}
     for name, array in ARRAYS.items():
-        made[name] = group.create_array(
+        arrays[name] = group.create_array(
             f"a/{name}", shape=array.shape, chunks=(2, 1), dtype=array.dtype
         )
-        made[name][...] = array
-    return made
+        arrays[name][...] = array
+    return arrays
 
 
-def in_hdf5(folder: Path, **more: Any) -> dict[str, Any]:
+def create_hdf5(folder: Path, **options: Any) -> dict[str, Any]:
     with h5py.File(folder / "x.h5", "w") as file:
         for name, array in ARRAYS.items():
-            file.create_dataset(f"a/{name}", data=array, **more)
+            file.create_dataset(f"a/{name}", data=array, **options)
     file = h5py.File(folder / "x.h5")
     return {name: file[f"a/{name}"] for name in ARRAYS}
 
 
 KINDS = {
-    "zarr 2": lambda folder: in_zarr(folder, 2),
-    "zarr 3": lambda folder: in_zarr(folder, 3),
-    "hdf5": in_hdf5,
-    "hdf5 in chunks": lambda folder: in_hdf5(folder, chunks=(2, 1), compression="gzip"),
+    "zarr 2": lambda folder: create_zarr(folder, 2),
+    "zarr 3": lambda folder: create_zarr(folder, 3),
+    "hdf5": create_hdf5,
+    "hdf5 in chunks": lambda folder: create_hdf5(folder, chunks=(2, 1), compression="gzip"),
 }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_inputs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = KINDS[kind](tmp_path)
-    data, indices, updates = made.values()
+    arrays = KINDS[kind](tmp_path)
+    data, indices, updates = arrays.values()
     # ndtool reads the files itself: neither library loads an element
     monkeypatch.setattr(type(data), "__getitem__", None)
-    assert same(files.gather_nd(data, indices).array, DATA[INDICES[:, 0]])
+    assert bits_equal(files.gather_nd(data, indices).array, DATA[INDICES[:, 0]])
     expected = ndtool.scatter_nd(DATA, INDICES, UPDATES, "add")
-    assert same(files.scatter_nd(data, indices, updates, "add").array, expected)
+    assert bits_equal(files.scatter_nd(data, indices, updates, "add").array, expected)
     out = str(tmp_path / "out.npy")
     assert files.scatter_nd(data, INDICES, updates, "add", out=out).output == out
-    assert same(np.load(out), expected)
+    assert bits_equal(np.load(out), expected)
     with pytest.raises(ndtool.BoundsError, match=r"valid -10\.\.9"):
         files.gather(data, [10])
     with pytest.raises(ndtool.DtypeError, match=r"to a function of ndtool\.files$"):
@@ -69,30 +69,30 @@ def test_all_inputs(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zarr_with_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_zarr(tmp_path, 3)
+    create_zarr(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
     array = zarr.open_array("x:y.store/a/data")
     monkeypatch.chdir("/")
     if os.path.isabs(array.store.root):
-        assert same(files.gather(array, [1]).array, DATA[[1]])
-    else:  # the library itself would not find it here either
+        assert bits_equal(files.gather(array, [1]).array, DATA[[1]])
+    else:  # zarr would not find it in this folder either
         with pytest.raises(ndtool.InputError):
             files.gather(array, [1])
 
 
 def test_zarr_by_fsspec(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    in_zarr(tmp_path, 3)
+    create_zarr(tmp_path, 3)
     group = zarr.open_group(f"file://{tmp_path}/x:y.store")
-    assert same(files.gather(group["a/data"], [1]).array, DATA[[1]])
+    assert bits_equal(files.gather(group["a/data"], [1]).array, DATA[[1]])
     remote = zarr.create_array("memory://opened/x.zarr", name="a", data=DATA, overwrite=True)
-    assert same(files.gather(remote, [1]).array, DATA[[1]])
+    assert bits_equal(files.gather(remote, [1]).array, DATA[[1]])
 
 
 def refusal(array: Any) -> str:
-    with pytest.raises(ndtool.UsageError) as caught:
+    with pytest.raises(ndtool.UsageError) as excinfo:
         files.gather(array, [0])
-    return str(caught.value)
+    return str(excinfo.value)
 
 
 def test_arrays_without_a_location(tmp_path: Path) -> None:
@@ -100,43 +100,43 @@ def test_arrays_without_a_location(tmp_path: Path) -> None:
     assert hint in refusal(zarr.create_array({}, data=DATA))
     with zarr.storage.ZipStore(tmp_path / "x.zip", mode="w") as store:
         assert "in a ZipStore" in refusal(zarr.create_array(store, data=DATA))
-    made = in_hdf5(tmp_path)["data"]
+    moved = create_hdf5(tmp_path)["data"]
     os.rename(tmp_path / "x.h5", tmp_path / "y.h5")
-    assert "moved or replaced" in refusal(made)
-    in_hdf5(tmp_path)["data"].file.close()
-    assert "moved or replaced" in refusal(made)
+    assert "moved or replaced" in refusal(moved)
+    create_hdf5(tmp_path)["data"].file.close()
+    assert "moved or replaced" in refusal(moved)
     with h5py.File(tmp_path / "y.h5") as file:
         dataset = file["a/data"]
     assert "of a closed file" in refusal(dataset)
     with h5py.File(io.BytesIO((tmp_path / "y.h5").read_bytes())) as file:
         assert "that has no path" in refusal(file["a/data"])
-    made.file.close()
+    moved.file.close()
 
 
 def test_unflushed_data_are_not_missed(tmp_path: Path) -> None:
-    in_hdf5(tmp_path)["data"].file.close()
+    create_hdf5(tmp_path)["data"].file.close()
     with h5py.File(tmp_path / "x.h5", "r+") as file:
         file["a/data"][0] = 99
         assert "open for writing" in refusal(file["a/data"])
 
 
 def test_array_that_was_resized_elsewhere(tmp_path: Path) -> None:
-    old = in_zarr(tmp_path, 3)["data"]
+    array = create_zarr(tmp_path, 3)["data"]
     zarr.open_array(tmp_path / "x:y.store/a/data").resize((20, 3))
     with pytest.raises(ndtool.InputError, match=r"of shape \[10,3\], but .* has \[20,3\]: open it"):
-        files.gather(old, [0])
+        files.gather(array, [0])
 
 
-def test_out_is_a_name(tmp_path: Path) -> None:
-    array = in_zarr(tmp_path, 3)["data"]
+def test_out_must_be_a_path(tmp_path: Path) -> None:
+    array = create_zarr(tmp_path, 3)["data"]
     with pytest.raises(ndtool.UsageError, match="out is <Array"):
         files.gather(array, [0], out=array)
 
 
 @pytest.mark.parametrize("kind", ["zarr 3", "hdf5"])
 def test_questions(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = KINDS[kind](tmp_path)
-    data, indices, updates = made.values()
+    arrays = KINDS[kind](tmp_path)
+    data, indices, updates = arrays.values()
     monkeypatch.setattr(type(data), "__getitem__", None)
     assert ndtool.infer("gather_nd", data, indices).output.shape == (3, 3)
     assert files.infer("gather_nd", data, indices).plan.output == (3, 3)
@@ -148,19 +148,19 @@ def test_questions(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     np.save(tmp_path / "output.npy", output)
     assert files.verify("gather_nd", data, indices, tmp_path / "output.npy").different == 0
     ndtool.convert(data, tmp_path / "copy.npy")
-    assert same(np.load(tmp_path / "copy.npy"), DATA)
+    assert bits_equal(np.load(tmp_path / "copy.npy"), DATA)
     if kind == "hdf5":
         data.file.close()
 
 
-def test_questions_about_an_array_that_is_not_its_location(tmp_path: Path) -> None:
-    stale = in_zarr(tmp_path, 3)["data"]
+def test_questions_about_an_array_that_was_resized_elsewhere(tmp_path: Path) -> None:
+    stale = create_zarr(tmp_path, 3)["data"]
     zarr.open_array(stale.store_path, mode="r+").resize((9, 3))
-    for ask in (
+    for question in (
         lambda: ndtool.stats("gather", stale, [0]),
         lambda: ndtool.explain("gather", stale, [0], at=(0, 0)),
     ):
         with pytest.raises(ndtool.InputError, match=r"open it again$"):
-            ask()
+            question()
     with pytest.raises(ndtool.UsageError, match="in a MemoryStore"):
         ndtool.stats("gather", zarr.array(DATA), [0])

@@ -13,7 +13,7 @@ from command import ndtool as command
 from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAMPLES, Array, Case, cases, opaque, raw, same, seeds
+from strategies import EXAMPLES, Array, Case, bits_equal, cases, raw_bytes, seeds, void_view
 from thresholds import lowered
 
 import ndtool
@@ -45,16 +45,16 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
     params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
     ids=["as is", "small limits"],
 )
-def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
+def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
     with lowered(*request.param):
         yield
 
 
 @st.composite
-def special(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw such a call with padding, without negative indices, or both."""
-    case, mode = draw(beyond())
+def padded_calls(draw: st.DrawFn) -> tuple[Case, str]:
+    """Draw a call with indices out of bounds, and with padding, negatives=False, or both."""
+    case, mode = draw(out_of_bounds_calls())
     indices = np.array(case.arrays[1])
     options: dict[str, Any] = {}
     if draw(st.booleans()):
@@ -71,61 +71,61 @@ def special(draw: st.DrawFn) -> tuple[Case, str]:
 
 
 @st.composite
-def beyond(draw: st.DrawFn) -> tuple[Case, str]:
-    """Draw a call with a mode, in which some indices are out of bounds, slightly or extremely."""
+def out_of_bounds_calls(draw: st.DrawFn) -> tuple[Case, str]:
+    """Draw a call and a mode; some indices are out of bounds, by a little or extremely."""
     case = draw(cases)
     indices = np.array(case.arrays[1])
-    rng, share = np.random.default_rng(draw(seeds)), draw(st.sampled_from((0.0, 0.1, 0.5, 1.0)))
+    rng, fraction = np.random.default_rng(draw(seeds)), draw(st.sampled_from((0.0, 0.1, 0.5, 1.0)))
     info = np.iinfo(indices.dtype)
     near = rng.integers(max(-20, info.min), min(20, info.max), indices.shape, endpoint=True)
-    ends = rng.choice(np.array([info.min, info.max], indices.dtype), indices.shape)
-    wrong = np.where(rng.random(indices.shape) < 0.8, near.astype(indices.dtype), ends)
-    taken = np.where(rng.random(indices.shape) < share, wrong, indices).astype(indices.dtype)
-    rules = SCATTERS if len(case.arrays) == 3 else GATHERS
-    mode = draw(st.sampled_from(rules))
-    return case._replace(arrays=(case.arrays[0], taken, *case.arrays[2:])), mode
+    extremes = rng.choice(np.array([info.min, info.max], indices.dtype), indices.shape)
+    invalid = np.where(rng.random(indices.shape) < 0.8, near.astype(indices.dtype), extremes)
+    mixed = np.where(rng.random(indices.shape) < fraction, invalid, indices).astype(indices.dtype)
+    modes = SCATTERS if len(case.arrays) == 3 else GATHERS
+    mode = draw(st.sampled_from(modes))
+    return case._replace(arrays=(case.arrays[0], mixed, *case.arrays[2:])), mode
 
 
-def outcome(call: Any, *arrays: Array, **arguments: Any) -> Any:
-    """Return an array, or the position of the first index out of bounds."""
+def result_or_error(call: Any, *arrays: Array, **arguments: Any) -> Any:
+    """Return the array that a call returns, or the fields of its BoundsError."""
     try:
         return call(*arrays, **arguments)
     except BoundsError as error:
-        return described(error)
+        return error_fields(error)
 
 
-def described(error: BoundsError) -> tuple[Any, ...]:
+def error_fields(error: BoundsError) -> tuple[Any, ...]:
     return error.position, error.value, error.count, error.total
 
 
-def agree(found: Any, expected: Any) -> bool:
+def are_equal(actual: Any, expected: Any) -> bool:
     if isinstance(expected, np.ndarray):
-        return isinstance(found, np.ndarray) and same(found, expected)
-    return bool(found == expected)
+        return isinstance(actual, np.ndarray) and bits_equal(actual, expected)
+    return bool(actual == expected)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(beyond() | special(), st.sampled_from((1, 2, 3)), st.booleans())
-def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool) -> None:
-    case, mode = drawn
+@given(out_of_bounds_calls() | padded_calls(), st.sampled_from((1, 2, 3)), st.booleans())
+def test_arrays(limits: None, case_and_mode: tuple[Case, str], threads: int, has_out: bool) -> None:
+    case, mode = case_and_mode
     name, arrays, arguments = case
     data = arrays[0]
-    expected = outcome(getattr(reference, name), *arrays, **arguments, out_of_bounds=mode)
-    before = [raw(a) for a in arrays]
+    expected = result_or_error(getattr(reference, name), *arrays, **arguments, out_of_bounds=mode)
+    before = [raw_bytes(a) for a in arrays]
     out = None
-    if into and isinstance(expected, np.ndarray):
+    if has_out and isinstance(expected, np.ndarray):
         out = np.zeros(expected.shape, data.dtype)
-    found = outcome(
+    actual = result_or_error(
         getattr(ndtool, name), *arrays, **arguments, out_of_bounds=mode, threads=threads, out=out
     )
-    assert agree(found, expected)
-    assert out is None or found is out
-    assert [raw(a) for a in arrays] == before
+    assert are_equal(actual, expected)
+    assert out is None or actual is out
+    assert [raw_bytes(a) for a in arrays] == before
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    beyond() | special(),
+    out_of_bounds_calls() | padded_calls(),
     st.sampled_from((1, 3)),
     st.sampled_from((1, 600, 4000)),
     st.integers(0, 300),
@@ -133,92 +133,96 @@ def test_arrays(limits: None, drawn: tuple[Case, str], threads: int, into: bool)
     st.integers(0, 6),
 )
 def test_files(
-    limits: None, drawn: tuple[Case, str], threads: int, budget: int, held: int, levels: int,
-    reach: int,
+    limits: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
+    range_tuples: int,
 ) -> None:  # fmt: skip
-    """Direct execution and a sweep, on a run's kinds of sources."""
-    case, mode = drawn
+    """Direct and external execution have the reference's results."""
+    case, mode = case_and_mode
     roles = OPERATORS[case.operator].inputs
-    expected = outcome(
+    expected = result_or_error(
         getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
     )
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    for swept in (False, True):
-        arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    for is_external in (False, True):
+        arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
         sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
         request = Request(case.operator, *roles, attributes=attributes, threads=threads)
         with OpenCall(request, sources) as call:
             buffer = np.zeros(call.inference.nbytes, np.uint8)
             sink = memory.BufferSink(buffer.data, call.metadata)
             if not isinstance(expected, np.ndarray):
-                with pytest.raises(BoundsError) as caught:
+                with pytest.raises(BoundsError) as excinfo:
                     operands.validate(call)
-                assert described(caught.value) == expected
+                assert error_fields(excinfo.value) == expected
                 continue
             validated = operands.validate(call)
             rows = rows_of(call.inference)
-            if not swept:
-                with steps.prepare(call, None) as ready:
-                    steps.execute(ready, sink=sink)
+            if not is_external:
+                with steps.prepare(call, None) as prepared:
+                    steps.execute(prepared, sink=sink)
             elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
-                cut = partitioning_for(rows, gathers, budget, threads, None, levels)
-                cut = cut._replace(in_memory=held, range_tuples=reach)
-                counted: list[BoundsError] = []
-                assert list(execution.run(call, cut, sink, ignore_progress, counted.append))
-                before = validated.bounds_report
-                assert [described(one) for one in counted] == (
-                    [] if before is None else [described(before)]
+                partitioning = partitioning_for(rows, gathers, budget, threads, None, levels)
+                partitioning = partitioning._replace(in_memory=in_memory, range_tuples=range_tuples)
+                reports: list[BoundsError] = []
+                assert list(
+                    execution.run(call, partitioning, sink, ignore_progress, reports.append)
+                )
+                bounds_report = validated.bounds_report
+                assert [error_fields(report) for report in reports] == (
+                    [] if bounds_report is None else [error_fields(bounds_report)]
                 )
             else:
                 continue
-            found = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
-            assert same(found, np.asarray(expected, arrays[0].dtype))
+            actual = buffer.view(arrays[0].dtype).reshape(call.inference.plan.output)
+            assert bits_equal(actual, np.asarray(expected, arrays[0].dtype))
 
 
-@given(beyond() | special())
-def test_the_bounds_report_equals_the_error(drawn: tuple[Case, str]) -> None:
-    case, mode = drawn
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
-    error = outcome(getattr(reference, case.operator), *arrays, **case.arguments)
-    result = outcome(getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=mode)
+@given(out_of_bounds_calls() | padded_calls())
+def test_the_bounds_report_equals_the_error(case_and_mode: tuple[Case, str]) -> None:
+    case, mode = case_and_mode
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
+    error = result_or_error(getattr(reference, case.operator), *arrays, **case.arguments)
+    result = result_or_error(
+        getattr(files, case.operator), *arrays, **case.arguments, out_of_bounds=mode
+    )
     if isinstance(result, files.Result):
-        bad = 0 if isinstance(error, np.ndarray) else error[2]
-        assert (result.outside, len(result.warnings)) == (bad, bad > 0)
+        count = 0 if isinstance(error, np.ndarray) else error[2]
+        assert (result.outside, len(result.warnings)) == (count, count > 0)
     else:
         assert result == error
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i8", ">u8"])
-def test_the_rules_on_extremes(dtype: str) -> None:
+def test_modes_on_extreme_indices(dtype: str) -> None:
     info = np.iinfo(dtype)
-    some = [0, 2, 3, 100, info.max, info.max - 1] + ([-1, -3, -4, info.min] if info.min else [])
-    indices, data = np.array(some, dtype), np.array([10, 11, 12], np.int16)
-    front = [i + 3 if -3 <= i < 0 else i for i in some]
-    clipped = [10 + min(max(i, 0), 2) for i in front]
-    wrapped = [10 + i % 3 for i in some]
-    filled = [10 + i if 0 <= i < 3 else -7 for i in front]
+    values = [0, 2, 3, 100, info.max, info.max - 1] + ([-1, -3, -4, info.min] if info.min else [])
+    indices, data = np.array(values, dtype), np.array([10, 11, 12], np.int16)
+    normalized = [i + 3 if -3 <= i < 0 else i for i in values]
+    clipped = [10 + min(max(i, 0), 2) for i in normalized]
+    wrapped = [10 + i % 3 for i in values]
+    filled = [10 + i if 0 <= i < 3 else -7 for i in normalized]
     for call, args in ((ndtool.gather, (indices,)), (ndtool.gather_nd, (indices[:, None],))):
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
     assert (10 + normalize_indices(indices, 3, Handling("clip"))).tolist() == clipped
     assert (10 + normalize_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
-    beyond_all = [
+    filled_indices = [
         -7 if i == 13 else i
         for i in (10 + normalize_indices(indices, 3, Handling("fill"))).tolist()
     ]
-    assert beyond_all == filled
+    assert filled_indices == filled
 
 
 def test_numpys_modes() -> None:
     rng = np.random.default_rng(3)
     data, indices = rng.random((7, 5)), rng.integers(-30, 30, 200)
     wrapped = np.take(data, indices, 0, mode="wrap")
-    assert same(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
+    assert bits_equal(ndtool.gather(data, indices, out_of_bounds="wrap"), wrapped)
     valid = np.where(indices < 0, np.maximum(indices + 7, 0), indices)
-    clipped = np.take(data, valid, 0, mode="clip")  # which also accepts -1 as 0
-    assert same(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
+    clipped = np.take(data, valid, 0, mode="clip")  # its clip maps -1 to 0
+    assert bits_equal(ndtool.gather(data, indices, out_of_bounds="clip"), clipped)
 
 
 def test_jaxs_modes() -> None:
@@ -227,38 +231,40 @@ def test_jaxs_modes() -> None:
     data = rng.random((7, 5)).astype(np.float32)
     updates = rng.random((200, 5)).astype(np.float32)
     indices = rng.integers(-30, 30, 200).astype(np.int32)
-    at, tuples = jax.numpy.asarray(data).at[indices], indices[:, None]
+    at_indices, tuples = jax.numpy.asarray(data).at[indices], indices[:, None]
     for mode, jax_mode in (("clip", "clip"), ("fill", "fill")):
         expected = np.asarray(
-            at.get(mode=jax_mode, **({"fill_value": 3.0} if mode == "fill" else {}))
+            at_indices.get(mode=jax_mode, **({"fill_value": 3.0} if mode == "fill" else {}))
         )
         fill = {"fill": 3} if mode == "fill" else {}
-        assert same(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
+        assert bits_equal(ndtool.gather_nd(data, tuples, out_of_bounds=mode, **fill), expected)
     for mode in ("clip", "drop"):
-        expected = np.asarray(at.max(updates, mode=mode))
-        assert same(ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode), expected)
+        expected = np.asarray(at_indices.max(updates, mode=mode))
+        assert bits_equal(
+            ndtool.scatter_nd(data, tuples, updates, "max", out_of_bounds=mode), expected
+        )
 
 
 @pytest.mark.parametrize("mode", ["clip", "wrap"])
 def test_an_axis_of_size_0_has_no_valid_index(mode: str) -> None:
-    with pytest.raises(BoundsError) as caught:
+    with pytest.raises(BoundsError) as excinfo:
         ndtool.gather_nd(np.zeros((3, 0)), [[0, 5]], out_of_bounds=mode)
-    assert (caught.value.axis, caught.value.size) == (1, 0)
+    assert (excinfo.value.axis, excinfo.value.size) == (1, 0)
     with pytest.raises(BoundsError):
         ndtool.scatter_elements(np.zeros((0,)), [1], [2.0], out_of_bounds=mode)
 
 
 def test_an_axis_of_no_elements_can_be_filled_and_dropped() -> None:
     filled = ndtool.gather(np.zeros((3, 0), np.int8), [4, -1], axis=1, out_of_bounds="fill", fill=9)
-    assert same(filled, np.full((3, 2), 9, np.int8))
+    assert bits_equal(filled, np.full((3, 2), 9, np.int8))
     empty = np.zeros((0, 2))
     assert ndtool.scatter_nd(empty, [[4]], [[1.0, 2.0]], out_of_bounds="drop").shape == (0, 2)
 
 
-def test_long_runs_are_filled_whole() -> None:
+def test_long_slices_are_filled_completely() -> None:
     data = np.ones((2, 300_001), np.int16)
-    found = ndtool.gather(data, [5, 1, -3], out_of_bounds="fill", fill=300, threads=2)
-    assert found.sum(axis=1).tolist() == [300 * 300_001, 300_001, 300 * 300_001]
+    result = ndtool.gather(data, [5, 1, -3], out_of_bounds="fill", fill=300, threads=2)
+    assert result.sum(axis=1).tolist() == [300 * 300_001, 300_001, 300 * 300_001]
 
 
 @pytest.mark.parametrize(
@@ -291,17 +297,17 @@ def test_fill_values(fill: str, dtype: str, expected: bytes) -> None:
 
 def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    taken = dtypes.from_name("bfloat16")
+    dtype = dtypes.from_name("bfloat16")
     for value in (0.1, 1.00390625, 1.01171875, -3e38, 1e-40, float("inf"), 255.5, 256.5, 257.5):
         expected = np.array(value, np.float32).astype(ml_dtypes.bfloat16).tobytes()
-        assert filling.element(repr(value), taken) == expected
-    assert np.isnan(np.frombuffer(filling.element("nan", taken), ml_dtypes.bfloat16)[0])
+        assert filling.element(repr(value), dtype) == expected
+    assert np.isnan(np.frombuffer(filling.element("nan", dtype), ml_dtypes.bfloat16)[0])
     with pytest.raises(DtypeError):
-        filling.element("3.4e38", taken)
+        filling.element("3.4e38", dtype)
 
 
 @pytest.mark.parametrize(
-    ("fill", "dtype", "words"),
+    ("fill", "dtype", "message"),
     [
         ("nan", "int8", r"an integer in -128\.\.127"),
         ("300", "uint8", r"0\.\.255"),
@@ -322,12 +328,14 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds() -> None:
         ("1" + "0" * 400, "float64", "too large"),
     ],
 )
-def test_values_beyond_a_type_are_refused(fill: str, dtype: str, words: str) -> None:
-    with pytest.raises(DtypeError, match=words):
+def test_fill_values_that_a_type_cannot_hold_are_refused(
+    fill: str, dtype: str, message: str
+) -> None:
+    with pytest.raises(DtypeError, match=message):
         filling.element(fill, dtypes.from_name(dtype))
 
 
-def test_rules_that_do_not_fit() -> None:
+def test_invalid_modes_are_refused() -> None:
     with pytest.raises(
         UsageError,
         match="a gather has no out_of_bounds drop: expected one of error, clip, wrap, fill",
@@ -355,49 +363,49 @@ def test_rules_that_do_not_fit() -> None:
 
 def test_zeros_of_either_sign_are_not_mixed_up() -> None:
     for fill in (0.0, -0.0, 0, np.float32(-0.0)):
-        found = ndtool.gather(np.ones(2, np.float32), [5], out_of_bounds="fill", fill=fill)
-        assert same(found, np.array([fill], np.float32))
+        result = ndtool.gather(np.ones(2, np.float32), [5], out_of_bounds="fill", fill=fill)
+        assert bits_equal(result, np.array([fill], np.float32))
 
 
 def test_on_the_command_line(workdir: Path) -> None:
     save(data=COUNTING, idx=np.array([[0], [4], [-5], [1]]))
-    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--out-of-bounds")
-    ran = command(*run, "clip")
-    assert ran.status == 0
-    assert ran.err == (
+    arguments = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--out-of-bounds")
+    completed = command(*arguments, "clip")
+    assert completed.status == 0
+    assert completed.err == (
         "warning: 2 of 4 index tuples are out of bounds, and clipped; the first: idx.npy[1, 0] = 4,"
         " data axis 0 of data.npy has size 4: valid -4..3; 4 equals the size of the axis: are the"
         " indices 1-based?\n"
     )
     assert np.load("out.npy")[:, 0].tolist() == [0, 9, 0, 3]
-    ran = command(*run, "fill", "--fill", "nan", "--json")
-    assert ran.json["out_of_bounds"] == {
+    completed = command(*arguments, "fill", "--fill", "nan", "--json")
+    assert completed.json["out_of_bounds"] == {
         "rule": "fill",
         "count": 2,
         "first": {"position": [1], "component": 0, "axis": 0, "value": 4, "size": 4},
     }
     assert np.isnan(np.load("out.npy")[:, 0]).tolist() == [False, True, True, False]
-    assert command(*run, "wrap", "--quiet").err == ""
+    assert command(*arguments, "wrap", "--quiet").err == ""
     assert np.load("out.npy")[:, 0].tolist() == [0, 0, 9, 3]
-    assert command(*run[:-1]).status == 5
-    assert command(*run, "drop").status == 2
-    assert "clip, wrap, fill" in command(*run, "drop").err
-    assert command(*run, "clip", "--spec", "onnx:13").status == 4
-    ran = command(*run, "fill", "--dry-run", "--json")
-    assert json.loads(ran.out)["out_of_bounds"]["count"] == 2
+    assert command(*arguments[:-1]).status == 5
+    assert command(*arguments, "drop").status == 2
+    assert "clip, wrap, fill" in command(*arguments, "drop").err
+    assert command(*arguments, "clip", "--spec", "onnx:13").status == 4
+    completed = command(*arguments, "fill", "--dry-run", "--json")
+    assert json.loads(completed.out)["out_of_bounds"]["count"] == 2
     save(fine=np.array([[0], [3]]))
-    ran = command(
+    completed = command(
         "gather-nd", "data.npy", "fine.npy", "--out-of-bounds", "clip", "-o", "x.npy", "--json"
     )
-    assert ran.json["out_of_bounds"] == {"rule": "clip", "count": 0, "first": None}
+    assert completed.json["out_of_bounds"] == {"rule": "clip", "count": 0, "first": None}
 
 
-def test_verify_knows_the_rules(workdir: Path) -> None:
+def test_verify_supports_the_modes(workdir: Path) -> None:
     indices = np.array([[9], [1], [-7]])
     updates = np.ones((3, 3), np.float32)
     save(data=COUNTING, idx=indices, upd=updates)
     save(out=ndtool.scatter_nd(COUNTING, indices, updates, "add", out_of_bounds="drop"))
-    run = (
+    arguments = (
         "verify",
         "scatter-nd",
         "data.npy",
@@ -407,95 +415,91 @@ def test_verify_knows_the_rules(workdir: Path) -> None:
         "--reduction",
         "add",
     )
-    assert command(*run, "--out-of-bounds", "drop").status == 0
-    assert command(*run, "--out-of-bounds", "clip").status == 8
-    assert command(*run).status == 5
+    assert command(*arguments, "--out-of-bounds", "drop").status == 0
+    assert command(*arguments, "--out-of-bounds", "clip").status == 8
+    assert command(*arguments).status == 5
     save(out=ndtool.gather_nd(COUNTING, indices, out_of_bounds="fill", fill=5))
-    run = ("verify", "gather-nd", "data.npy", "idx.npy", "out.npy", "--out-of-bounds", "fill")
-    assert command(*run, "--fill", "5").status == 0
-    assert command(*run).status == 8
+    arguments = ("verify", "gather-nd", "data.npy", "idx.npy", "out.npy", "--out-of-bounds", "fill")
+    assert command(*arguments, "--fill", "5").status == 0
+    assert command(*arguments).status == 8
 
 
-@given(beyond() | special())
-def test_a_preview_shows_what_a_run_gives(drawn: tuple[Case, str]) -> None:
-    case, mode = drawn
-    expected = outcome(
+@given(out_of_bounds_calls() | padded_calls())
+def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) -> None:
+    case, mode = case_and_mode
+    expected = result_or_error(
         getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=mode
     )
     if not isinstance(expected, np.ndarray):
         return
     roles = OPERATORS[case.operator].inputs
     arrays = dict(zip(roles, case.arrays, strict=True))
-    given_ = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
+    inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    seen = preview.choose_window(expected.shape)
-    shown = preview.compute_elements(
-        inference.infer(case.operator, given_, attributes), arrays, seen
-    )
-    bits = opaque(expected)  # a selection of records would lack their padding
-    picked = bits[np.ix_(*seen.positions)] if expected.ndim else bits
-    assert same(np.asarray(shown), np.asarray(picked).view(expected.dtype))
+    window = preview.choose_window(expected.shape)
+    elements = preview.compute_elements(inference.infer(case.operator, inputs, attributes), arrays, window)
+    bits = void_view(expected)  # NumPy's selection of records drops their padding
+    expected_elements = bits[np.ix_(*window.positions)] if expected.ndim else bits
+    assert bits_equal(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
 
 
-@given(beyond(), st.data())
+@given(out_of_bounds_calls(), st.data())
 def test_an_explanation_ends_with_the_result_of_a_run(
-    drawn: tuple[Case, str], data: st.DataObject
+    case_and_mode: tuple[Case, str], data: st.DataObject
 ) -> None:
-    case, mode = drawn
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    case, mode = case_and_mode
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
     arguments = {**case.arguments, "out_of_bounds": mode}
-    expected = outcome(getattr(reference, case.operator), *arrays, **arguments)
+    expected = result_or_error(getattr(reference, case.operator), *arrays, **arguments)
     if not isinstance(expected, np.ndarray) or not expected.size:
         return
-    at = tuple(data.draw(st.integers(0, size - 1)) for size in expected.shape)
+    position = tuple(data.draw(st.integers(0, size - 1)) for size in expected.shape)
     roles = OPERATORS[case.operator].inputs
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
     with OpenCall(
         Request(case.operator, *roles, attributes=Attributes(**arguments)), sources
     ) as call:
-        ((element,), _) = explain.explain(call, [at])
+        ((element,), _) = explain.explain(call, [position])
     assert element.value is not None
-    assert raw(element.value) == raw(np.asarray(expected[(*at, ...)]))
+    assert raw_bytes(element.value) == raw_bytes(np.asarray(expected[(*position, ...)]))
     if mode == "drop":
         assert all(len(step.normalized) == len(step.stored) for step in element.steps[1:])
 
 
 def test_a_report_shows_tuples_as_used(workdir: Path) -> None:
     save(data=COUNTING, idx=np.array([[9], [1], [-7]]))
-    run = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
-    assert command(*run, "--out-of-bounds", "clip").status == 0
+    arguments = ("gather-nd", "data.npy", "idx.npy", "-o", "out.npy", "--html", "page.html")
+    assert command(*arguments, "--out-of-bounds", "clip").status == 0
     page = Path("page.html").read_text()
     assert "= 9 is out of bounds: axis 0 of data has size 4: valid -4..3; replaced by (3)" in page
-    assert command(*run, "--out-of-bounds", "fill", "--fill", "7").status == 0
+    assert command(*arguments, "--out-of-bounds", "fill", "--fill", "7").status == 0
     page = Path("page.html").read_text()
     assert "from the fill value, because indices[0] = (9) is out of bounds" in page
 
 
 def test_an_integer_that_would_be_rounded_is_refused_on_the_command_line(workdir: Path) -> None:
     save(data=np.ones(3))
-    run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
-    ran = command(*run, "9007199254740993")
-    assert (ran.status, Path("out.npy").exists()) == (4, False)
-    assert ran.err.splitlines()[0] == (
+    arguments = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
+    completed = command(*arguments, "9007199254740993")
+    assert (completed.status, Path("out.npy").exists()) == (4, False)
+    assert completed.err.splitlines()[0] == (
         "error: fill is '9007199254740993': data of float64 cannot hold it: expected an integer that it"
         " holds exactly; 9007199254740993.0 is rounded"
     )
     for fill in ("9007199254740993.0", "9007199254740992"):
-        assert command(*run, fill).status == 0
+        assert command(*arguments, fill).status == 0
         assert np.load("out.npy").tolist() == [2.0**53]
 
 
 @pytest.mark.parametrize("fill", ["1e400", "-1e999"])
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "c16"])
-def test_a_fill_becomes_infinite_only_where_it_says_so(
-    fill: str, dtype: str, workdir: Path
-) -> None:
+def test_a_fill_is_infinite_only_if_it_is_written_so(fill: str, dtype: str, workdir: Path) -> None:
     save(data=np.ones(3, dtype))
-    run = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
-    ran = command(*run, fill)
-    assert ran.status == 4
-    assert "it is too large" in ran.err
-    assert command(*run, "inf").status == 0
+    arguments = ("gather", "data.npy", "[7]", "--out-of-bounds", "fill", "-o", "out.npy", "--fill")
+    completed = command(*arguments, fill)
+    assert completed.status == 4
+    assert "it is too large" in completed.err
+    assert command(*arguments, "inf").status == 0
     assert np.isinf(np.load("out.npy")).all()
 
 
@@ -513,7 +517,7 @@ def test_a_fill_may_begin_with_very_many_zeros(fill: str, expected: int) -> None
         assert np.frombuffer(element, dtype)[0] == expected
 
 
-def test_a_warning_has_the_given_index() -> None:
-    given: Any = [1 << 70, 1]
-    found = files.gather(np.arange(5), given, out_of_bounds="clip")
-    assert f"indices[0] = {1 << 70}," in found.warnings[0]
+def test_a_warning_has_the_original_index() -> None:
+    indices: Any = [1 << 70, 1]
+    result = files.gather(np.arange(5), indices, out_of_bounds="clip")
+    assert f"indices[0] = {1 << 70}," in result.warnings[0]

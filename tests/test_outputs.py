@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from command import environment, execute, ndtool, python
 from inputs import load
-from limits import ROOT, failing, without_overrides
+from limits import IS_ROOT, drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, metadata_of, opened, save, written
+from outputs import PROGRAM, fill, metadata_of, open_sink, save, temporary_sink
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError, UsageError
@@ -33,47 +33,47 @@ from ndtool.runs import direct
 from ndtool.storage import tempfiles
 
 LARGE = np.arange(1 << 17, dtype="<i8")
-OLD = b"old bytes"
-TEN = metadata_of(np.zeros(10, "u1"))
+PREVIOUS = b"old bytes"
+METADATA_OF_10_BYTES = metadata_of(np.zeros(10, "u1"))
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir, all_closed):
+def workdir(workdir, check_files_closed):
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-@pytest.fixture(params=["unnamed", "hidden"])
-def method(request, monkeypatch):
-    """Both ways to create an unnamed file."""
-    if request.param == "hidden":
+@pytest.fixture(params=["unnamed", "named"])
+def tmpfile_mode(request, monkeypatch):
+    """Outputs begin as unnamed files, or as files with temporary names."""
+    if request.param == "named":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
     return request.param
 
 
-def content(path):
+def read_bytes(path):
     with open(path, "rb") as file:
         return file.read()
 
 
 @pytest.mark.parametrize("mode", ["write", "map", "items"])
 @pytest.mark.parametrize("array", [ARRAY, np.zeros((0, 3)), np.array(5), np.array(["ab", "c"])])
-def test_same_file_as_numpy(method, mode, array):
+def test_same_file_as_numpy(tmpfile_mode, mode, array):
     for _ in range(2):
         save("x.npy", array, mode)
-        assert content("x.npy") == npy(array)
+        assert read_bytes("x.npy") == npy(array)
     assert os.listdir() == ["x.npy"]
 
 
-def test_any_order_and_any_thread(method):
+def test_bytes_are_written_in_any_order_by_any_thread(tmpfile_mode):
     raw = memoryview(LARGE.tobytes())
     half = len(raw) // 2
 
     def write(first, last):
-        for at in range(first, last, 4096):
-            out.write(at, raw[at : at + 4096])
+        for offset in range(first, last, 4096):
+            out.write(offset, raw[offset : offset + 4096])
 
-    with written("x.npy", LARGE) as out:
+    with temporary_sink("x.npy", LARGE) as out:
         threads = [
             threading.Thread(target=write, args=span) for span in ((half, len(raw)), (0, half))
         ]
@@ -82,59 +82,59 @@ def test_any_order_and_any_thread(method):
         for thread in threads:
             thread.join()
         sinks.commit(out)
-    assert content("x.npy") == npy(LARGE)
+    assert read_bytes("x.npy") == npy(LARGE)
 
 
 @pytest.mark.parametrize(("offset", "count"), [(-1, 1), (96, 1), (90, 7)])
-def test_nothing_is_written_outside(offset, count):
-    with written("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
+def test_writes_outside_the_array_are_refused(offset, count):
+    with temporary_sink("x.npy") as out, pytest.raises(ValueError, match="not within 96"):
         out.write(offset, memoryview(bytes(count)))
 
 
 @pytest.mark.parametrize("target", ["x.npy", "x.npz", "x.npz:a"])
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError, None])
-def test_no_commit_leaves_the_old_file(method, target, stop):
+@pytest.mark.parametrize("error_type", [KeyboardInterrupt, RuntimeError, None])
+def test_without_a_commit_the_previous_file_remains(tmpfile_mode, target, error_type):
     path = target.partition(":")[0]
     np.savez("old", a=ARRAY, b=LARGE)
-    whole = OLD if path == target else content("old.npz")
+    previous = PREVIOUS if path == target else read_bytes("old.npz")
     os.unlink("old.npz")
-    for old in (None, whole):
-        if old is not None:
+    for existing in (None, previous):
+        if existing is not None:
             with open(path, "wb") as file:
-                file.write(old)
+                file.write(existing)
         try:
-            with written(target) as out:
+            with temporary_sink(target) as out:
                 out.map()[:50] = bytes(50)
-                if stop is not None:
-                    raise stop
+                if error_type is not None:
+                    raise error_type
         except (KeyboardInterrupt, RuntimeError):
             pass
-        assert os.listdir() == ([] if old is None else [path])
-    assert content(path) == whole
+        assert os.listdir() == ([] if existing is None else [path])
+    assert read_bytes(path) == previous
 
 
 @pytest.mark.parametrize("call", ["link", "replace", "fsync"])
-def test_a_failing_call_leaves_the_old_file(method, call, monkeypatch):
+def test_a_failing_call_leaves_the_previous_file(tmpfile_mode, call, monkeypatch):
     with open("x.npy", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
 
     def fail(*args, **kwargs):
         if call == "link" and args[1] == "x.npy":
             raise FileExistsError
         raise OSError(errno.EIO, "Input/output error")
 
-    if method == "hidden" and call == "link":
-        pytest.skip("a hidden file takes its name by replace alone")
+    if tmpfile_mode == "named" and call == "link":
+        pytest.skip("a file with a temporary name is published by replace alone")
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
         save("x.npy", sync=True)
     assert os.listdir() == ["x.npy"]
-    assert content("x.npy") == OLD
+    assert read_bytes("x.npy") == PREVIOUS
 
 
-def test_an_interrupt_while_publishing_leaves_nothing(method, monkeypatch):
+def test_an_interrupt_while_publishing_leaves_nothing(tmpfile_mode, monkeypatch):
     with open("x.npy", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
 
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
@@ -143,12 +143,12 @@ def test_an_interrupt_while_publishing_leaves_nothing(method, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         save("x.npy")
     assert os.listdir() == ["x.npy"]
-    assert content("x.npy") == OLD
+    assert read_bytes("x.npy") == PREVIOUS
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000, 0o027])
-def test_mode_is_that_of_the_old_file_or_the_umask(method, umask):
-    old = os.umask(umask)
+def test_mode_is_that_of_the_replaced_file_or_the_umask(tmpfile_mode, umask):
+    previous_umask = os.umask(umask)
     try:
         save("x.npy")
         assert stat.S_IMODE(os.stat("x.npy").st_mode) == 0o666 & ~umask
@@ -157,63 +157,66 @@ def test_mode_is_that_of_the_old_file_or_the_umask(method, umask):
             save("x.npy")
             assert stat.S_IMODE(os.stat("x.npy").st_mode) == mode
     finally:
-        os.umask(old)
+        os.umask(previous_umask)
 
 
-@pytest.mark.skipif(not ROOT, reason="only root may give files away")
-def test_owner_is_kept(method):
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
+def test_owner_is_preserved(tmpfile_mode):
     save("x.npy")
     os.chown("x.npy", 1234, 4321)
     save("x.npy")
     assert (os.stat("x.npy").st_uid, os.stat("x.npy").st_gid) == (1234, 4321)
 
 
-def test_targets_of_links_are_replaced(method):
+def test_targets_of_links_are_replaced(tmpfile_mode):
     os.mkdir("d")
     with open("d/real.npy", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
     os.symlink("d/real.npy", "one")
     os.symlink("one", "two")
     save("two")
     assert os.readlink("two") == "one"
     assert os.readlink("one") == "d/real.npy"
-    assert content("d/real.npy") == npy(ARRAY)
+    assert read_bytes("d/real.npy") == npy(ARRAY)
     os.symlink("d", "linked")
     save("linked/real.npy", ARRAY + 1)
-    assert content("d/real.npy") == npy(ARRAY + 1)
+    assert read_bytes("d/real.npy") == npy(ARRAY + 1)
     os.symlink("nowhere", "dangling")
     os.symlink("loop", "loop")
     with pytest.raises(OutputError, match="dangling: it is a dangling link"):
-        opened("dangling")
+        open_sink("dangling")
     with pytest.raises(OutputError, match=r"loop: .*symbolic links"):
-        opened("loop")
+        open_sink("loop")
 
 
 @pytest.mark.parametrize("alias", ["x.npy", "./d/../x.npy", "soft", "hard", "d/up/x.npy"])
-def test_output_is_an_input(method, alias):
+def test_output_is_an_input(tmpfile_mode, alias):
     np.save("x.npy", LARGE)
     os.mkdir("d")
     os.symlink("..", "d/up")
     os.symlink("x.npy", "soft")
     os.link("x.npy", "hard")
-    with closing(locators.open_source("x.npy", Streams())) as source, written(alias, LARGE) as out:
+    with (
+        closing(locators.open_source("x.npy", Streams())) as source,
+        temporary_sink(alias, LARGE) as out,
+    ):
         raw = source.whole().buffer
-        for at in range(0, len(raw), 4096):
-            out.write(at, bytes(raw[len(raw) - at - 4096 : len(raw) - at]))
+        for offset in range(0, len(raw), 4096):
+            out.write(offset, bytes(raw[len(raw) - offset - 4096 : len(raw) - offset]))
         source.recheck()
         sinks.commit(out)
         assert bytes(raw) == LARGE.tobytes()
     expected = b"".join(
-        LARGE.tobytes()[at : at + 4096] for at in range(LARGE.nbytes - 4096, -1, -4096)
+        LARGE.tobytes()[offset : offset + 4096] for offset in range(LARGE.nbytes - 4096, -1, -4096)
     )
-    assert content(alias)[128:] == expected
-    assert content("hard" if alias != "hard" else "x.npy")[128:] == LARGE.tobytes()
+    assert read_bytes(alias)[128:] == expected
+    assert read_bytes("hard" if alias != "hard" else "x.npy")[128:] == LARGE.tobytes()
 
 
-def test_names_refused_before_any_work():
+def test_invalid_targets_are_refused_before_any_work():
     os.mkdir("d")
     with open("plain", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
     for target, reason in {
         "d": "d is a directory",
         ".": "is a directory",
@@ -226,15 +229,15 @@ def test_names_refused_before_any_work():
         "a\0b": "is not a valid file name",
         "a\n\x1b[1mb/x": r"there is no folder a\\n\\x1b\[1mb",
     }.items():
-        with pytest.raises(OutputError, match=reason) as caught:
-            opened(target)
-        assert caught.value.message.isprintable()
+        with pytest.raises(OutputError, match=reason) as excinfo:
+            open_sink(target)
+        assert excinfo.value.message.isprintable()
     with pytest.raises(OutputError, match=r"^plain:a: the file is no archive: it has no members$"):
-        opened("plain:a")
+        open_sink("plain:a")
     with pytest.raises(UsageError, match="the member has no name"):
-        opened("x.npz:")
+        open_sink("x.npz:")
     with pytest.raises(UsageError, match="is over 65276 bytes"):
-        opened("x.npz:" + "m" * 70_000)
+        open_sink("x.npz:" + "m" * 70_000)
     assert sorted(os.listdir()) == ["d", "plain"]
 
 
@@ -242,7 +245,7 @@ def test_read_only_folders_and_files():
     os.mkdir("d", 0o500)
     os.mkdir("open")
     with open("open/x.npy", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
     os.chmod("open/x.npy", 0o444)
     code = f"""{PROGRAM}
 try:
@@ -254,39 +257,39 @@ except sinks.OutputError as exc:
         ("d/x.npy", b"d/x.npy: Permission denied"),
         ("open/x.npy", b"open/x.npy is read-only"),
     ):
-        assert expected_text in python(code, target, preexec_fn=without_overrides).out
-    assert content("open/x.npy") == OLD
+        assert expected_text in python(code, target, preexec_fn=drop_root_capabilities).out
+    assert read_bytes("open/x.npy") == PREVIOUS
 
 
-def test_clobber(method):
+def test_clobber(tmpfile_mode):
     save("x.npy", clobber=False)
     with pytest.raises(OutputError, match=r"x.npy exists and may not be replaced"):
-        opened("x.npy", clobber=False)
+        open_sink("x.npy", clobber=False)
     os.symlink("x.npy", "soft")
     with pytest.raises(OutputError, match="soft exists"):
-        opened("soft", clobber=False)
-    with written("y.npy", clobber=False) as out:
+        open_sink("soft", clobber=False)
+    with temporary_sink("y.npy", clobber=False) as out:
         with open("y.npy", "wb") as file:  # another process was faster
-            file.write(OLD)
+            file.write(PREVIOUS)
         with pytest.raises(OutputError, match=r"y.npy exists"):
             sinks.commit(out)
-    assert content("y.npy") == OLD
-    with written("z.npy") as out:
+    assert read_bytes("y.npy") == PREVIOUS
+    with temporary_sink("z.npy") as out:
         with open("z.npy", "wb") as file:
-            file.write(OLD)
+            file.write(PREVIOUS)
         out.write(0, memoryview(ARRAY.tobytes()))
         sinks.commit(out)
-    assert content("z.npy") == npy(ARRAY)
+    assert read_bytes("z.npy") == npy(ARRAY)
 
 
-def test_two_runs_on_one_output(method):
-    with written("x.npy") as one, written("x.npy") as two:
-        one.write(0, memoryview(ARRAY.tobytes()))
-        two.write(0, memoryview((ARRAY + 1).tobytes()))
-        sinks.commit(one)
-        assert content("x.npy") == npy(ARRAY)
-        sinks.commit(two)
-    assert content("x.npy") == npy(ARRAY + 1)
+def test_two_runs_on_one_output(tmpfile_mode):
+    with temporary_sink("x.npy") as first, temporary_sink("x.npy") as second:
+        first.write(0, memoryview(ARRAY.tobytes()))
+        second.write(0, memoryview((ARRAY + 1).tobytes()))
+        sinks.commit(first)
+        assert read_bytes("x.npy") == npy(ARRAY)
+        sinks.commit(second)
+    assert read_bytes("x.npy") == npy(ARRAY + 1)
 
 
 @pytest.mark.parametrize("mode", ["write", "map", "items"])
@@ -300,7 +303,7 @@ def test_two_runs_on_one_output(method):
         ("x.npz:\xe9/\u2203", "\xe9/\u2203"),
     ],
 )
-def test_archives(method, mode, array, target, member):
+def test_archives(tmpfile_mode, mode, array, target, member):
     save(target, array, mode)
     with np.load("x.npz") as archive:
         assert archive.files == [member]
@@ -313,18 +316,18 @@ def test_archives(method, mode, array, target, member):
         assert info.compress_type == zipfile.ZIP_STORED
     (entry,) = locators.describe("x.npz")
     assert entry.position % 64 == 0
-    first = content("x.npz")
+    first_content = read_bytes("x.npz")
     with closing(locators.open_source("x.npz", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
         save(target, array, mode)
-    assert content("x.npz") == first
+    assert read_bytes("x.npz") == first_content
 
 
-def test_a_path_that_exists_wins():
+def test_an_existing_path_takes_precedence_over_a_member():
     with open("x.npz:a", "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
     save("x.npz:a")
-    assert content("x.npz:a") == npy(ARRAY)
+    assert read_bytes("x.npz:a") == npy(ARRAY)
     assert os.listdir() == ["x.npz:a"]
 
 
@@ -340,16 +343,16 @@ def test_archives_with_64_bit_sizes(monkeypatch, array):
         assert bytes(source.whole().buffer) == array.tobytes()
         assert source.whole().position % 64 == 0
     with open("y.npz", "wb") as file:
-        file.write(b"#!/bin/sh\n" + content("x.npz"))
+        file.write(b"#!/bin/sh\n" + read_bytes("x.npz"))
     with closing(locators.open_source("y.npz:a", Streams())) as source:
         assert bytes(source.whole().buffer) == array.tobytes()
 
 
-@pytest.mark.slow("an archive is written in ZIP64")
+@pytest.mark.slow("an archive of more than 4 GiB is in ZIP64 format")
 def test_an_archive_of_more_than_4_gib():
     nbytes = (1 << 32) + 5
     try:
-        out = opened("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
+        out = open_sink("x.npz", np.broadcast_to(np.uint8(0), (nbytes,)))
     except ResourceError:
         pytest.skip("no space for 4 GiB")
     out.write(nbytes - 5, memoryview(b"12345"))
@@ -368,42 +371,42 @@ def test_an_archive_of_more_than_4_gib():
     os.unlink("x.npz")
 
 
-def test_long_names(method):
+def test_long_names(tmpfile_mode):
     for name in ("n" * 255, "\u2203" * 85, "\udcff" * 200):
         save(name)
         save(name)
-        assert content(name) == npy(ARRAY)
+        assert read_bytes(name) == npy(ARRAY)
 
 
-def test_space_is_reserved_first(method):
+def test_space_is_reserved_first(tmpfile_mode):
     for count in (1 << 50, 1 << 60, 2**63 - 1):
         metadata = ArrayMetadata(dtypes.from_code("<f8"), (count,), "C", (count,), {})
-        with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as caught:
+        with pytest.raises(ResourceError, match=r"x.npy: needs \d+ bytes") as excinfo:
             outputs.create(outputs.resolve("x.npy", metadata))
-        assert str(8 * count + 128) in caught.value.message
+        assert str(8 * count + 128) in excinfo.value.message
     assert os.listdir() == []
 
 
 @pytest.mark.parametrize("target", ["x.npy", "x.npz"])
-def test_limit_on_the_size_of_files(method, target):
+def test_limit_on_the_size_of_files(tmpfile_mode, target):
     with open(target, "wb") as file:
-        file.write(OLD)
+        file.write(PREVIOUS)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
         with pytest.raises(ResourceError, match="more than the limit on file sizes"):
-            opened(target, LARGE)
+            open_sink(target, LARGE)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert content(target) == OLD
+    assert read_bytes(target) == PREVIOUS
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
 def test_file_systems_that_cannot_reserve(monkeypatch, code):
-    monkeypatch.setattr(os, "posix_fallocate", failing(code))
+    monkeypatch.setattr(os, "posix_fallocate", fail_with(code))
     for mode in ("write", "map"):
         save("x.npy", mode=mode)
-        assert content("x.npy") == npy(ARRAY)
+        assert read_bytes("x.npy") == npy(ARRAY)
 
 
 @pytest.mark.parametrize("limit", ["AS", "NOFILE"])
@@ -423,16 +426,16 @@ except Exception as exc:
     assert os.listdir() == []
 
 
-def test_sync(method):
+def test_sync(tmpfile_mode):
     save("x.npy", sync=True)
-    assert content("x.npy") == npy(ARRAY)
+    assert read_bytes("x.npy") == npy(ARRAY)
 
 
-class Drain:
-    """A pipe that collects the bytes written."""
+class PipeReader:
+    """A pipe that a thread reads, and the bytes written to it."""
 
     def __init__(self):
-        self._fd, self.end = os.pipe()
+        self._fd, self.write_fd = os.pipe()
         self.raw = b""
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -442,13 +445,13 @@ class Drain:
             self.raw += data
 
     def close(self):
-        os.close(self.end)
+        os.close(self.write_fd)
         self._thread.join()
         os.close(self._fd)
         return self.raw
 
 
-def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
+def stream_sink(fd, header, metadata=METADATA_OF_10_BYTES, name="standard output", owned=False):
     return sinks.StreamSink(fd, name, metadata, header, owned)
 
 
@@ -458,50 +461,50 @@ def streamed(fd, header, metadata=TEN, name="standard output", owned=False):
 @pytest.mark.parametrize("blocking", [True, False])
 def test_streams(monkeypatch, mode, array, memory, blocking):
     monkeypatch.setattr(tempfiles, "MEMORY", memory)
-    drain = Drain()
-    os.set_blocking(drain.end, blocking)
-    out = streamed(drain.end, npy(array)[: -array.nbytes or None], metadata_of(array))
+    reader = PipeReader()
+    os.set_blocking(reader.write_fd, blocking)
+    out = stream_sink(reader.write_fd, npy(array)[: -array.nbytes or None], metadata_of(array))
     assert out.streamed
     assert out.map() is None
     fill(out, array, mode)
     sinks.commit(out)
     out.abort()
-    assert drain.close() == npy(array)
+    assert reader.close() == npy(array)
 
 
 def test_a_stream_takes_bytes_in_order_only():
-    drain = Drain()
-    out = streamed(drain.end, b"header")
-    for at, count in ((4, 1), (0, 11)):
-        with pytest.raises(ValueError, match=f"cannot take bytes at {at}"):
-            out.write(at, memoryview(bytes(count)))
+    reader = PipeReader()
+    out = stream_sink(reader.write_fd, b"header")
+    for offset, count in ((4, 1), (0, 11)):
+        with pytest.raises(ValueError, match=f"cannot take bytes at {offset}"):
+            out.write(offset, memoryview(bytes(count)))
     out.write(0, memoryview(b"1234"))
     with pytest.raises(ValueError, match="only 4 of 10"):
         sinks.commit(out)
     out.abort()
-    assert drain.close() == b"header1234"
+    assert reader.close() == b"header1234"
 
 
-def test_nothing_is_streamed_before_there_is_something():
-    drain = Drain()
-    out = streamed(drain.end, b"header")
+def test_nothing_is_streamed_before_the_first_write():
+    reader = PipeReader()
+    out = stream_sink(reader.write_fd, b"header")
     with pytest.raises(KeyError), direct.output_buffer(out):
         raise KeyError
     out.abort()
-    assert drain.close() == b""
+    assert reader.close() == b""
 
 
 def test_a_closed_pipe():
-    fd, end = os.pipe()
+    fd, write_fd = os.pipe()
     os.close(fd)
-    out = streamed(end, b"header")
+    out = stream_sink(write_fd, b"header")
     with pytest.raises(BrokenPipeError):
         out.write(0, memoryview(b"x"))
     out.abort()
-    os.close(end)
+    os.close(write_fd)
 
 
-STDOUT = f"""{PROGRAM}
+STDOUT_PROGRAM = f"""{PROGRAM}
 try:
     out = created("-", 12)
     out.write(0, memoryview(bytes(12)))
@@ -511,20 +514,20 @@ except sinks.OutputError as exc:
 """
 
 
-def stdout(redirection):
-    return execute("sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, STDOUT)
+def run_with_stdout(redirection):
+    return execute("sh", "-c", f'"$0" -c "$1" {redirection}', sys.executable, STDOUT_PROGRAM)
 
 
-def test_standard_output_wherever_it_goes():
+def test_standard_output_to_pipes_files_and_devices():
     expected = npy(np.zeros(12, "u1"))
-    assert stdout("").out == expected
-    assert stdout("| cat").out == expected
-    stdout("> file")
-    assert content("file") == expected
-    stdout(">> file")
-    assert content("file") == expected * 2
-    assert stdout(">&-").err == "standard output: it is closed\n"
-    assert stdout("> /dev/full").err == "standard output: No space left on device\n"
+    assert run_with_stdout("").out == expected
+    assert run_with_stdout("| cat").out == expected
+    run_with_stdout("> file")
+    assert read_bytes("file") == expected
+    run_with_stdout(">> file")
+    assert read_bytes("file") == expected * 2
+    assert run_with_stdout(">&-").err == "standard output: it is closed\n"
+    assert run_with_stdout("> /dev/full").err == "standard output: No space left on device\n"
 
 
 def test_devices_and_fifos():
@@ -535,12 +538,12 @@ def test_devices_and_fifos():
     with pytest.raises(OutputError, match="/dev/full: No space left on device"):
         save("/dev/full", mode="map")
     os.mkfifo("fifo")
-    got = []
-    reader = threading.Thread(target=lambda: got.append(content("fifo")))
+    contents = []
+    reader = threading.Thread(target=lambda: contents.append(read_bytes("fifo")))
     reader.start()
     save("fifo", LARGE, "map")
     reader.join()
-    assert got == [npy(LARGE)]
+    assert contents == [npy(LARGE)]
     assert stat.S_ISFIFO(os.stat("fifo").st_mode)
 
 
@@ -550,18 +553,18 @@ def test_a_deleted_folder(workdir):
     os.rmdir("../d")
     try:
         with pytest.raises(OutputError, match=r"x.npy: No such file"):
-            opened("x.npy")
+            open_sink("x.npy")
         save(str(workdir / "y.npy"))
     finally:
         os.chdir(workdir)
-    assert content("y.npy") == npy(ARRAY)
+    assert read_bytes("y.npy") == npy(ARRAY)
 
 
-LOOP = f"""{PROGRAM}
+LOOP_PROGRAM = f"""{PROGRAM}
 n = 0
 while True:
     n += 1
-    name = "x.npy" if sys.argv[1] == "old" else str(n) + ".npy"
+    name = "x.npy" if sys.argv[1] == "existing" else str(n) + ".npy"
     out = created(name, 1 << 20)
     if n % 2:
         out.map()[:] = bytes([n % 256]) * (1 << 20)
@@ -575,48 +578,48 @@ while True:
 """
 
 
-@pytest.mark.parametrize("output", ["old", "new"])
-def test_kill_leaves_whole_files(output):
+@pytest.mark.parametrize("output", ["existing", "new"])
+def test_a_kill_leaves_complete_files(output):
     rng = np.random.default_rng(1)
     for _ in range(15):
-        loop = subprocess.Popen(
-            [sys.executable, "-c", LOOP, output], env=environment(), stdout=subprocess.PIPE
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOOP_PROGRAM, output], env=environment(), stdout=subprocess.PIPE
         )
-        loop.stdout.readline()
+        process.stdout.readline()
         time.sleep(rng.random() / 20)
-        loop.send_signal(signal.SIGKILL)
-        loop.wait()
-        loop.stdout.close()
-        found = os.listdir()
-        assert output == "new" or "x.npy" in found
-        for name in found:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        names = os.listdir()
+        assert output == "new" or "x.npy" in names
+        for name in names:
             array = np.load(name)
             assert array.shape == (1 << 20,)
             assert len(set(array.tolist())) == 1
             if name.startswith("."):  # between the two calls that replace a file: some 10 us
-                assert output == "old"
+                assert output == "existing"
                 os.unlink(name)
 
 
-def test_a_link_to_a_file_without_a_name():
+def test_a_link_to_an_unnamed_file():
     fd = os.open("x.npy", os.O_RDWR | os.O_CREAT)
     os.unlink("x.npy")
-    with open("x.npy (deleted)", "wb") as file:  # the text of the link in /proc, and another file
-        file.write(OLD)
+    with open("x.npy (deleted)", "wb") as file:  # another file, named as the link in /proc
+        file.write(PREVIOUS)
     with pytest.raises(OutputError, match="it links to an unnamed file"):
-        opened(f"/proc/self/fd/{fd}")
+        open_sink(f"/proc/self/fd/{fd}")
     os.close(fd)
-    assert content("x.npy (deleted)") == OLD
+    assert read_bytes("x.npy (deleted)") == PREVIOUS
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EACCES])
-def test_file_systems_without_nameless_files(monkeypatch, code):
+def test_file_systems_without_unnamed_files(monkeypatch, code):
     real = os.open
 
-    def fail(path, flags, *rest, **named):
+    def fail(path, flags, *args, **kwargs):
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(code, os.strerror(code))
-        return real(path, flags, *rest, **named)
+        return real(path, flags, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", fail)
     if code == errno.EACCES:
@@ -625,11 +628,11 @@ def test_file_systems_without_nameless_files(monkeypatch, code):
         assert os.listdir() == []
     else:
         save("x.npy")
-        assert content("x.npy") == npy(ARRAY)
+        assert read_bytes("x.npy") == npy(ARRAY)
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EIO])
-def test_folders_that_cannot_be_synced(method, monkeypatch, code):
+def test_folders_that_cannot_be_synced(tmpfile_mode, monkeypatch, code):
     real = os.fsync
 
     def fail(fd):
@@ -643,41 +646,41 @@ def test_folders_that_cannot_be_synced(method, monkeypatch, code):
             save("x.npy", sync=True)
     else:
         save("x.npy", sync=True)
-    assert content("x.npy") == npy(ARRAY)
+    assert read_bytes("x.npy") == npy(ARRAY)
 
 
-def test_failing_closes_and_unlinks_during_cleanup(method, monkeypatch):
+def test_failing_closes_and_unlinks_during_cleanup(tmpfile_mode, monkeypatch):
     close, unlink = os.close, os.unlink
 
-    def closed(fd):
+    def close_and_fail(fd):
         close(fd)
         raise OSError(errno.EIO, "Input/output error")
 
-    def unlinked(*args, **named):
-        unlink(*args, **named)
+    def unlink_and_fail(*args, **kwargs):
+        unlink(*args, **kwargs)
         raise OSError(errno.EIO, "Input/output error")
 
-    out = opened("x.npy")
+    out = open_sink("x.npy")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "close", closed)
-        patch.setattr(os, "unlink", unlinked)
+        patch.setattr(os, "close", close_and_fail)
+        patch.setattr(os, "unlink", unlink_and_fail)
         out.abort()
     assert os.listdir() == []
 
 
 def test_a_fifo_whose_close_fails(monkeypatch):
     fd = os.open("/dev/null", os.O_WRONLY)
-    out = streamed(fd, b"header", metadata_of(np.zeros(0)), "fifo", owned=True)
+    out = stream_sink(fd, b"header", metadata_of(np.zeros(0)), "fifo", owned=True)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "close", failing(errno.EIO))
+        patch.setattr(os, "close", fail_with(errno.EIO))
         with pytest.raises(OutputError, match="fifo: Input/output"):
             sinks.commit(out)
     os.close(fd)
 
 
-def test_a_stream_that_is_dropped_is_closed():
+def test_an_aborted_stream_is_closed():
     fd = os.open("/dev/null", os.O_WRONLY)
-    streamed(fd, b"header", owned=True).abort()
+    stream_sink(fd, b"header", owned=True).abort()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
@@ -686,20 +689,20 @@ def test_a_stream_that_is_dropped_is_closed():
     ("code", "kind"), [(errno.EIO, OutputError), (errno.ENOMEM, ResourceError)]
 )
 def test_a_stream_that_fails(monkeypatch, code, kind):
-    monkeypatch.setattr(sinks, "write_next", failing(code))
+    monkeypatch.setattr(sinks, "write_next", fail_with(code))
     with pytest.raises(kind, match="standard output: " + os.strerror(code)):
-        streamed(1, b"header").write(0, memoryview(bytes(10)))
+        stream_sink(1, b"header").write(0, memoryview(bytes(10)))
 
 
-@pytest.mark.parametrize("wrong", [MemoryError, OSError(errno.EIO, "Input/output error")])
-def test_a_temporary_copy_without_space(monkeypatch, wrong):
+@pytest.mark.parametrize("error", [MemoryError, OSError(errno.EIO, "Input/output error")])
+def test_a_temporary_copy_without_space(monkeypatch, error):
     def fail(*_):
-        raise wrong
+        raise error
 
     monkeypatch.setattr(tempfiles, "MEMORY", 10)
     monkeypatch.setattr(tempfiles, "unnamed_file", fail)
-    kind = ResourceError if wrong is MemoryError else OutputError
-    out = streamed(1, b"header", metadata_of(ARRAY), "o\n")
+    kind = ResourceError if error is MemoryError else OutputError
+    out = stream_sink(1, b"header", metadata_of(ARRAY), "o\n")
     with (
         pytest.raises(kind, match=r"temporary copy of o\\n: (not enough memory for 96|Input)"),
         direct.output_buffer(out),
@@ -708,21 +711,21 @@ def test_a_temporary_copy_without_space(monkeypatch, wrong):
 
 
 @pytest.mark.parametrize("mode", ["write", "map"])
-def test_a_disk_that_fails(method, monkeypatch, mode):
-    with written("x.npy") as out:
-        monkeypatch.setattr(os, "pwrite", failing(errno.EIO))
-        monkeypatch.setattr(sinks, "map_bytes", failing(errno.EIO))
+def test_a_disk_that_fails(tmpfile_mode, monkeypatch, mode):
+    with temporary_sink("x.npy") as out:
+        monkeypatch.setattr(os, "pwrite", fail_with(errno.EIO))
+        monkeypatch.setattr(sinks, "map_bytes", fail_with(errno.EIO))
         with pytest.raises(OutputError, match=r"x.npy: Input/output error"):
             out.map() if mode == "map" else out.write(0, memoryview(bytes(8)))
 
 
-def test_the_map_is_made_once(method):
-    with written("x.npy") as out:
+def test_an_output_is_mapped_once(tmpfile_mode):
+    with temporary_sink("x.npy") as out:
         assert out.map() is out.map()
 
 
-def test_an_archive_that_is_cut_before_its_sum_is_known(method):
-    with written("x.npz") as out:
+def test_an_archive_truncated_before_its_checksum_is_known(tmpfile_mode):
+    with temporary_sink("x.npz") as out:
         os.ftruncate(out._file.descriptor, 100)
         with pytest.raises(OutputError, match=r"x.npz: the file became shorter"):
             sinks.commit(out)
@@ -732,17 +735,17 @@ def test_an_archive_that_is_cut_before_its_sum_is_known(method):
 def test_systems_without_fallocate(monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")
     save("x.npy")
-    assert content("x.npy") == npy(ARRAY)
+    assert read_bytes("x.npy") == npy(ARRAY)
 
 
-@pytest.mark.parametrize("wrong", [errno.EIO, errno.ENOSPC, OverflowError])
-def test_insufficient_space(method, monkeypatch, wrong):
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, OverflowError])
+def test_insufficient_space(tmpfile_mode, monkeypatch, error):
     def fail(*_):
-        raise wrong if wrong is OverflowError else OSError(wrong, os.strerror(wrong))
+        raise error if error is OverflowError else OSError(error, os.strerror(error))
 
     monkeypatch.setattr(os, "posix_fallocate", fail)
     with pytest.raises(
-        OutputError if wrong == errno.EIO else ResourceError,
+        OutputError if error == errno.EIO else ResourceError,
         match=r"x.npy: (Input/output error|needs 224 bytes of disk)",
     ):
         save("x.npy")
@@ -765,20 +768,20 @@ def test_clean_preserves_files_of_others(workdir):
 @pytest.mark.parametrize("target", ["x.npy:m", "x.npy:"])
 def test_a_member_of_a_file_of_one_array_that_does_not_exist(target):
     with pytest.raises(UsageError, match=f"^{target}: the file is one array: it has no members$"):
-        opened(target)
+        open_sink(target)
     assert os.listdir() == []
 
 
-def test_a_shared_file_is_locked_until_it_has_its_name(method, monkeypatch):
-    """Or another run removes it as a file of a killed run."""
+def test_a_shared_file_is_locked_until_it_is_published(tmpfile_mode, monkeypatch):
+    """Else another run would remove it as the file of a killed run."""
     move = newfile.NewFile._move
 
-    def moved(self):
+    def check_lock_and_move(self):
         assert leftovers.sweep(".").removed == []
         move(self)
 
-    monkeypatch.setattr(newfile.NewFile, "_move", moved)
-    with written("x.npy") as out:
+    monkeypatch.setattr(newfile.NewFile, "_move", check_lock_and_move)
+    with temporary_sink("x.npy") as out:
         assert out.shared() is not None
         fill(out, ARRAY)
         sinks.commit(out)
@@ -797,7 +800,7 @@ def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
     save(target)
     assert os.listdir() == [target.partition(":")[0]]
     assert load(target).tolist() == ARRAY.tolist()
-    with written(f"other-{target}", clobber=False) as out:
+    with temporary_sink(f"other-{target}", clobber=False) as out:
         fill(out, ARRAY)
         with pytest.raises(OutputError, match=os.strerror(code)):
             sinks.commit(out)
@@ -806,15 +809,15 @@ def test_new_files_where_there_are_no_hard_links(monkeypatch, target, code):
 
 def test_clean_preserves_the_temporary_file_of_a_live_run(workdir, monkeypatch):
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    with written("live.npy") as out:
+    with temporary_sink("live.npy") as out:
         fill(out, ARRAY)
         assert ndtool("clean", ".").out == b"nothing to remove\n"
         sinks.commit(out)
     assert np.array_equal(np.load("live.npy"), ARRAY)
 
 
-def test_the_target_is_checked_when_the_sink_is_created(method):
-    """Not when the argument was resolved: preparation may take long."""
+def test_the_target_is_checked_when_the_sink_is_created(tmpfile_mode):
+    """The target may change after the argument is resolved."""
     resolved = outputs.resolve("x.npy", metadata_of(ARRAY))
     Path("x.npy").write_bytes(npy(ARRAY))
     os.chmod("x.npy", 0o600)

@@ -24,13 +24,13 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 SHAPES = ((), (0, 3), (1,), (5,), (3, 7), (2, 3, 5), (1001,))
 
 
-def random(name: str, shape: Any, seed: int = 0) -> Any:
+def random_array(name: str, shape: Any, seed: int = 0) -> Any:
     """Return an array of a packed type with random bits."""
     bits = np.random.default_rng(seed).integers(0, 1 << PACKED[name], shape, "u1")
     return np.asarray(bits).view(getattr(ml_dtypes, name))
 
 
-def held(argument: object) -> Any:
+def load_array(argument: object) -> Any:
     """Return an argument's array."""
     with closing(locators.open_source(str(argument), Streams(-1))) as source:
         byte_range = source.whole()
@@ -39,115 +39,119 @@ def held(argument: object) -> Any:
         return np.frombuffer(bytes(byte_range.buffer), dtype).reshape(source.metadata.shape)
 
 
-def converted(source: object, output: object, **options: Any) -> None:
+def convert_file(source: object, output: object, **options: Any) -> None:
     """Convert an array to another file."""
     request = convert.Request(str(source), str(output), **options)
     with convert.Conversion(request) as conversion:
         conversion.run()
 
 
-def equal(one: Any, other: Any) -> bool:
-    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+def are_equal(first: Any, second: Any) -> bool:
+    return (first.dtype, first.shape, first.tobytes()) == (
+        second.dtype,
+        second.shape,
+        second.tobytes(),
+    )
 
 
-@given(raw=st.binary(max_size=40), bits=st.sampled_from([2, 4, 6]), at=st.integers(0, 40))
-def test_packing(raw: bytes, bits: int, at: int) -> None:
+@given(raw=st.binary(max_size=40), bits=st.sampled_from([2, 4, 6]), split=st.integers(0, 40))
+def test_packing(raw: bytes, bits: int, split: int) -> None:
     packed = packing.pack(raw, bits)
-    number = sum((one & ((1 << bits) - 1)) << bits * k for k, one in enumerate(raw))
+    packed_integer = sum((element & ((1 << bits) - 1)) << bits * k for k, element in enumerate(raw))
     nbytes = -(-len(raw) * bits // 8)
-    assert packed[:nbytes] == number.to_bytes(nbytes, "little")
+    assert packed[:nbytes] == packed_integer.to_bytes(nbytes, "little")
     assert not any(packed[nbytes:])
-    found = b"".join(packing.unpack_blocks([packed[:at], packed[at:nbytes]], bits))
-    assert found[: len(raw)] == bytes(one & ((1 << bits) - 1) for one in raw)
+    unpacked = b"".join(packing.unpack_blocks([packed[:split], packed[split:nbytes]], bits))
+    assert unpacked[: len(raw)] == bytes(element & ((1 << bits) - 1) for element in raw)
 
 
 @pytest.mark.parametrize("name", PACKED)
-@pytest.mark.parametrize("small", [False, True])
-def test_onnx_tensors(tmp_path: Path, name: str, small: bool) -> None:
+@pytest.mark.parametrize("small_thresholds", [False, True])
+def test_onnx_tensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
     onnx = pytest.importorskip("onnx")
     for shape in SHAPES:
-        array = random(name, shape)
+        array = random_array(name, shape)
         proto = onnx.numpy_helper.from_array(array, "t")
         (tmp_path / "in.pb").write_bytes(proto.SerializeToString())
-        with lowered(*[STORAGE] * small):
-            assert equal(held(tmp_path / "in.pb"), array)
-            ran = files.gather(tmp_path / "in.pb", [0]) if shape and shape[0] else None
-            assert ran is None or equal(ran.array, array[:1])
+        with lowered(*[STORAGE] * small_thresholds):
+            assert are_equal(load_array(tmp_path / "in.pb"), array)
+            result = files.gather(tmp_path / "in.pb", [0]) if shape and shape[0] else None
+            assert result is None or are_equal(result.array, array[:1])
         out = tmp_path / "out.pb"
-        converted(tmp_path / "in.pb", f"{out}:t")
+        convert_file(tmp_path / "in.pb", f"{out}:t")
         written = onnx.load_tensor(out)
         assert (written.data_type, written.raw_data) == (proto.data_type, proto.raw_data)
-        assert equal(onnx.numpy_helper.to_array(written), array)
-        assert equal(held(out), array)
+        assert are_equal(onnx.numpy_helper.to_array(written), array)
+        assert are_equal(load_array(out), array)
 
 
 def test_initializers_and_numbers(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    array = random("int4", (3, 5))
+    array = random_array("int4", (3, 5))
     numbers = onnx.helper.make_tensor("numbers", onnx.TensorProto.INT4, (3, 5), array.flatten())
     raw = onnx.numpy_helper.from_array(array, "raw")
     graph = onnx.helper.make_graph([], "g", [], [], [numbers, raw])
     onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
     for member in ("numbers", "raw"):
         argument = f"{tmp_path}/m.onnx:{member}"
-        assert equal(held(argument), array)
-        found = files.gather(argument, [2, 0], out=tmp_path / "o.pb")
-        assert found.dtype == "int4"
-        assert equal(held(tmp_path / "o.pb"), array[[2, 0]])
+        assert are_equal(load_array(argument), array)
+        result = files.gather(argument, [2, 0], out=tmp_path / "o.pb")
+        assert result.dtype == "int4"
+        assert are_equal(load_array(tmp_path / "o.pb"), array[[2, 0]])
     assert "int4[3,5]" in ndtool("inspect", tmp_path / "m.onnx").out.decode()
 
 
 @pytest.mark.parametrize("name", ["float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn"])
-@pytest.mark.parametrize("small", [False, True])
-def test_safetensors(tmp_path: Path, name: str, small: bool) -> None:
+@pytest.mark.parametrize("small_thresholds", [False, True])
+def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
     safetensors = pytest.importorskip("safetensors")
     path = tmp_path / "m.safetensors"
     np.save(tmp_path / "bytes.npy", np.arange(7, dtype="u1"))
     np.save(tmp_path / "wide.npy", np.arange(3.0))
     for shape in ((8,), (0, 3), (4, 7), (3, 4, 1000)):
-        array = random(name, shape)
+        array = random_array(name, shape)
         np.save(tmp_path / "a.npy", array.view("V1"))
         for member, only in (("a", True), ("b", False), ("a", False)):
-            with lowered(*[STORAGE] * small):
-                converted(tmp_path / "a.npy", f"{path}:{member}", dtype=name, only=only)
-            for other in ("bytes", "wide"):
-                converted(tmp_path / f"{other}.npy", f"{path}:{other}")
+            with lowered(*[STORAGE] * small_thresholds):
+                convert_file(tmp_path / "a.npy", f"{path}:{member}", dtype=name, only=only)
+            for filename in ("bytes", "wide"):
+                convert_file(tmp_path / f"{filename}.npy", f"{path}:{filename}")
         entries = dict(safetensors.deserialize(path.read_bytes()))
         for member in ("a", "b"):
             entry = entries[member]
             assert entry["shape"] == list(shape)
             packed = packing.pack(array.tobytes(), PACKED[name])
             assert bytes(entry["data"]) == packed
-            assert equal(held(f"{path}:{member}"), array)
+            assert are_equal(load_array(f"{path}:{member}"), array)
         assert bytes(entries["bytes"]["data"]) == bytes(range(7))
         assert bytes(entries["wide"]["data"]) == np.arange(3.0).tobytes()
 
 
 def test_a_file_of_the_safetensors_package(tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors", minversion="0.8")
-    array = random("float4_e2m1fn", (4, 6))
+    array = random_array("float4_e2m1fn", (4, 6))
     packed = np.frombuffer(packing.pack(array.tobytes(), 4), "u1")
     spec = safetensors.TensorSpec(
         dtype="float4_e2m1fn_x2", shape=[4, 3], data_ptr=packed.ctypes.data, data_len=12
     )
     raw = safetensors.serialize({"output": spec})
     (tmp_path / "m.safetensors").write_bytes(raw)
-    assert equal(held(tmp_path / "m.safetensors"), array)
+    assert are_equal(load_array(tmp_path / "m.safetensors"), array)
     files.gather(array, [0, 1, 2, 3], out=tmp_path / "own.safetensors")
     assert safetensors.deserialize((tmp_path / "own.safetensors").read_bytes()) == (
         safetensors.deserialize(raw)
     )
 
 
-def test_what_a_file_cannot_hold(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", random("float4_e2m1fn", (3, 5)).view("V1"))
+def test_arrays_that_a_safetensors_file_cannot_hold(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", random_array("float4_e2m1fn", (3, 5)).view("V1"))
     out = tmp_path / "m.safetensors"
     for extra in ((), ("--dry-run",)):
-        ran = ndtool(
+        completed = ndtool(
             "gather", tmp_path / "a.npy", "[0]", "--dtype", "float4_e2m1fn", "-o", out, *extra
         )
-        assert ran.status == 7
-        assert "float4_e2m1fn[1,5] has 20 bits" in ran.err
+        assert completed.status == 7
+        assert "float4_e2m1fn[1,5] has 20 bits" in completed.err
         assert not out.exists()
     with pytest.raises(OutputError, match="multiples of 8"):
         files.gather(tmp_path / "a.npy", [0], dtype="float6_e3m2fn", out=out)
@@ -155,51 +159,53 @@ def test_what_a_file_cannot_hold(tmp_path: Path) -> None:
         files.gather(tmp_path / "a.npy", [0], dtype="int4", out=out)
     text = json.dumps({"x": {"dtype": "F4", "shape": [3], "data_offsets": [0, 2]}}).encode()
     out.write_bytes(len(text).to_bytes(8, "little") + text + bytes(2))
-    ran = ndtool("inspect", out)
-    assert ran.status == 3
-    assert "F4[3] needs 12 bits" in ran.err
+    completed = ndtool("inspect", out)
+    assert completed.status == 3
+    assert "F4[3] needs 12 bits" in completed.err
 
 
-def test_the_standards_accept_them_for_tensor_scatter_alone(tmp_path: Path) -> None:
+def test_the_standards_accept_packed_types_for_tensor_scatter_alone(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    past, update = random("uint4", (2, 5, 3)), random("uint4", (2, 2, 3), 1)
+    past, update = random_array("uint4", (2, 5, 3)), random_array("uint4", (2, 2, 3), 1)
     for role, array in (("past", past), ("update", update)):
         np.save(tmp_path / "a.npy", array.view("V1"))
-        made = (tmp_path / "a.npy", tmp_path / f"{role}.pb", "--dtype", "uint4")
-        assert ndtool("convert", *made).status == 0
-    names = (tmp_path / "past.pb", tmp_path / "update.pb", "[3, 0]")
+        arguments = (tmp_path / "a.npy", tmp_path / f"{role}.pb", "--dtype", "uint4")
+        assert ndtool("convert", *arguments).status == 0
+    inputs = (tmp_path / "past.pb", tmp_path / "update.pb", "[3, 0]")
     out = ("-o", tmp_path / "past.pb")
-    ran = ndtool("tensor-scatter", *names, "--spec", "onnx:24", *out)
-    assert ran.status == 0, ran.err
+    completed = ndtool("tensor-scatter", *inputs, "--spec", "onnx:24", *out)
+    assert completed.status == 0, completed.err
     past[0, 3:], past[1, :2] = update
-    assert equal(held(tmp_path / "past.pb"), past)
-    ran = ndtool("gather", tmp_path / "past.pb", "[0]", "--spec", "onnx:24", *out)
-    assert ran.status == 4
-    assert "data of uint4" in ran.err
-    ran = ndtool("scatter", tmp_path / "past.pb", "[0]", tmp_path / "past.pb", "--reduction", "add")
-    assert ran.status == 4
+    assert are_equal(load_array(tmp_path / "past.pb"), past)
+    completed = ndtool("gather", tmp_path / "past.pb", "[0]", "--spec", "onnx:24", *out)
+    assert completed.status == 4
+    assert "data of uint4" in completed.err
+    completed = ndtool(
+        "scatter", tmp_path / "past.pb", "[0]", tmp_path / "past.pb", "--reduction", "add"
+    )
+    assert completed.status == 4
 
 
-def test_a_cluster_and_a_store(tmp_path: Path) -> None:
+def test_worker_processes(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     pytest.importorskip("onnx")
-    array = random("int4", (301, 7))
+    array = random_array("int4", (301, 7))
     np.save(tmp_path / "a.npy", array.view("V1"))
     assert ndtool("convert", tmp_path / "a.npy", tmp_path / "a.pb", "--dtype", "int4").status == 0
-    where = ("-o", tmp_path / "o.pb", "--workers", 2)
-    ran = ndtool("gather", tmp_path / "a.pb", "[300, 1, -1]", *where)
-    assert ran.status == 0, ran.err
-    assert equal(held(tmp_path / "o.pb"), array[[300, 1, -1]])
+    options = ("-o", tmp_path / "o.pb", "--workers", 2)
+    completed = ndtool("gather", tmp_path / "a.pb", "[300, 1, -1]", *options)
+    assert completed.status == 0, completed.err
+    assert are_equal(load_array(tmp_path / "o.pb"), array[[300, 1, -1]])
 
 
 def test_remote_files(s3: Any) -> None:
-    array = random("float4_e2m1fn", (12, 4))
+    array = random_array("float4_e2m1fn", (12, 4))
     for name in ("a.pb", "a.safetensors"):
         url = f"s3://bucket/{name}"
         files.gather(array, np.arange(12), out=url)
         assert len(s3.get(name)) < 300
-        assert equal(held(url), array)
-        assert equal(files.gather(url, [11, 3]).array, array[[11, 3]])
+        assert are_equal(load_array(url), array)
+        assert are_equal(files.gather(url, [11, 3]).array, array[[11, 3]])
 
 
 def test_fill_values(tmp_path: Path) -> None:
@@ -210,8 +216,8 @@ def test_fill_values(tmp_path: Path) -> None:
         ("uint2", 3, 3),
     ):
         out, kind = tmp_path / "o.npy", getattr(ml_dtypes, name)
-        found = files.gather(np.zeros(3, kind), [9], out_of_bounds="fill", fill=value, out=out)
-        assert found.outside == 1
+        result = files.gather(np.zeros(3, kind), [9], out_of_bounds="fill", fill=value, out=out)
+        assert result.outside == 1
         assert np.load(out).view("u1").tolist() == [bits]
         assert ndtool("gather", f"full:{value}:{name}[2]", "[1]", "-o", out).status == 0
         assert np.load(out).view("u1").tolist() == [bits]

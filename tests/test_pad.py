@@ -22,23 +22,23 @@ def arrays(workdir: Path) -> None:
 
 @pytest.mark.parametrize("memory", [(), ("--memory", "1MiB")])
 def test_padding_selects_nothing(memory: tuple[str, ...]) -> None:
-    run = ("gather", "data.npy", "ids.npy", "--pad", "-1", *memory)
-    assert command(*run, "-o", "out.npy").err == ""
+    arguments = ("gather", "data.npy", "ids.npy", "--pad", "-1", *memory)
+    assert command(*arguments, "-o", "out.npy").err == ""
     assert np.load("out.npy").tolist() == [[3, 4, 5], [0] * 3, [9, 10, 11], [0] * 3]
-    assert command(*run, "--fill", "7", "-o", "out.npy").status == 0
+    assert command(*arguments, "--fill", "7", "-o", "out.npy").status == 0
     assert np.load("out.npy").tolist() == [[3, 4, 5], [7] * 3, [9, 10, 11], [7] * 3]
-    same = ("data.npy", "ids.npy", "out.npy", "--pad", "-1", "--fill", "7")
-    assert command("verify", "gather", *same).status == 0
-    run = ("scatter", "data.npy", "ids.npy", "ones.npy", "--reduction", "add", "--pad", "-1")
-    assert command(*run, "-o", "out.npy", *memory).status == 0
+    verify_arguments = ("data.npy", "ids.npy", "out.npy", "--pad", "-1", "--fill", "7")
+    assert command("verify", "gather", *verify_arguments).status == 0
+    arguments = ("scatter", "data.npy", "ids.npy", "ones.npy", "--reduction", "add", "--pad", "-1")
+    assert command(*arguments, "-o", "out.npy", *memory).status == 0
     assert np.load("out.npy").tolist() == [[0, 1, 2], [4, 5, 6], [6, 7, 8], [10, 11, 12]]
 
 
-def test_the_other_components_are_checked() -> None:
-    ran = command("gather-nd", "data.npy", "pairs.npy", "--pad", "-1", "-o", "out.npy")
-    assert (ran.status, "pairs.npy[2, 0] = 9" in ran.err) == (5, True)
-    more = ("--out-of-bounds", "clip")
-    assert command("gather-nd", "data.npy", "pairs.npy", "--pad", "-1", *more, "-o", "o.npy")
+def test_components_that_are_not_padding_are_checked() -> None:
+    completed = command("gather-nd", "data.npy", "pairs.npy", "--pad", "-1", "-o", "out.npy")
+    assert (completed.status, "pairs.npy[2, 0] = 9" in completed.err) == (5, True)
+    extra = ("--out-of-bounds", "clip")
+    assert command("gather-nd", "data.npy", "pairs.npy", "--pad", "-1", *extra, "-o", "o.npy")
     with pytest.raises(BoundsError):
         ndtool.gather(np.empty((0, 3)), [-1, 0], pad=-1)
     assert ndtool.gather(np.empty((0, 3)), [-1, -1], pad=-1, fill=5).tolist() == [[5.0] * 3] * 2
@@ -48,30 +48,30 @@ def test_the_other_components_are_checked() -> None:
 
 
 def test_a_pad_is_an_exact_integer() -> None:
-    run = ("gather", "data.npy", "bytes.npy", "--out-of-bounds", "fill", "--fill", "8")
-    ran = command(*run, "--pad", "-1", "-o", "out.npy")
-    assert "bytes.npy: pad -1 equals no index of uint8: as uint8 it is 255" in ran.err
-    assert command(*run, "--pad", "255", "-o", "out.npy").err == ""
-    most = np.array([2**64 - 1, 1], np.uint64)
-    assert ndtool.gather([5, 6], most, pad=2**64 - 1).tolist() == [0, 6]
+    arguments = ("gather", "data.npy", "bytes.npy", "--out-of-bounds", "fill", "--fill", "8")
+    completed = command(*arguments, "--pad", "-1", "-o", "out.npy")
+    assert "bytes.npy: pad -1 equals no index of uint8: as uint8 it is 255" in completed.err
+    assert command(*arguments, "--pad", "255", "-o", "out.npy").err == ""
+    largest_indices = np.array([2**64 - 1, 1], np.uint64)
+    assert ndtool.gather([5, 6], largest_indices, pad=2**64 - 1).tolist() == [0, 6]
     with pytest.raises(BoundsError):
-        ndtool.gather([5, 6], most, pad=2**63 - 1)
+        ndtool.gather([5, 6], largest_indices, pad=2**63 - 1)
 
 
 @pytest.mark.parametrize(
     ("mode", "expected"), [("clip", [3, 0, 9, 0]), ("wrap", [3, 9, 9, 9]), ("fill", [3, 0, 9, 0])]
 )
 def test_negative_indices_may_be_out_of_bounds(mode: str, expected: list[int]) -> None:
-    run = ("gather", "data.npy", "ids.npy", "--no-negatives", "--out-of-bounds", mode)
-    ran = command(*run, "-o", "out.npy")
-    assert "2 of 4 elements are out of bounds" in ran.err
+    arguments = ("gather", "data.npy", "ids.npy", "--no-negatives", "--out-of-bounds", mode)
+    completed = command(*arguments, "-o", "out.npy")
+    assert "2 of 4 elements are out of bounds" in completed.err
     assert np.load("out.npy")[:, 0].tolist() == expected
-    ran = command("gather", "data.npy", "ids.npy", "--no-negatives", "-o", "out.npy")
-    assert (ran.status, "valid 0..3" in ran.err) == (5, True)
+    completed = command("gather", "data.npy", "ids.npy", "--no-negatives", "-o", "out.npy")
+    assert (completed.status, "valid 0..3" in completed.err) == (5, True)
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("error_type", "options"),
     [
         (UsageError, {"fill": 3}),
         (RuleError, {"pad": -1, "spec": "onnx:18"}),
@@ -83,12 +83,14 @@ def test_negative_indices_may_be_out_of_bounds(mode: str, expected: list[int]) -
         (DtypeError, {"pad": -1, "fill": "x"}),
     ],
 )
-def test_refused_arguments(kind: type[Exception], options: dict[str, Any]) -> None:
-    with pytest.raises(kind):
+def test_invalid_arguments_are_refused(
+    error_type: type[Exception], options: dict[str, Any]
+) -> None:
+    with pytest.raises(error_type):
         ndtool.gather(DATA, [0], **options)
 
 
-def test_questions_know_padding() -> None:
+def test_questions_support_padding() -> None:
     pads = ("--pad", "-1")
     report = command("explain", "gather", "data.npy", "ids.npy", *pads, "--at", "1,0").out.decode()
     assert "ids.npy[1] = -1, padding" in report
@@ -96,8 +98,8 @@ def test_questions_know_padding() -> None:
         "explain", "gather", "data.npy", "ids.npy", *pads, "--from", "3,0"
     ).out.decode()
     assert "went to 1 element" in report
-    found = command("stats", "gather", "data.npy", "ids.npy", *pads, "--json").json
-    assert (found["tuples"], found["distinct"], found["duplicated"]) == (4, 2, 0)
+    statistics = command("stats", "gather", "data.npy", "ids.npy", *pads, "--json").json
+    assert (statistics["tuples"], statistics["distinct"], statistics["duplicated"]) == (4, 2, 0)
     env = {"NDTOOL_PAD": "-1", "NDTOOL_NO_NEGATIVES": "1", "NDTOOL_FILL": "4"}
     assert command("gather", "data.npy", "ids.npy", "-o", "out.npy", env=env).err == ""
     assert np.load("out.npy")[:, 0].tolist() == [3, 4, 9, 4]

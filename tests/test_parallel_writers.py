@@ -1,5 +1,4 @@
-"""Concurrent runs that write to one file, store or object: the output of a successful run is
-not lost."""
+"""Concurrent runs that write to one file, store or object: no successful run loses its output."""
 
 import fcntl
 import os
@@ -12,16 +11,18 @@ from typing import Any
 import pytest
 from bucket import Bucket
 from command import environment, ndtool
-from limits import failing, without_overrides
+from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY
-from outputs import PROGRAM, fill, save, written
+from outputs import PROGRAM, fill, save, temporary_sink
 
 from ndtool.errors import OutputError
 from ndtool.formats import locators
 from ndtool.publish import locking
 from ndtool.publish import newfile as publishing
 
-LOST = "(changed|was replaced|was removed|was created by (another process|others)) during the run"
+CONFLICT = (
+    "(changed|was replaced|was removed|was created by (another process|others)) during the run"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +31,13 @@ def workdir(workdir: Path) -> Iterator[Path]:
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
 
-def arrays(path: str) -> set[str]:
+def array_names(path: str) -> set[str]:
     return {(entry.member or "").lstrip("/") for entry in locators.describe(path)}
 
 
-def content(path: str) -> dict[str, bytes]:
-    found = sorted(Path(path).rglob("*")) if os.path.isdir(path) else [Path(path)]
-    return {str(one): one.read_bytes() for one in found if one.is_file()}
+def file_contents(path: str) -> dict[str, bytes]:
+    paths = sorted(Path(path).rglob("*")) if os.path.isdir(path) else [Path(path)]
+    return {str(file): file.read_bytes() for file in paths if file.is_file()}
 
 
 @pytest.fixture(autouse=True)
@@ -46,60 +47,63 @@ def packages(request: pytest.FixtureRequest) -> None:
         pytest.importorskip("h5py", exc_type=ImportError)
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["added", "made"])
+@pytest.mark.parametrize("exists", [True, False], ids=["existing", "new"])
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
 def test_one_of_two_concurrent_runs_is_refused(target: str, exists: bool) -> None:
-    """Unless the arrays are separate folders of a store, which preserves both."""
+    """Arrays in separate folders of a store are both written."""
     if target == "s.zarr":
         pytest.importorskip("zarr", exc_type=ImportError)
     if exists:
         save(f"{target}:old")
     independent = exists and target == "s.zarr"
-    with written(f"{target}:one") as one, written(f"{target}:two", ARRAY + 1) as two:
-        fill(one, ARRAY)
-        fill(two, ARRAY + 1)
-        first, second = one.finish(), two.finish()
+    with (
+        temporary_sink(f"{target}:one") as first_sink,
+        temporary_sink(f"{target}:two", ARRAY + 1) as second_sink,
+    ):
+        fill(first_sink, ARRAY)
+        fill(second_sink, ARRAY + 1)
+        first, second = first_sink.finish(), second_sink.finish()
         publishing.publish([first])
         if independent:
             publishing.publish([second])
         else:
-            with pytest.raises(OutputError, match=LOST):
+            with pytest.raises(OutputError, match=CONFLICT):
                 publishing.publish([second])
-    wanted = {"one": True, "old": exists, "two": independent}
-    assert arrays(target) == {name for name, exists in wanted.items() if exists}
+    expected = {"one": True, "old": exists, "two": independent}
+    assert array_names(target) == {name for name, exists in expected.items() if exists}
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
-def test_a_file_that_got_several_arrays_meanwhile_is_not_replaced(target: str) -> None:
+def test_a_file_that_gained_arrays_during_the_run_is_not_replaced(target: str) -> None:
     save(target)
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         save(f"{target}:more")
         with pytest.raises(OutputError, match=f"^{target} has 2 arrays: which is to be written"):
             publishing.publish([file])
-    assert arrays(target) == {"output", "more"}
+    assert array_names(target) == {"output", "more"}
 
 
 @pytest.mark.parametrize("target", ["a", "npy:a.npz", "a.pb"])
-def test_an_archive_by_another_name_that_got_more_arrays_meanwhile_stays(target: str) -> None:
+def test_an_archive_with_another_suffix_that_gained_arrays_is_not_replaced(target: str) -> None:
     path = target.removeprefix("npy:")
     save("other.npz:first")
     Path(path).write_bytes(Path("other.npz").read_bytes())
     save("other.npz:more")
-    with written(target) as out:
+    with temporary_sink(target) as out:
         fill(out, ARRAY)
         file = out.finish()
         os.replace("other.npz", path)
         with pytest.raises(OutputError, match=f"^{path} has 2 arrays: which is to be written"):
             publishing.publish([file])
-    assert arrays(path) == {"first", "more"}
+    assert array_names(path) == {"first", "more"}
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors"])
 def test_a_removed_file_is_not_restored(target: str) -> None:
     save(f"{target}:a")
-    with written(f"{target}:b") as out:
+    with temporary_sink(f"{target}:b") as out:
         fill(out, ARRAY)
         os.unlink(target)
         with pytest.raises(OutputError, match=f"^{target} was removed during the run"):
@@ -113,21 +117,21 @@ def test_a_run_waits_for_the_lock_of_the_folder(
 ) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     folder = os.open(".", os.O_RDONLY)
-    waits = []
+    delays = []
 
     def release(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) == 3:
+        delays.append(seconds)
+        if len(delays) == 3:
             os.close(folder)
 
     fcntl.flock(folder, fcntl.LOCK_EX)
     monkeypatch.setattr("time.sleep", release)
     save(target)
-    assert len(waits) == 3
-    assert arrays(target.partition(":")[0]) == {target.partition(":")[2]}
+    assert len(delays) == 3
+    assert array_names(target.partition(":")[0]) == {target.partition(":")[2]}
     os.mkdir("other")
-    save("other/x.npy")  # which need no comparison
-    assert len(waits) == 3
+    save("other/x.npy")  # a .npy file is not compared, so no lock is needed
+    assert len(delays) == 3
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
@@ -136,49 +140,49 @@ def test_a_lock_that_is_not_released_ends_the_run(
 ) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save(f"{target}:a")
-    before = content(target)
+    before = file_contents(target)
     monkeypatch.setattr(locking, "PATIENCE", 0.0)
     folder = os.open(".", os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_SH)  # others' locks may be shared
+    fcntl.flock(folder, fcntl.LOCK_SH)  # locks of other programs may be shared
     try:
         with pytest.raises(OutputError, match="folder was locked by another process"):
             save(f"{target}:b")
         save("x.npy")
     finally:
         os.close(folder)
-    assert content(target) == before
+    assert file_contents(target) == before
 
 
-def test_files_of_one_folder_take_one_lock(all_closed: None) -> None:
-    with written("a.npz:x") as one, written("./b.npz:y") as two:
-        fill(one, ARRAY)
-        fill(two, ARRAY)
-        publishing.publish([one.finish(), two.finish()])
-    assert arrays("a.npz") | arrays("b.npz") == {"x", "y"}
+def test_files_of_one_folder_take_one_lock(check_files_closed: None) -> None:
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("./b.npz:y") as second_sink:
+        fill(first_sink, ARRAY)
+        fill(second_sink, ARRAY)
+        publishing.publish([first_sink.finish(), second_sink.finish()])
+    assert array_names("a.npz") | array_names("b.npz") == {"x", "y"}
 
 
-def test_no_file_takes_its_name_where_another_one_may_not(all_closed: None) -> None:
+def test_no_output_is_published_if_another_one_is_refused(check_files_closed: None) -> None:
     save("b.npz:old")
-    with written("a.npz:x") as one, written("b.npz:y") as two:
-        fill(one, ARRAY)
-        fill(two, ARRAY)
-        files = [one.finish(), two.finish()]
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("b.npz:y") as second_sink:
+        fill(first_sink, ARRAY)
+        fill(second_sink, ARRAY)
+        files = [first_sink.finish(), second_sink.finish()]
         save("b.npz:more")
-        with pytest.raises(OutputError, match=LOST):
+        with pytest.raises(OutputError, match=CONFLICT):
             publishing.publish(files)
     assert os.listdir() == ["b.npz"]
 
 
 @pytest.mark.parametrize("call", ["drop", "sync_folder"])
-def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_closed: None) -> None:
+def test_a_late_failure_leaves_no_temporary_files(call: str, check_files_closed: None) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("a.npy") as one, written("s.zarr") as two:
-        fill(one, ARRAY)
-        fill(two, ARRAY)
-        files = [one.finish(), two.finish()]
+    with temporary_sink("a.npy") as first_sink, temporary_sink("s.zarr") as second_sink:
+        fill(first_sink, ARRAY)
+        fill(second_sink, ARRAY)
+        files = [first_sink.finish(), second_sink.finish()]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files[0], call, failing(5))
+            patch.setattr(files[0], call, fail_with(5))
             with pytest.raises(OSError, match="Input/output error"):
                 publishing.publish(files)
         assert sorted(os.listdir()) == ["a.npy", "s.zarr"]
@@ -187,33 +191,33 @@ def test_a_late_failure_leaves_nothing_of_the_other_outputs(call: str, all_close
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr"])
 def test_a_file_system_without_locks(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    monkeypatch.setattr(fcntl, "flock", failing(37))
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
     save(f"{target}:a")
     save(f"{target}:b")
-    assert arrays(target) == {"a", "b"}
+    assert array_names(target) == {"a", "b"}
     if target != "s.zarr":
-        with written(f"{target}:c") as out:
+        with temporary_sink(f"{target}:c") as out:
             fill(out, ARRAY)
             save(f"{target}:d")
-            with pytest.raises(OutputError, match=LOST):
+            with pytest.raises(OutputError, match=CONFLICT):
                 publishing.publish([out.finish()])
-        assert arrays(target) == {"a", "b", "d"}
+        assert array_names(target) == {"a", "b", "d"}
 
 
 def test_one_of_two_runs_that_create_a_file_is_refused_without_locks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fcntl, "flock", failing(37))
-    with written("a.npz:x") as one, written("a.npz:y") as two:
-        fill(one, ARRAY)
-        fill(two, ARRAY)
-        first, second = one.finish(), two.finish()
+    monkeypatch.setattr(fcntl, "flock", fail_with(37))
+    with temporary_sink("a.npz:x") as first_sink, temporary_sink("a.npz:y") as second_sink:
+        fill(first_sink, ARRAY)
+        fill(second_sink, ARRAY)
+        first, second = first_sink.finish(), second_sink.finish()
         first.recheck()
         second.recheck()
         first.publish()
         with pytest.raises(OutputError, match=r"^a.npz exists"):
             second.publish()
-    assert arrays("a.npz") == {"x"}
+    assert array_names("a.npz") == {"x"}
 
 
 def test_a_folder_that_may_not_be_read_is_written_to(workdir: Path) -> None:
@@ -222,42 +226,42 @@ def test_a_folder_that_may_not_be_read_is_written_to(workdir: Path) -> None:
     save("d/a.npz:a")
     os.chmod("d", 0o300)
     try:
-        ran = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=without_overrides)
-        assert (ran.status, ran.err) == (0, "preserved a\n")
+        completed = ndtool("convert", "x.npy", "d/a.npz:b", preexec_fn=drop_root_capabilities)
+        assert (completed.status, completed.err) == (0, "preserved a\n")
     finally:
         os.chmod("d", 0o700)
-    assert arrays("d/a.npz") == {"a", "b"}
+    assert array_names("d/a.npz") == {"a", "b"}
 
 
 def test_a_replaced_store_gets_no_part_of_an_array() -> None:
-    """Later writes of chunks do not recreate the temporary folder."""
+    """Writes of chunks after the replacement do not recreate the temporary folder."""
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr:g/old")
-    with written("s.zarr:g/a") as out:
+    with temporary_sink("s.zarr:g/a") as out:
         save("s.zarr:g/new", only=True)
-        before = content("s.zarr")
+        before = file_contents("s.zarr")
         with pytest.raises(OutputError, match=r"s.zarr/g was replaced during the run"):
             fill(out, ARRAY)
-    assert content("s.zarr") == before
-    assert arrays("s.zarr") == {"g/new"}
-    with written("s.zarr:g/a") as out:
+    assert file_contents("s.zarr") == before
+    assert array_names("s.zarr") == {"g/new"}
+    with temporary_sink("s.zarr:g/a") as out:
         fill(out, ARRAY)
         save("s.zarr", only=True)
-        with pytest.raises(OutputError, match=LOST + "|is not a group"):
+        with pytest.raises(OutputError, match=CONFLICT + "|is not a group"):
             publishing.publish([out.finish()])
-    assert arrays("s.zarr") == {""}
+    assert array_names("s.zarr") == {""}
 
 
-def test_an_array_that_became_a_group_meanwhile_is_not_replaced() -> None:
+def test_an_array_that_became_a_group_during_the_run_is_not_replaced() -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
     save("s.zarr")
-    with written("s.zarr", ARRAY + 1) as out:
+    with temporary_sink("s.zarr", ARRAY + 1) as out:
         fill(out, ARRAY + 1)
         save("s.zarr:a", only=True)
         save("s.zarr:b")
         with pytest.raises(OutputError, match=r"s.zarr is a group of 2 arrays"):
             publishing.publish([out.finish()])
-    assert arrays("s.zarr") == {"a", "b"}
+    assert array_names("s.zarr") == {"a", "b"}
 
 
 WRITER = (
@@ -281,53 +285,53 @@ for i in range(rounds):
 )
 
 
-def written_at_once(target: str, writers: int = 4, rounds: int = 6) -> set[str]:
+def run_concurrent_writers(target: str, writers: int = 4, rounds: int = 6) -> set[str]:
     """Start processes that write arrays to one target; return the names of successful ones."""
     command = [sys.executable, "-W", "ignore", "-c", WRITER, target, str(rounds)]
-    runs: list[Any] = [
+    processes: list[Any] = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), text=True)
         for _ in range(writers)
     ]
-    message = [run.communicate()[0].split() for run in runs]
-    assert [run.returncode for run in runs] == [0] * writers
-    assert [len(lines) for lines in message] == [rounds] * writers
-    return {name for lines in message for name in lines} - {"refused"}
+    outputs = [process.communicate()[0].split() for process in processes]
+    assert [process.returncode for process in processes] == [0] * writers
+    assert [len(lines) for lines in outputs] == [rounds] * writers
+    return {name for lines in outputs for name in lines} - {"refused"}
 
 
 @pytest.mark.parametrize("target", ["a.npz", "m.safetensors", "x.h5", "s.zarr", "g.zarr"])
-def test_concurrent_results_are_present(target: str) -> None:
+def test_outputs_of_concurrent_runs_are_present(target: str) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
-    if target == "g.zarr":  # whose metadata list all arrays
+    if target == "g.zarr":  # its metadata list all arrays
         zarr.create_group(target)
         zarr.consolidate_metadata(target)
-    done = written_at_once(target)
-    assert done
-    assert arrays(target) == done
+    names = run_concurrent_writers(target)
+    assert names
+    assert array_names(target) == names
     assert os.listdir() == [target]
     if target.endswith(".zarr"):
-        assert set(os.listdir(target)) == done | {"zarr.json"}
+        assert set(os.listdir(target)) == names | {"zarr.json"}
     if target == "g.zarr":
-        assert set(zarr.open_consolidated(target)) == done
+        assert set(zarr.open_consolidated(target)) == names
 
 
-@pytest.mark.slow("runs at once on one object lose no array")
+@pytest.mark.slow("concurrent runs on one object lose no array")
 @pytest.mark.parametrize("name", ["a.npz", "m.safetensors", "s.zarr"])
-def test_concurrent_results_are_in_the_object(s3: Bucket, name: str) -> None:
+def test_outputs_of_concurrent_runs_are_in_the_object(s3: Bucket, name: str) -> None:
     pytest.importorskip("zarr", exc_type=ImportError)
-    done = written_at_once(f"s3://bucket/{name}", 3, 4)
-    assert done
-    assert arrays(f"s3://bucket/{name}") == done
+    names = run_concurrent_writers(f"s3://bucket/{name}", 3, 4)
+    assert names
+    assert array_names(f"s3://bucket/{name}") == names
     assert not s3.uploads()
-    left = s3.keys()
-    assert not [key for key in left if "ndtool" in key]
+    keys = s3.keys()
+    assert not [key for key in keys if "ndtool" in key]
 
 
-@pytest.mark.slow("consolidated metadata lose no array")
+@pytest.mark.slow("consolidated metadata list every array of concurrent runs")
 def test_consolidated_metadata_list_arrays_of_concurrent_runs(s3: Bucket) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
     zarr.create_group("g.zarr")
     zarr.consolidate_metadata("g.zarr")
     s3.put("g.zarr/zarr.json", Path("g.zarr/zarr.json").read_bytes())
-    done = written_at_once("s3://bucket/g.zarr", 3, 4)
-    assert len(done) == 12, "each array has objects of its own"
-    assert arrays("s3://bucket/g.zarr") == done
+    names = run_concurrent_writers("s3://bucket/g.zarr", 3, 4)
+    assert len(names) == 12, "each array has objects of its own"
+    assert array_names("s3://bucket/g.zarr") == names

@@ -1,4 +1,4 @@
-"""Replaced files: owner, mode, ACL and attributes are inherited, and nobody gains permissions."""
+"""Replaced files: owner, mode, ACL and attributes are inherited, and no user gains permissions."""
 
 import errno
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from limits import ROOT, failing
-from outputs import written
+from limits import IS_ROOT, fail_with
+from outputs import temporary_sink
 
 from ndtool.errors import OutputError, ResourceError
 from ndtool.publish import newfile, permissions, sinks, targets
@@ -32,20 +32,20 @@ BROAD = acl((USER_OBJ, 6), (USER, 4, 1234), (GROUP_OBJ, 6), (GROUP, 6, 99), (MAS
 
 
 @pytest.fixture(autouse=True)
-def replaced(workdir: Path) -> Iterator[None]:
+def existing_file(workdir: Path) -> Iterator[None]:
     umask = os.umask(0)
     Path("x.npy").write_bytes(b"old")
     yield
     os.umask(umask)
 
 
-@pytest.fixture(params=["unnamed", "hidden"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "hidden":
+@pytest.fixture(params=["unnamed", "named"], autouse=True)
+def tmpfile_mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "named":
         monkeypatch.setattr(newfile, "_DESCRIPTORS", "/nonexistent")
 
 
-def attribute(path: str, name: str) -> bytes | None:
+def get_attribute(path: str, name: str) -> bytes | None:
     try:
         return os.getxattr(path, name)
     except OSError:
@@ -63,8 +63,8 @@ def mode(path: str = "x.npy") -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-def save(path: str = "x.npy") -> None:
-    with written(path, np.frombuffer(b"new", "u1")) as out:
+def save_output(path: str = "x.npy") -> None:
+    with temporary_sink(path, np.frombuffer(b"new", "u1")) as out:
         out.write(0, memoryview(b"new"))
         sinks.commit(out)
 
@@ -73,143 +73,143 @@ def save(path: str = "x.npy") -> None:
 def test_an_acl_is_preserved(raw: bytes) -> None:
     set_attribute("x.npy", ACCESS, raw)
     before = mode()
-    save()
-    assert (mode(), attribute("x.npy", ACCESS)) == (before, raw)
+    save_output()
+    assert (mode(), get_attribute("x.npy", ACCESS)) == (before, raw)
     assert Path("x.npy").read_bytes().endswith(b"new")
 
 
-@pytest.mark.parametrize(("raw", "wanted"), [(SHARED, 0o600), (BROAD, 0o664)])
+@pytest.mark.parametrize(("raw", "expected"), [(SHARED, 0o600), (BROAD, 0o664)])
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EPERM])
-def test_an_acl_that_cannot_be_kept_gives_its_group_no_more(
-    raw: bytes, wanted: int, code: int, monkeypatch: pytest.MonkeyPatch
+def test_an_acl_that_cannot_be_set_grants_its_group_nothing_more(
+    raw: bytes, expected: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_attribute("x.npy", ACCESS, raw)
-    monkeypatch.setattr(os, "setxattr", failing(code))
-    save()
-    assert (mode(), attribute("x.npy", ACCESS)) == (wanted, None)
+    monkeypatch.setattr(os, "setxattr", fail_with(code))
+    save_output()
+    assert (mode(), get_attribute("x.npy", ACCESS)) == (expected, None)
 
 
-def test_a_mask_bounds_the_group_where_the_acl_cannot_be_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mask_bounds_the_group_if_the_acl_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = acl((USER_OBJ, 7), (USER, 7, 1234), (GROUP_OBJ, 7), (MASK, 4), (OTHER, 0))
     set_attribute("x.npy", ACCESS, raw)
-    monkeypatch.setattr(os, "setxattr", failing(errno.EOPNOTSUPP))
-    save()
+    monkeypatch.setattr(os, "setxattr", fail_with(errno.EOPNOTSUPP))
+    save_output()
     assert mode() == 0o740
 
 
-@pytest.mark.parametrize("old", [0o600, 0o640, 0o666])
-def test_a_default_acl_grants_no_permissions_to_a_replaced_file(old: int) -> None:
+@pytest.mark.parametrize("previous_mode", [0o600, 0o640, 0o666])
+def test_a_default_acl_grants_no_permissions_to_a_replaced_file(previous_mode: int) -> None:
     set_attribute(".", DEFAULT, BROAD)
-    os.chmod("x.npy", old)
-    assert attribute("x.npy", ACCESS) is None
-    save()
-    assert (mode(), attribute("x.npy", ACCESS)) == (old, None)
+    os.chmod("x.npy", previous_mode)
+    assert get_attribute("x.npy", ACCESS) is None
+    save_output()
+    assert (mode(), get_attribute("x.npy", ACCESS)) == (previous_mode, None)
 
 
 @pytest.mark.parametrize("mask", [0, 0o077])
-def test_a_new_file_gets_what_the_folder_gives(mask: int) -> None:
+def test_a_new_file_gets_the_default_acl_of_its_folder(mask: int) -> None:
     set_attribute(".", DEFAULT, BROAD)
     os.umask(mask)
     Path("plain").write_bytes(b"")
-    save("new.npy")
+    save_output("new.npy")
     assert mode("new.npy") == mode("plain")
-    assert attribute("new.npy", ACCESS) == attribute("plain", ACCESS)
+    assert get_attribute("new.npy", ACCESS) == get_attribute("plain", ACCESS)
 
 
-def test_attributes_of_the_user_are_kept() -> None:
+def test_user_attributes_are_preserved() -> None:
     notes = {"user.from": b"a sensor", "user.empty": b""}
     for name, value in notes.items():
         set_attribute("x.npy", name, value)
-    save()
+    save_output()
     assert {name: os.getxattr("x.npy", name) for name in os.listxattr("x.npy")} == notes
     os.symlink("x.npy", "soft")
-    save("soft")
-    assert attribute("x.npy", "user.from") == b"a sensor"
+    save_output("soft")
+    assert get_attribute("x.npy", "user.from") == b"a sensor"
 
 
 @pytest.mark.parametrize(
-    ("old", "wanted"), [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o775, 0o755)]
+    ("previous_mode", "expected"), [(0o640, 0o600), (0o660, 0o600), (0o644, 0o644), (0o775, 0o755)]
 )
 def test_a_group_that_cannot_be_set_gains_no_permissions(
-    old: int, wanted: int, monkeypatch: pytest.MonkeyPatch
+    previous_mode: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.chmod("x.npy", old)
-    group_of_another(monkeypatch)
-    save()
-    assert mode() == wanted
+    os.chmod("x.npy", previous_mode)
+    patch_group(monkeypatch)
+    save_output()
+    assert mode() == expected
 
 
-def test_an_acl_whose_group_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acl_whose_group_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", ACCESS, BROAD)
-    group_of_another(monkeypatch)
-    save()
-    entries = list(struct.iter_unpack("<2HI", (attribute("x.npy", ACCESS) or b"")[4:]))
+    patch_group(monkeypatch)
+    save_output()
+    entries = list(struct.iter_unpack("<2HI", (get_attribute("x.npy", ACCESS) or b"")[4:]))
     assert (GROUP_OBJ, 4, NOBODY) in entries
     assert {(USER, 4, 1234), (GROUP, 6, 99), (OTHER, 4, NOBODY)} < set(entries)
 
 
-def group_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.stat
+def patch_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_stat = os.stat
 
-    def theirs(path: str, **named: object) -> os.stat_result:
-        status = real(path, **named)  # type: ignore[arg-type]
+    def stat_with_other_group(path: str, **kwargs: object) -> os.stat_result:
+        status = real_stat(path, **kwargs)  # type: ignore[arg-type]
         return os.stat_result((*status[:5], status.st_gid + 1, *status[6:]))
 
-    monkeypatch.setattr(targets.os, "stat", theirs)
-    monkeypatch.setattr(os, "fchown", failing(errno.EPERM))
+    monkeypatch.setattr(targets.os, "stat", stat_with_other_group)
+    monkeypatch.setattr(os, "fchown", fail_with(errno.EPERM))
 
 
-@pytest.mark.skipif(not ROOT, reason="only root may give files away")
-def test_owner_and_group_are_kept() -> None:
+@pytest.mark.skipif(not IS_ROOT, reason="only root may change a file's owner")
+def test_owner_and_group_are_preserved() -> None:
     os.chown("x.npy", 1234, 4321)
     os.chmod("x.npy", 0o640)
-    save()
+    save_output()
     status = os.stat("x.npy")
     assert (status.st_uid, status.st_gid, mode()) == (1234, 4321, 0o640)
 
 
-def test_the_group_is_kept_where_the_owner_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
+def test_the_group_is_preserved_if_the_owner_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = []
 
     def fchown(_: int, owner: int, group: int) -> None:
-        given.append((owner, group))
+        owners.append((owner, group))
         if owner != -1:
             raise PermissionError(errno.EPERM, "Operation not permitted")
 
     os.chmod("x.npy", 0o640)
-    group_of_another(monkeypatch)
+    patch_group(monkeypatch)
     monkeypatch.setattr(os, "fchown", fchown)
-    save()
+    save_output()
     group = os.stat("x.npy").st_gid
-    assert given == [(os.geteuid(), group), (-1, group)]
+    assert owners == [(os.geteuid(), group), (-1, group)]
     assert mode() == 0o640
 
 
-def test_other_users_cannot_read_it_before_its_mode_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_cannot_read_an_output_before_its_mode_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     os.chmod("x.npy", 0o600)
-    seen = []
-    real = permissions.inherit
+    modes = []
+    real_inherit = permissions.inherit
 
-    def inherit(fd: int, path: str, old: os.stat_result) -> None:
-        seen.append(stat.S_IMODE(os.fstat(fd).st_mode))
-        real(fd, path, old)
+    def inherit(fd: int, path: str, existing: os.stat_result) -> None:
+        modes.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        real_inherit(fd, path, existing)
 
     monkeypatch.setattr(permissions, "inherit", inherit)
-    save()
-    assert seen == [0o600]
+    save_output()
+    assert modes == [0o600]
 
 
 def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     os.chmod("x.npy", 0o640)
     for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
-        monkeypatch.setattr(os, name, failing(errno.EOPNOTSUPP))
-    save()
+        monkeypatch.setattr(os, name, fail_with(errno.EOPNOTSUPP))
+    save_output()
     assert mode() == 0o640
     for name in ("getxattr", "setxattr", "listxattr", "removexattr"):
         monkeypatch.delattr(os, name)
-    save()
+    save_output()
     assert mode() == 0o640
 
 
@@ -217,9 +217,9 @@ def test_systems_and_file_systems_without_attributes(monkeypatch: pytest.MonkeyP
 def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if call == "setxattr":
         set_attribute("x.npy", ACCESS, SHARED)
-    monkeypatch.setattr(os, call, failing(errno.EIO))
+    monkeypatch.setattr(os, call, fail_with(errno.EIO))
     with pytest.raises(OutputError, match=r"^x.npy: Input/output error$"):
-        save()
+        save_output()
     assert os.listdir() == ["x.npy"]
     assert Path("x.npy").read_bytes() == b"old"
 
@@ -227,6 +227,6 @@ def test_unknown_permissions_are_not_guessed(call: str, monkeypatch: pytest.Monk
 def test_no_space_for_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     set_attribute("x.npy", "user.note", b"1")
     assert errno.ENOSPC in descriptors.EXHAUSTED
-    monkeypatch.setattr(os, "setxattr", failing(errno.ENOSPC))
+    monkeypatch.setattr(os, "setxattr", fail_with(errno.ENOSPC))
     with pytest.raises(ResourceError, match=r"^x.npy: No space left"):
-        save()
+        save_output()

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, environment, ndtool, save, state
-from inputs import array, opened
+from command import NDTOOL, environment, ndtool, save, snapshot
+from inputs import open_input, read_array
 
 from ndtool.errors import InputError
 from ndtool.formats import locators
@@ -26,20 +26,20 @@ LARGE = np.arange(1 << 17)
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     save(data=DATA, idx=IDX, upd=UPD)
     os.mkfifo("fifo")
     return workdir
 
 
-def npy(*arrays: Any) -> bytes:
+def npy_stream(*arrays: Any) -> bytes:
     stream = io.BytesIO()
-    for one in arrays:
-        np.save(stream, one)
+    for value in arrays:
+        np.save(stream, value)
     return stream.getvalue()
 
 
-def feed(raw: bytes, name: str = "fifo") -> threading.Thread:
+def start_feeder(raw: bytes, name: str = "fifo") -> threading.Thread:
     """Write to a FIFO as soon as it is opened for reading."""
 
     def write() -> None:
@@ -54,15 +54,15 @@ def feed(raw: bytes, name: str = "fifo") -> threading.Thread:
     return thread
 
 
-def bash(script: str, **options: Any) -> tuple[int, bytes, str]:
-    ran = subprocess.run(
+def run_bash(script: str, **options: Any) -> tuple[int, bytes, str]:
+    completed = subprocess.run(
         ["bash", "-c", script, "bash", *NDTOOL],
         capture_output=True,
         env=environment(),
         check=False,
         **options,
     )
-    return ran.returncode, ran.stdout, ran.stderr.decode()
+    return completed.returncode, completed.stdout, completed.stderr.decode()
 
 
 SCRIPTS = (
@@ -86,52 +86,52 @@ SCRIPTS = (
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_pipe_is_read_as_standard_input_is(script: str, workdir: Path) -> None:
-    before = state(workdir)
-    assert bash(f"{script} -o -") == (0, npy(DATA[IDX[:, 0]]), "")
-    assert state(workdir) == before
+    before = snapshot(workdir)
+    assert run_bash(f"{script} -o -") == (0, npy_stream(DATA[IDX[:, 0]]), "")
+    assert snapshot(workdir) == before
 
 
 def test_all_inputs_are_one_pipe() -> None:
-    feeder = feed(npy(DATA, IDX, UPD))
-    ran = ndtool("scatter-nd", "fifo", "fifo", "fifo", "-o", "out.npy", "--reduction", "add")
+    feeder = start_feeder(npy_stream(DATA, IDX, UPD))
+    completed = ndtool("scatter-nd", "fifo", "fifo", "fifo", "-o", "out.npy", "--reduction", "add")
     feeder.join()
-    assert (ran.status, ran.err) == (0, "")
-    wanted = DATA.copy()
-    wanted[[2, 0]] += 1
-    assert np.array_equal(np.load("out.npy"), wanted)
-    feeder = feed(npy(DATA, IDX, UPD, wanted))
-    run = ("verify", "scatter-nd", "fifo", "fifo", "fifo", "fifo", "--reduction", "add")
-    assert ndtool(*run).status == 0
+    assert (completed.status, completed.err) == (0, "")
+    expected = DATA.copy()
+    expected[[2, 0]] += 1
+    assert np.array_equal(np.load("out.npy"), expected)
+    feeder = start_feeder(npy_stream(DATA, IDX, UPD, expected))
+    arguments = ("verify", "scatter-nd", "fifo", "fifo", "fifo", "fifo", "--reduction", "add")
+    assert ndtool(*arguments).status == 0
     feeder.join()
 
 
 def test_types_and_shapes_of_a_pipe() -> None:
-    feeder = feed(npy(DATA, IDX))
+    feeder = start_feeder(npy_stream(DATA, IDX))
     report = ndtool("infer", "gather-nd", "fifo", "fifo", "--json").json
     feeder.join()
     assert report["output"]["shape"] == [2, 3]
     assert report["inputs"]["data"]["name"] == "fifo"
-    feeder = feed(npy(DATA, IDX))
+    feeder = start_feeder(npy_stream(DATA, IDX))
     report = ndtool("inspect", "fifo", "data.npy", "fifo", "--json").json
     feeder.join()
     assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [4, 3], [2, 1]]
     assert [entry["problem"] for entry in report["arrays"]] == ["a stream", None, "a stream"]
-    report = ndtool("inspect", "-", "-", "--json", stdin=npy(DATA, IDX)).json
+    report = ndtool("inspect", "-", "-", "--json", stdin=npy_stream(DATA, IDX)).json
     assert [entry["shape"] for entry in report["arrays"]] == [[4, 3], [2, 1]]
 
 
 def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfiles, "MEMORY", 1 << 16)
-    feeder = feed(npy(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
+    feeder = start_feeder(npy_stream(np.asfortranarray(LARGE.reshape(2, -1)), DATA))
     stdin = Streams()
-    with opened("fifo", stdin) as source:
+    with open_input("fifo", stdin) as source:
         byte_range = source.whole()
         assert type(byte_range.buffer.obj).__name__ == "mmap"
         assert (source.name, byte_range.mapped, byte_range.position) == ("fifo", False, None)
-        assert np.array_equal(array(source), LARGE.reshape(2, -1))
+        assert np.array_equal(read_array(source), LARGE.reshape(2, -1))
         source.recheck()
-    with opened("fifo", stdin) as source:
-        assert np.array_equal(array(source), DATA)
+    with open_input("fifo", stdin) as source:
+        assert np.array_equal(read_array(source), DATA)
     feeder.join()
 
 
@@ -139,25 +139,25 @@ def test_a_large_array_goes_to_a_temporary_file(monkeypatch: pytest.MonkeyPatch)
     ("raw", "message"),
     [
         (b"", "fifo: no data"),
-        (npy(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
-        (npy(DATA)[:50], "fifo: the header is truncated"),
+        (npy_stream(DATA)[:-1], "fifo: expected 96 bytes of data after the header, found 95"),
+        (npy_stream(DATA)[:50], "fifo: the header is truncated"),
         (b"PK\3\4" + bytes(99), "fifo: not a .npy array"),
         (b"text" * 9, "fifo: not a .npy array"),
     ],
 )
-def test_a_pipe_that_gives_no_array(raw: bytes, message: str) -> None:
-    feeder = feed(raw)
-    ran = ndtool("gather-nd", "fifo", "idx.npy", "-o", "out.npy")
+def test_a_pipe_without_a_valid_array(raw: bytes, message: str) -> None:
+    feeder = start_feeder(raw)
+    completed = ndtool("gather-nd", "fifo", "idx.npy", "-o", "out.npy")
     feeder.join()
-    assert (ran.status, os.path.exists("out.npy")) == (3, False)
-    assert ran.err.startswith(f"error: {message}")
+    assert (completed.status, os.path.exists("out.npy")) == (3, False)
+    assert completed.err.startswith(f"error: {message}")
 
 
-def test_the_second_array_is_named_in_errors() -> None:
-    feeder = feed(npy(DATA) + b"text" * 9)
-    ran = ndtool("gather-nd", "fifo", "fifo", "-o", "out.npy")
+def test_errors_name_the_second_array_of_a_pipe() -> None:
+    feeder = start_feeder(npy_stream(DATA) + b"text" * 9)
+    completed = ndtool("gather-nd", "fifo", "fifo", "-o", "out.npy")
     feeder.join()
-    assert (ran.status, ran.err[:39]) == (3, "error: fifo, array 2: not a .npy array:")
+    assert (completed.status, completed.err[:39]) == (3, "error: fifo, array 2: not a .npy array:")
 
 
 def test_a_pipe_has_no_members() -> None:
@@ -170,7 +170,7 @@ def test_a_pipe_has_no_members() -> None:
 
 
 def test_a_pipe_that_may_not_be_read() -> None:
-    feeder = feed(npy(DATA), os.devnull)
+    feeder = start_feeder(npy_stream(DATA), os.devnull)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "open", lambda *_: (_ for _ in ()).throw(PermissionError(13, "denied")))
         with pytest.raises(InputError, match=r"^fifo: denied$"):
@@ -179,28 +179,30 @@ def test_a_pipe_that_may_not_be_read() -> None:
 
 
 @pytest.mark.parametrize("command", ["gather-nd", "inspect"])
-@pytest.mark.parametrize("moment", ["nobody writes", "nothing is written"])
-def test_ctrl_c_ends_the_waiting(command: str, moment: str) -> None:
+@pytest.mark.parametrize("situation", ["nobody writes", "nothing is written"])
+def test_ctrl_c_ends_the_wait_for_a_pipe(command: str, situation: str) -> None:
     arguments = ("fifo", "idx.npy", "-o", "out.npy") if command == "gather-nd" else ("fifo",)
-    run = subprocess.Popen(
+    process = subprocess.Popen(
         [*NDTOOL, command, *arguments],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    waits = ("fifo", "partner") if moment == "nobody writes" else ("pipe_read", "poll")
-    writer = -1
+    wait_channels = ("fifo", "partner") if situation == "nobody writes" else ("pipe_read", "poll")
+    write_fd = -1
     try:
-        if moment == "nothing is written":
-            writer = os.open("fifo", os.O_WRONLY)  # blocks until the reader exits
-        while not any(word in Path(f"/proc/{run.pid}/wchan").read_text() for word in waits):
-            assert run.poll() is None
+        if situation == "nothing is written":
+            write_fd = os.open("fifo", os.O_WRONLY)  # blocks until the reader exits
+        while not any(
+            channel in Path(f"/proc/{process.pid}/wchan").read_text() for channel in wait_channels
+        ):
+            assert process.poll() is None
             time.sleep(0.01)
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate()
-        assert (run.returncode, out, err) == (130, b"", b"")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        assert (process.returncode, out, err) == (130, b"", b"")
     finally:
-        run.kill()
-        if writer >= 0:
-            os.close(writer)
+        process.kill()
+        if write_fd >= 0:
+            os.close(write_fd)
     assert not os.path.exists("out.npy")

@@ -10,7 +10,7 @@ import pytest
 from command import ndtool, save
 from hypothesis import assume, given
 from strategies import Case, cases
-from test_explain import opened
+from test_explain import open_case
 from test_html_report import MARKUP, Page
 from test_properties import many, note_attributes
 from test_stats import sizes_of, tuples_and_slices
@@ -34,7 +34,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
         int(np.ravel_multi_index([i % n for i, n in zip(run, runs, strict=True)], runs))
         for _, run, _, _ in tuples_and_slices(case)
     )
-    with opened(case) as call:
+    with open_case(case) as call:
         picture = pictures.picture(call, stats.stats(call))
     total = int(np.prod(runs))
     assert (picture.slices, picture.selected, picture.tuples) == (
@@ -124,8 +124,8 @@ def test_a_name_in_a_picture_is_text() -> None:
 def test_a_picture_as_html() -> None:
     plot("p.html")
     page = Page("p.html")
-    assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.words
-    assert "1000 index tuples select 501 of 10000 slices" in page.words
+    assert "$ ndtool stats gather-nd data.npy indices.npy --plot p.html" in page.visible_text
+    assert "1000 index tuples select 501 of 10000 slices" in page.visible_text
 
 
 @pytest.mark.parametrize("indices", ["[[7]]", "[]", "[[-3], [2]]"])

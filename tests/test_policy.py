@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import save, state
-from strategies import same
+from command import save, snapshot
+from strategies import bits_equal
 from toy_executor import Toy
 
 from ndtool import files
@@ -215,7 +215,7 @@ def test_a_run_survives_a_disk_that_is_full_for_a_while(
     rng = np.random.default_rng(5)
     data, idx = rng.random((512, 256), np.float32), rng.integers(-256, 256, (20_000, 2))
     save(data=data, idx=idx)
-    before, calls = state(workdir), Counter[str]()
+    before, calls = snapshot(workdir), Counter[str]()
     original_function = {"write": descriptors.write_at, "finish": os.rename}[where]
 
     def fail(*arguments: Any) -> Any:
@@ -236,9 +236,9 @@ def test_a_run_survives_a_disk_that_is_full_for_a_while(
 
         monkeypatch.setattr(store, method, patched)
     result = files.gather_nd("data.npy", "idx.npy", out="out.npy", scheduler=Toy(3))
-    assert same(np.load("out.npy"), reference.gather_nd(data, idx))
+    assert bits_equal(np.load("out.npy"), reference.gather_nd(data, idx))
     assert [warning.partition(":")[0] for warning in result.warnings] == ["temporary file"]
-    assert state(workdir).keys() - before.keys() == {"out.npy"}
+    assert snapshot(workdir).keys() - before.keys() == {"out.npy"}
 
 
 def test_an_attempt_without_space_leaves_nothing(

@@ -16,11 +16,11 @@ from command import ndtool, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inputs import load
-from limits import failing, without_overrides
+from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
-from outputs import checked, fill, opened
+from outputs import fill, open_sink, preserved_in_dry_run
 from outputs import save as write
-from test_faults import faulty
+from test_faults import run_with_faults
 
 from ndtool.errors import OutputError, ResourceError, UsageError
 from ndtool.formats import locators as files
@@ -34,7 +34,7 @@ DATA, IDX, UPD = np.arange(600.0).reshape(20, 30), np.array([[3], [0], [3]]), np
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Iterator[Path]:
+def workdir(workdir: Path, check_files_closed: None) -> Iterator[Path]:
     yield workdir
     assert not [name for name in os.listdir(workdir) if "ndtool-" in name]
 
@@ -132,7 +132,7 @@ def check(before: bytes, name: str, array: Any = ARRAY) -> bytes:
 
 def copy_method(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if system != "system copies":
-        monkeypatch.setattr(os, "copy_file_range", failing(18))
+        monkeypatch.setattr(os, "copy_file_range", fail_with(18))
 
 
 @HAS_COPY
@@ -167,7 +167,7 @@ def test_unreadable_members_are_preserved(name: str) -> None:
 def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
     Path("a.npz").write_bytes(unusual_archive())
-    for attempt in (write, checked):
+    for attempt in (write, preserved_in_dry_run):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
             attempt(f"a.npz:{name}")
     assert Path("a.npz").read_bytes() == unusual_archive()
@@ -208,7 +208,7 @@ def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
     with pytest.raises(
         UsageError, match=r"the member's name .* (is not UTF-8|has a NUL)"
     ) as refused:
-        checked(f"x.npz:{member}")
+        preserved_in_dry_run(f"x.npz:{member}")
     assert refused.value.message.isprintable()
     assert Path("x.npz").read_bytes() == before
 
@@ -421,7 +421,7 @@ def test_an_archive_that_changes_meanwhile() -> None:
         (lambda: os.utime("a.npz", ns=(1, 1)), "a.npz changed during the run"),
         (lambda: os.truncate("a.npz", 100), "a.npz changed during the run"),
     ):
-        out = opened("a.npz:c")
+        out = open_sink("a.npz:c")
         change()
         before = Path("a.npz").read_bytes()
         fill(out, ARRAY)
@@ -430,7 +430,7 @@ def test_an_archive_that_changes_meanwhile() -> None:
         out.abort()
         assert Path("a.npz").read_bytes() == before
         write("a.npz:a", only=True)
-    out = opened("new.npz:c")
+    out = open_sink("new.npz:c")
     write("new.npz:b")
     with pytest.raises(OutputError, match=r"new.npz was created by another process during the run"):
         sinks.commit(out)
@@ -457,7 +457,7 @@ def test_an_archive_that_may_not_be_read() -> None:
     save(data=DATA, idx=IDX)
     os.chmod("a.npz", 0o200)
     run = ("gather-nd", "data.npy", "idx.npy", "-o", "a.npz:b")
-    result = ndtool(*run, preexec_fn=without_overrides)
+    result = ndtool(*run, preexec_fn=drop_root_capabilities)
     assert (result.status, result.err.splitlines()[0]) == (7, "error: a.npz: Permission denied")
 
 
@@ -473,7 +473,7 @@ def test_no_clobber_is_about_the_member() -> None:
         with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
             write(target, clobber=False, only=only)
         with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
-            checked(target, clobber=False, only=only)
+            preserved_in_dry_run(target, clobber=False, only=only)
     assert Path("a.npz").read_bytes() == before
 
 
@@ -620,7 +620,7 @@ def test_the_archive_is_complete_despite_failures(
     Path("a.npz").write_bytes(before)
     calls = "open,pread,pwrite,posix_fallocate,copy_file_range,fsync,link,replace,close,fstat"
     ends = set()
-    for where in faulty(calls, wrongs, unnamed, run):
+    for where in run_with_faults(calls, wrongs, unnamed, run):
         now = Path("a.npz").read_bytes()
         assert now in (before, after), where
         ends.add(now == after)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from npyfile import sparse
-from strategies import Array, Case, cases, opaque, same, ufunc_of
+from npyfile import write_sparse
+from strategies import Array, Case, bits_equal, cases, ufunc_of, void_view
 from test_properties import call, many, note_attributes
 
 from ndtool.analysis import preview
@@ -46,7 +46,7 @@ def inferred(operator: str, arrays: dict[str, Array], attributes: Attributes) ->
 def output_window(whole: Array, seen: preview.Window) -> Array:
     """Return a window of the output of a complete run."""
     selection = np.ix_(*(np.array(axis_positions, int) for axis_positions in seen.positions))
-    bytes_of_each = opaque(whole)  # a copy of records drops the padding between fields
+    bytes_of_each = void_view(whole)  # a copy of records drops the padding between fields
     return (bytes_of_each[selection] if whole.ndim else bytes_of_each).view(whole.dtype)
 
 
@@ -67,7 +67,7 @@ def test_previews_equal_the_reference(
         output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
     )
     assert elements.shape == window.shape
-    assert same(elements, output_window(expected, window))
+    assert bits_equal(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
@@ -105,7 +105,7 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
             ufunc_of(data.dtype, reduction).at(expected, index, updates)
         if reduction == "mean":
             expected[location] /= np.float32(count + 1)
-    assert same(elements, output_window(expected, window))
+    assert bits_equal(elements, output_window(expected, window))
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -117,12 +117,12 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
     window = preview.choose_window(expected.shape)
-    assert same(
+    assert bits_equal(
         preview.compute_elements(inferred(operator, arrays, Attributes()), arrays, window), expected
     )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
-    result = at_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
+    result = run_in_terminal(*NDTOOL, operator.replace("_", "-"), *names, "-q", stderr=False)
     assert (result.status, result.err) == (0, "")
     assert result.screen.startswith(f"float64[{','.join(map(str, expected.shape))}]\n[[[")
 
@@ -158,8 +158,8 @@ def traced_preview(request: Request) -> tuple[str, int]:
 
 
 def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
-    sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("fortran.npy", ">f4", (1 << 20, 1 << 11), True)
     save(idx=np.arange(1 << 20)[::-1, None], few=np.zeros((2, 1), int))
     save(upd=np.ones((2, 1 << 11), "f4"))
     for data in ("data.npy", "fortran.npy"):
@@ -172,10 +172,10 @@ def test_a_preview_of_8_gib_takes_little_memory(workdir: Any) -> None:
 
 
 def test_a_terminal_shows_8_gib_by_their_ends(workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     save(idx=np.arange(1 << 20)[::-1, None])
     before = file_names(workdir)
-    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (result.status, result.err) == (0, "")
     title, *lines = result.screen.splitlines()
     assert title == "float32[1048576,2048]"
@@ -190,28 +190,28 @@ def file_names(folder: Any) -> list[str]:
 
 @pytest.mark.parametrize("number", [0, 500_000, (1 << 20) - 1])
 def test_an_index_out_of_bounds_is_refused_everywhere(number: int, workdir: Any) -> None:
-    sparse("data.npy", "<f4", (1 << 20, 1 << 11))
+    write_sparse("data.npy", "<f4", (1 << 20, 1 << 11))
     index = np.zeros((1 << 20, 1), int)
     index[number] = 1 << 20
     save(idx=index)
     with pytest.raises(BoundsError) as excinfo:
         traced_preview(Request("gather_nd", "data.npy", "idx.npy"))
     assert excinfo.value.position == (number,)
-    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
+    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "-q", stderr=False)
     assert (result.status, result.screen) == (5, "")
     assert result.err.startswith("error: indices out of bounds: 1 of 1048576 index tuples")
 
 
 def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
     save(data=np.arange(12.0).reshape(4, 3), idx=np.array([[2], [0]]))
-    before = state(workdir)
+    before = snapshot(workdir)
     program = (
         "import sys\nfrom ndtool.__main__ import main\nstatus = main()\n"
         "assert 'ndtool.analysis.preview' not in sys.modules\n"
         "assert 'numpy' not in sys.modules\nsys.exit(status)"
     )
     run = ("gather-nd", "data.npy", "idx.npy", "--json")
-    result = at_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
+    result = run_in_terminal(NDTOOL[0], "-c", program, *run, stderr=False)
     assert (result.status, result.err) == (0, "")
     message = json.loads(result.screen)
     written = ndtool(*run, "-o", "out.npy").json
@@ -219,4 +219,4 @@ def test_json_at_a_terminal_computes_nothing(workdir: Any) -> None:
     for name in ("operator", "spec", "inputs", "trace", "threads", "version"):
         assert message[name] == written[name], name
     assert (message["output"]["dtype"], message["output"]["shape"]) == ("float64", [2, 3])
-    assert state(workdir) == before
+    assert snapshot(workdir) == before

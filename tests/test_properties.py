@@ -11,22 +11,22 @@ from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
 from strategies import (
+    ALL_DTYPES,
     ARITHMETIC,
-    EVERY,
     EXAMPLES,
     REDUCTIONS,
     Case,
+    bits_equal,
     cases,
     gather_cases,
     gather_elements_cases,
     gather_nd_cases,
-    laid_out,
     random_values,
-    raw,
+    raw_bytes,
     reductions_of,
-    same,
     scatter_elements_cases,
     scatter_nd_cases,
+    to_layout,
 )
 from thresholds import lowered
 
@@ -48,7 +48,7 @@ threads_used = st.integers(1, 4)
 
 
 @pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["as is", "small limits"])
-def limits(request: pytest.FixtureRequest, short_calls: None) -> Iterator[None]:
+def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
     with lowered(*request.param):
         yield
@@ -69,11 +69,11 @@ def note_attributes(case: Case) -> None:
 def check(case: Case, threads: int) -> None:
     """Compare a call with the reference: bits, type, shape, and unchanged inputs."""
     note_attributes(case)
-    before = [raw(array) for array in case.arrays]
+    before = [raw_bytes(array) for array in case.arrays]
     actual = call(ndtool, case, threads=threads)
-    assert [raw(array) for array in case.arrays] == before
+    assert [raw_bytes(array) for array in case.arrays] == before
     expected = call(reference, case)
-    assert same(actual, expected)
+    assert bits_equal(actual, expected)
     assert actual.flags.writeable
     assert not any(np.shares_memory(actual, array) for array in case.arrays)
 
@@ -113,9 +113,9 @@ def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
 def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
     note_attributes(case)
     expected = call(reference, case)
-    out = laid_out(np.zeros(expected.shape, expected.dtype), layout)
+    out = to_layout(np.zeros(expected.shape, expected.dtype), layout)
     assert call(ndtool, case, out=out, threads=threads) is out
-    assert same(out, expected)
+    assert bits_equal(out, expected)
 
 
 @many
@@ -126,11 +126,11 @@ def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
     if not data.flags.writeable:
         data = data.copy(order="K")
     case = case._replace(arrays=(data, *others))
-    before = [raw(array) for array in others]
+    before = [raw_bytes(array) for array in others]
     expected = call(reference, case)
     assert call(ndtool, case, out=data, threads=threads) is data
-    assert same(data, expected)
-    assert [raw(array) for array in others] == before
+    assert bits_equal(data, expected)
+    assert [raw_bytes(array) for array in others] == before
 
 
 # Invalid inputs: one violation at a time, for which both sides must raise the same kind.
@@ -161,7 +161,7 @@ def _updates_of_another_type(case: Case, draw: st.DataObject) -> Case | None:
         return None
     data, indices, updates = case.arrays
     other_dtype = draw.draw(
-        st.sampled_from([d for d in EVERY if d != data.dtype.newbyteorder("=")])
+        st.sampled_from([d for d in ALL_DTYPES if d != data.dtype.newbyteorder("=")])
     )
     return case._replace(arrays=(data, indices, np.zeros(updates.shape, other_dtype)))
 
@@ -239,13 +239,13 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
     broken = breakage(case, draw)
     assume(broken is not None)
     note_attributes(broken)
-    before = [raw(array) for array in broken.arrays]
+    before = [raw_bytes(array) for array in broken.arrays]
     expected = refusal(reference, broken)
     actual = refusal(ndtool, broken, threads=threads)
-    assert [raw(array) for array in broken.arrays] == before
+    assert [raw_bytes(array) for array in broken.arrays] == before
     if isinstance(expected, np.ndarray):  # not every change is a violation
         assert isinstance(actual, np.ndarray)
-        assert same(actual, expected)
+        assert bits_equal(actual, expected)
     else:
         assert type(actual) is type(expected)
         assert not isinstance(expected, BoundsError) or actual.fields() == expected.fields()
@@ -273,10 +273,10 @@ def test_a_bad_index_leaves_out_untouched(
     assume(isinstance(refusal(reference, broken), BoundsError))
     shape = call(reference, case).shape
     out = random_values(np.random.default_rng(1), case.arrays[0].dtype, shape)
-    before = raw(out)
+    before = raw_bytes(out)
     with pytest.raises(BoundsError):
         call(ndtool, broken, out=out, threads=threads)
-    assert raw(out) == before
+    assert raw_bytes(out) == before
 
 
 @many
@@ -289,13 +289,13 @@ def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
         "shape": np.zeros(tuple(d + 1 for d in expected.shape) or (1,), expected.dtype),
         "rank": right[None],
         "dtype": np.zeros(expected.shape, "f4" if expected.dtype != "f4" else "f8"),
-        "read-only": laid_out(right, "read-only"),
+        "read-only": to_layout(right, "read-only"),
         "list": right.tolist(),
     }[kind]
     with pytest.raises((TypeError, ValueError)):
         call(ndtool, case, out=wrong)
     if isinstance(wrong, np.ndarray):
-        assert not any(raw(wrong))
+        assert not any(raw_bytes(wrong))
 
 
 def test_out_that_overlaps_an_input_is_refused() -> None:
@@ -323,7 +323,7 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
         ndtool.scatter_nd(data, indices, shifted, out=data)
     assert (memory.tobytes(), separate.tobytes()) == before
     interleaved = np.arange(64).reshape(8, 8)
-    assert same(
+    assert bits_equal(
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
         np.arange(64).reshape(8, 8)[:, ::2],
     )

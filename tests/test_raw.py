@@ -19,7 +19,7 @@ RAW = bytes(range(256)) * 2
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     Path("dump.bin").write_bytes(RAW)
     return workdir
 

@@ -5,21 +5,28 @@ from platform import machine
 
 import numpy as np
 import pytest
-from bits import NAMES, PAIRS, agree, named, of_numpy, table
+from bits import (
+    CURRENT_AND_UPDATE,
+    VALUE_NAMES,
+    numpy_matches,
+    result_table,
+    results_match,
+    values_by_name,
+)
 from strategies import (
+    ALL_DTYPES,
     ARITHMETIC,
     COMPLEX,
-    EVERY,
+    COPY_ONLY,
     FLOATS,
     INTEGERS,
-    MOVED,
     ORDERED,
     UFUNCS,
+    bits_equal,
     mean_of,
     random_values,
-    raw,
+    raw_bytes,
     reductions_of,
-    same,
     ufunc_of,
 )
 
@@ -46,13 +53,13 @@ def test_a_reduction_has_the_bits_of_ufunc_at(dtype: np.dtype, reduction: str) -
                 reductions.native(data), reductions.native(updates)
             )
         assert actual.dtype == dtype
-        assert agree(actual, expected, reduction)
+        assert results_match(actual, expected, reduction)
 
 
 @pytest.mark.skipif(machine() not in ("x86_64", "AMD64"), reason="NumPy has other bits elsewhere")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_table_is_what_numpy_does_on_x86(dtype: np.dtype) -> None:
-    assert all(of_numpy(dtype, reduction) for reduction in UFUNCS)
+    assert all(numpy_matches(dtype, reduction) for reduction in UFUNCS)
 
 
 def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list[np.ndarray]:
@@ -68,28 +75,32 @@ def _reduce_pairs(data: np.ndarray, updates: np.ndarray, reduction: str) -> list
 @pytest.mark.parametrize("reduction", UFUNCS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_bits_of_zeros_infinities_and_nans(dtype: np.dtype, reduction: str) -> None:
-    data, updates = (named(names, dtype) for names in zip(*PAIRS, strict=True))
-    expected = named(table(dtype, reduction).values(), dtype)
+    data, updates = (
+        values_by_name(names, dtype) for names in zip(*CURRENT_AND_UPDATE, strict=True)
+    )
+    expected = values_by_name(result_table(dtype, reduction).values(), dtype)
     for result in _reduce_pairs(data, updates, reduction):
-        assert same(result, expected)
+        assert bits_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 def test_complex_numbers_have_the_bits_of_their_parts(dtype: np.dtype) -> None:
     component_dtype = np.dtype(f"f{dtype.itemsize // 2}")
-    add, sub, mul = (table(component_dtype, name) for name in ("add", "sub", "mul"))
-    four = list(product(NAMES, repeat=4))
+    add, sub, mul = (result_table(component_dtype, name) for name in ("add", "sub", "mul"))
+    four = list(product(VALUE_NAMES, repeat=4))
     sums = [(add[a, c], add[b, d]) for a, b, c, d in four]
     products = [(sub[mul[a, c], mul[b, d]], add[mul[a, d], mul[b, c]]) for a, b, c, d in four]
 
     def complexes(pairs: list[tuple[str, ...]]) -> np.ndarray:
-        return named([name for pair in pairs for name in pair], component_dtype).view(dtype)
+        return values_by_name([name for pair in pairs for name in pair], component_dtype).view(
+            dtype
+        )
 
     data, updates = (complexes([names[i : i + 2] for names in four]) for i in (0, 2))
     differences = [(sub[a, c], sub[b, d]) for a, b, c, d in four]
     for reduction, results in (("add", sums), ("sub", differences), ("mul", products)):
         for result in _reduce_pairs(data, updates, reduction):
-            assert same(result, complexes(results))
+            assert bits_equal(result, complexes(results))
 
 
 @pytest.mark.parametrize("dtype", ORDERED + COMPLEX, ids=str)
@@ -111,12 +122,12 @@ def test_duplicates_are_reduced_in_row_major_order(dtype: np.dtype) -> None:
                     touched, counts = np.unique(indices[:, 0] % 5, return_counts=True)
                     expected[touched] = mean_of(expected[touched], counts + 1)
             result = reference.scatter_nd(data, indices, updates, reduction)
-            assert agree(result, expected, reduction)
+            assert results_match(result, expected, reduction)
             axis_result = reference.scatter_elements(data, indices[:, 0], updates, 0, reduction)
-            assert same(axis_result, result)
+            assert bits_equal(axis_result, result)
 
 
-@pytest.mark.parametrize("dtype", [d for d in EVERY if d.names is None], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in ALL_DTYPES if d.names is None], ids=str)
 def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None:
     rng = np.random.default_rng(10)
     data, updates = random_values(rng, dtype, (4, 3)), random_values(rng, dtype, (6, 3))
@@ -124,15 +135,15 @@ def test_big_endian_is_the_same_values_in_its_own_order(dtype: np.dtype) -> None
     swapped_dtype = dtype.newbyteorder("S")
     swapped = [array.astype(swapped_dtype) for array in (data, updates)]
     big = indices.astype(">i8")
-    assert same(
+    assert bits_equal(
         reference.gather_nd(swapped[0], big),
         reference.gather_nd(data, indices).astype(swapped_dtype),
     )
     for reduction in reductions_of(dtype):
         expected = reference.scatter_nd(data, indices, updates, reduction)
         actual = reference.scatter_nd(swapped[0], big, swapped[1], reduction)
-        assert same(actual, expected.astype(swapped_dtype))
-        assert same(reference.scatter_nd(data, big, swapped[1], reduction), expected)
+        assert bits_equal(actual, expected.astype(swapped_dtype))
+        assert bits_equal(reference.scatter_nd(data, big, swapped[1], reduction), expected)
 
 
 def test_copies_preserve_bytes() -> None:
@@ -142,11 +153,11 @@ def test_copies_preserve_bytes() -> None:
     reduced = reference.scatter_nd(bools, np.array([[2], [0]]), bools[2:], "max")
     assert reduced.tobytes() == b"\x01\x01\x01\xff"
     rng = np.random.default_rng(11)
-    for dtype in MOVED:
+    for dtype in COPY_ONLY:
         data = random_values(rng, dtype, (7,))
         indices = np.array([6, 0, -1, 3])
-        expected = b"".join(raw(data[i : i + 1]) for i in (6, 0, 6, 3))
-        assert raw(reference.gather_elements(data, indices)) == expected
+        expected = b"".join(raw_bytes(data[i : i + 1]) for i in (6, 0, 6, 3))
+        assert raw_bytes(reference.gather_elements(data, indices)) == expected
 
 
 def test_integers_wrap() -> None:
@@ -251,7 +262,7 @@ def test_the_size_of_blocks_changes_no_bit(
             with monkeypatch.context() as patched:
                 patched.setattr(blocks, "TUPLES", tuples)
                 patched.setattr(blocks, "BLOCK_BYTES", piece)
-                assert all(map(same, results_of_operators(dtype, reduction, order), expected))
+                assert all(map(bits_equal, results_of_operators(dtype, reduction, order), expected))
 
 
 @pytest.mark.parametrize("rank", [32, 33, 64])
@@ -265,7 +276,7 @@ def test_many_axes(rank: int, order: str) -> None:
     added = reference.scatter_nd(data, indices, np.ones(2), "add")
     assert (added[(0,) * rank], added[(-1,) * rank]) == (first + 1, last + 1)
     zeros = np.zeros(data.shape, np.int64, order)
-    assert same(reference.gather_elements(data, zeros, 0), data)
-    assert same(reference.scatter_elements(data, zeros, data, 0, "add"), 2 * data)
+    assert bits_equal(reference.gather_elements(data, zeros, 0), data)
+    assert bits_equal(reference.scatter_elements(data, zeros, data, 0, "add"), 2 * data)
     with pytest.raises(BoundsError, match=r"size 3: valid -3..2"):
         reference.gather_elements(data, zeros + 3, -1)

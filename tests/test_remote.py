@@ -18,8 +18,8 @@ import pytest
 from command import NDTOOL, environment, ndtool, python, save
 from hypothesis import given
 from hypothesis import strategies as st
-from inputs import load, opened, refused
-from npyfile import sparse
+from inputs import assert_refused, load, open_input
+from npyfile import write_sparse
 from webserver import Server, serving
 
 from ndtool.arrays import source
@@ -92,8 +92,8 @@ def test_members_of_archives(server: Server, compressed: bool) -> None:
     url = server.add("/a.npz", npz(compressed, rows=ROWS, few=ROWS[:3]))
     assert np.array_equal(load(f"{url}:rows"), ROWS)
     assert np.array_equal(load(f"{url}:few"), ROWS[:3])
-    refused(f"{url}:none", "none is not a member", InputError)
-    refused(url, "the archive has 2 members", UsageError)
+    assert_refused(f"{url}:none", "none is not a member", InputError)
+    assert_refused(url, "the archive has 2 members", UsageError)
 
 
 def test_a_member_of_an_archive_by_another_name(server: Server) -> None:
@@ -251,7 +251,7 @@ def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
 
 def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]))
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         assert np.array_equal(
             np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS[:10].ravel()
         )
@@ -261,7 +261,7 @@ def test_a_small_file_takes_one_request_and_a_final_check(server: Server) -> Non
 
 
 def test_three_rows_of_a_gigabyte_are_less_than_a_megabyte(server: Server, workdir: Path) -> None:
-    sparse("big.npy", "<f4", (1 << 24, 16))
+    write_sparse("big.npy", "<f4", (1 << 24, 16))
     save(idx=np.array([[5], [1 << 23], [-1]]))
     actual = gathered(server.add("/big.npy", workdir / "big.npy"), "idx.npy")
     assert np.array_equal(actual, np.zeros((3, 16), "<f4"))
@@ -279,9 +279,9 @@ def test_a_thousand_nearby_rows_take_few_requests(server: Server, workdir: Path)
 
 
 def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: Path) -> None:
-    sparse("big.npy", "<f4", (1 << 22, 16))
+    write_sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.05))
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         source.whole(opened_source)
     requested = [span for span in spans(server, "/big.npy") if span]
     assert max(stop - start for start, stop in requested) <= MOST
@@ -290,7 +290,7 @@ def test_a_large_file_is_read_in_pieces_many_at_a_time(server: Server, workdir: 
 
 
 def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> None:
-    sparse("big.npy", "<f4", (1 << 22, 16))
+    write_sparse("big.npy", "<f4", (1 << 22, 16))
     url = server.add("/big.npy", workdir / "big.npy", before=lambda number: time.sleep(0.5))
     save(idx=(np.arange(100) << 15)[:, None])
     gathered(url, "idx.npy")
@@ -298,7 +298,7 @@ def test_sparse_rows_are_read_64_at_a_time(server: Server, workdir: Path) -> Non
 
 
 def test_present_ranges_are_not_requested_again(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+    with open_input(server.add("/x.npy", npy(ROWS))) as opened_source:
         source.whole(opened_source)
         before = len(server.requests)
         assert np.array_equal(
@@ -331,7 +331,7 @@ def test_a_server_without_ranges_or_length(server: Server, rows: int) -> None:
 
 def test_a_truncated_response_is_resumed(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), cut_at=1 << 20)
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         server.objects["/x.npy"].cuts = 2
         assert np.array_equal(
             np.frombuffer(source.whole(opened_source).buffer, "<f4"), ROWS.ravel()
@@ -344,7 +344,7 @@ def test_a_truncated_response_is_resumed(server: Server) -> None:
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_connection_that_is_always_cut(server: Server, ranges: bool) -> None:
     url = server.add("/x.npy", npy(ROWS), ranges=ranges, cut_at=1 << 17)
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         server.objects["/x.npy"].cuts = 99
         with pytest.raises(InputError, match=r"/x.npy: the connection was lost 3 times"):
             source.whole(opened_source)
@@ -370,28 +370,30 @@ def test_a_server_that_recovers_gets_a_retry(server: Server) -> None:
     ],
 )
 def test_refusals(server: Server, status: int, message: str, requests: int) -> None:
-    error = refused(server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {message}")
+    error = assert_refused(
+        server.add("/x.npy", npy(ROWS), refusals=[status] * 9), f"/x.npy: {message}"
+    )
     assert error.status == 3
     assert len(server.requests) == requests
 
 
 def test_a_wrong_content_length(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS[:10]), claims=100)
-    refused(url, "the connection was lost")
+    assert_refused(url, "the connection was lost")
     url = server.add("/y.npy", npy(ROWS), claims=-100, ranges=False)
-    refused(url, "expected 6400000 bytes of data after the header, found 6399900")
+    assert_refused(url, "expected 6400000 bytes of data after the header, found 6399900")
 
 
 @pytest.mark.parametrize("rows", [4, 30000])
 def test_a_first_range_that_is_another_than_asked_for(server: Server, rows: int) -> None:
     url = server.add("/x.bin", b"\0" * 16 * rows)
     server.objects["/x.bin"].shift = 8
-    refused(f"raw:float32[{rows},4]:{url}", "another byte range than the requested one")
+    assert_refused(f"raw:float32[{rows},4]:{url}", "another byte range than the requested one")
 
 
 def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS))
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         server.objects["/x.npy"].shift = 5
         with pytest.raises(InputError, match="no byte range, although one was requested"):
             source.whole(opened_source)
@@ -399,24 +401,24 @@ def test_a_range_that_is_another_than_asked_for(server: Server) -> None:
 
 def test_a_compressed_reply(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), headers={"Content-Encoding": "gzip"})
-    refused(url, "the server compresses it, which the request forbids")
+    assert_refused(url, "the server compresses it, which the request forbids")
     assert server.headers[0]["Accept-Encoding"] == "identity"
 
 
 def test_redirects(server: Server) -> None:
     there = server.add("/there.npy", npy(ROWS))
     assert np.array_equal(load(server.add("/x.npy", b"", moved=there)), ROWS)
-    refused(server.add("/round.npy", b"", moved="/round.npy"), "/round.npy: ")
+    assert_refused(server.add("/round.npy", b"", moved="/round.npy"), "/round.npy: ")
 
 
 def test_a_server_that_does_not_respond(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndtool.storage.failures.TIMEOUT", 0.2)
     url = server.add("/x.npy", npy(ROWS), before=lambda number: time.sleep(1))
-    refused(url, "the server did not respond in time")
+    assert_refused(url, "the server did not respond in time")
 
 
 def test_an_unreachable_server(server: Server) -> None:
-    refused("http://127.0.0.1:9/x.npy", r"http://127.0.0.1:9/x.npy: .*127\.0\.0\.1")
+    assert_refused("http://127.0.0.1:9/x.npy", r"http://127.0.0.1:9/x.npy: .*127\.0\.0\.1")
 
 
 @pytest.mark.parametrize("etag", ['"{}"', 'W/"{}"', None])
@@ -431,7 +433,7 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
 
     remote_object.before = change
     with (
-        opened(url) as opened_source,
+        open_input(url) as opened_source,
         pytest.raises(OutputError, match=r"x.npy changed during the run"),
     ):
         source.whole(opened_source)
@@ -439,7 +441,7 @@ def test_a_file_that_changes_between_two_replies(server: Server, etag: str | Non
 
 def test_a_file_that_becomes_shorter(server: Server) -> None:
     url = server.add("/x.npy", npy(ROWS), etag=None)
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         server.objects["/x.npy"].content = npy(ROWS[:9])
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
             source.whole(opened_source)
@@ -461,7 +463,7 @@ def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: P
 
 
 def test_a_file_that_is_removed(server: Server) -> None:
-    with opened(server.add("/x.npy", npy(ROWS[:3]))) as opened_source:
+    with open_input(server.add("/x.npy", npy(ROWS[:3]))) as opened_source:
         del server.objects["/x.npy"]
         with pytest.raises(OutputError, match=r"x.npy can no longer be accessed: there is no"):
             opened_source.recheck()
@@ -548,7 +550,7 @@ def test_a_slow_download_can_be_interrupted(server: Server, workdir: Path, name:
 
 @pytest.mark.slow("a remote file is never in memory as a whole")
 def test_private_memory_is_bounded(server: Server, workdir: Path) -> None:
-    sparse("big.npy", "<f4", (1 << 22, 16))  # 256 MB
+    write_sparse("big.npy", "<f4", (1 << 22, 16))  # 256 MB
     save(i=np.arange(1 << 22)[::-1, None])
     url = server.add("/big.npy", workdir / "big.npy")
     program = (
@@ -629,7 +631,7 @@ def test_memory_urls(workdir: Path) -> None:
     ) as call:
         steps.run(call)
     assert np.array_equal(load("memory://t/o.npy"), ROWS[[3]])
-    error = refused("memory://t/none.npy", "memory://t/none.npy: there is no such object")
+    error = assert_refused("memory://t/none.npy", "memory://t/none.npy: there is no such object")
     assert error.status == 3
     request = Request("gather_nd", "memory://t/x.npy", "i.npy", output="memory://t/o.npy")
     with (
@@ -686,16 +688,16 @@ def test_a_scheme_in_capital_letters(server: Server) -> None:
 def test_a_redirection_without_an_end(server: Server) -> None:
     url = server.add("/x.npy", b"")
     server.objects["/x.npy"].moved = url
-    refused(url, "x.npy: the server redirects too often: expected an object")
+    assert_refused(url, "x.npy: the server redirects too often: expected an object")
 
 
 @pytest.mark.parametrize("url", ["http://", "http:///x.npy", "https://:80/x.npy"])
 def test_a_url_without_a_host(url: str) -> None:
-    refused(url, f"{url} is not a valid URL: expected one such as https://host/x.npy")
+    assert_refused(url, f"{url} is not a valid URL: expected one such as https://host/x.npy")
 
 
 def test_an_unknown_url_scheme() -> None:
-    refused("nonsense://h/x.npy", "nonsense://h/x.npy: Protocol not known", UsageError)
+    assert_refused("nonsense://h/x.npy", "nonsense://h/x.npy: Protocol not known", UsageError)
 
 
 @pytest.mark.parametrize(
@@ -728,7 +730,7 @@ def test_no_descriptor_stays_open(server: Server) -> None:
     before = open_files()
     with pytest.raises(NdtoolError):
         locators.open_source(server.add("/x.npz", npz(a=ROWS)) + ":none", Streams())
-    with opened(server.add("/x.npy", npy(ROWS))) as opened_source:
+    with open_input(server.add("/x.npy", npy(ROWS))) as opened_source:
         source.whole(opened_source)
     assert open_files() == before
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bucket import Bucket, Proxy, settings
+from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
-from inputs import load, opened
+from inputs import load, open_input
 from npyfile import npy
-from outputs import checked, written
+from outputs import preserved_in_dry_run, temporary_sink
 from outputs import save as store
 
 from ndtool.arrays import source
@@ -59,7 +59,7 @@ def test_an_empty_object(s3: Bucket) -> None:
 
 def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         s3.put("x.npy", npy(ROWS + 1))
         with pytest.raises(OutputError, match=r"x.npy changed during the run"):
             source.whole(opened_source)
@@ -67,7 +67,7 @@ def test_an_object_that_changes_between_two_replies(s3: Bucket) -> None:
 
 def test_an_object_that_changes_before_the_end(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         source.whole(opened_source)
         opened_source.recheck()
         s3.put("x.npy", npy(ROWS + 1))
@@ -96,7 +96,7 @@ def test_a_name_that_a_server_does_not_take(s3: Bucket) -> None:
 
 def test_no_credentials(s3: Bucket) -> None:
     url = s3.put("x.npy", npy(ROWS))
-    none = settings(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
+    none = client_environment(s3.endpoint, AWS_ACCESS_KEY_ID=None, AWS_SECRET_ACCESS_KEY=None)
     result = ndtool("inspect", url, env={**none, "HOME": "/nonexistent"})
     assert result.status == 3
     assert result.err.startswith("error: s3://bucket/x.npy: credentials are missing")
@@ -113,7 +113,7 @@ def test_outputs_are_what_they_are_in_files(s3: Bucket, workdir: Path, array: An
 
 
 def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
-    with written("s3://bucket/x.npy", LARGE) as out:
+    with temporary_sink("s3://bucket/x.npy", LARGE) as out:
         out.write(0, LARGE.tobytes())
         assert s3.keys() == []
         file = out.finish()
@@ -125,8 +125,8 @@ def test_nothing_is_visible_before_the_end(s3: Bucket) -> None:
     assert s3.uploads() == []
 
 
-def test_a_failure_leaves_nothing(s3: Bucket) -> None:
-    with written("s3://bucket/x.npy", LARGE) as out:
+def test_a_failure_leaves_no_object(s3: Bucket) -> None:
+    with temporary_sink("s3://bucket/x.npy", LARGE) as out:
         out.write(0, LARGE.tobytes())
         out.finish()
         assert len(s3.uploads()) == 1
@@ -158,7 +158,7 @@ def test_no_clobber(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OutputError, match=message):
         store(url, ROWS, clobber=False)
     url = "s3://bucket/y.npy"
-    with written(url, ROWS, clobber=False) as out:
+    with temporary_sink(url, ROWS, clobber=False) as out:
         s3.put("y.npy", b"theirs")
         with pytest.raises(OutputError, match=message):
             sinks.commit(out)
@@ -203,7 +203,7 @@ def test_changes_of_others_are_not_lost(
 ) -> None:
     """A concurrent write to an archive is preserved, even at the last moment."""
     store("s3://bucket/a.npz:one", ROWS[:5])
-    with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
+    with temporary_sink("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         file = out.finish()
         before = upload.existing("s3://bucket/a.npz")
@@ -243,7 +243,7 @@ def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, wor
         with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
             store(url, ROWS[:3])
         with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
-            checked(url)
+            preserved_in_dry_run(url)
         assert s3.get(name) == before
         store(url, ROWS[:3], only=True)
         assert np.array_equal(load(url), ROWS[:3])
@@ -254,7 +254,7 @@ def test_an_archive_that_others_write_is_not_replaced(s3: Bucket, exists: bool) 
     url = "s3://bucket/a.npz"
     if exists:
         store(url, ROWS[:5])
-    with written(url, ROWS[:5]) as out:
+    with temporary_sink(url, ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         store(f"{url}:two", ROWS[:5])
         with pytest.raises(
@@ -277,7 +277,7 @@ def test_archives_without_read_permission(s3: Bucket, monkeypatch: pytest.Monkey
 
 
 def test_an_archive_that_others_make_meanwhile(s3: Bucket) -> None:
-    with written("s3://bucket/a.npz:two", ROWS[:5]) as out:
+    with temporary_sink("s3://bucket/a.npz:two", ROWS[:5]) as out:
         out.write(0, ROWS[:5].tobytes())
         s3.put("a.npz", b"theirs")
         with pytest.raises(
@@ -312,7 +312,7 @@ def test_a_lost_response_is_not_another_writer(s3: Bucket, lossy_server: None, a
 
 def test_after_a_lost_reply_other_writers_are_still_told(s3: Bucket, lossy_server: None) -> None:
     store("s3://bucket/a.npz:one", ROWS[:4])
-    with written("s3://bucket/a.npz:two", ROWS[:4]) as out:
+    with temporary_sink("s3://bucket/a.npz:two", ROWS[:4]) as out:
         out.write(0, ROWS[:4].tobytes())
         s3.put("a.npz", b"theirs")
         with pytest.raises(OutputError, match=r"a.npz changed during the run"):
@@ -398,9 +398,9 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
         with subprocess.Popen(
             [*NDTOOL, "gather-nd", "x.npy", "i.npy", "-o", "s3://bucket/x.npy"],
             stderr=subprocess.PIPE,
-            env=environment(**settings(proxy.endpoint)),
+            env=environment(**client_environment(proxy.endpoint)),
         ) as process:
-            while not proxy.held.wait(0.05):
+            while not proxy.stalled.wait(0.05):
                 assert process.poll() is None, process.stderr.read()
             assert len(s3.uploads()) == 1
             started = time.monotonic()
@@ -416,7 +416,7 @@ def test_an_interrupted_upload_leaves_nothing(s3: Bucket, workdir: Path, name: s
 
 def test_the_command_line(s3: Bucket, workdir: Path) -> None:
     x, i = s3.put("x.npy", npy(ROWS)), s3.put("i.npy", npy(np.array([[3], [9]])))
-    env = settings(s3.endpoint)
+    env = client_environment(s3.endpoint)
     result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:rows", "-q", env=env)
     assert (result.status, result.err) == (0, "")
     result = ndtool("gather-nd", x, i, "-o", "s3://bucket/o.npz:more", env=env)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save
-from limits import failing
+from command import NDTOOL, ndtool, run_in_terminal, save
+from limits import fail_with
 
 import ndtool as ndtool_package
 from ndtool.analysis import infer, values
@@ -47,7 +47,7 @@ def test_inference_of_a_type_that_is_stored_as_void():
 def test_a_dry_run_without_an_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(data=np.zeros((4, 3), "f4"), idx=np.array([[3]]))
-    result = at_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
+    result = run_in_terminal(*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--no-trace", "--dry-run")
     assert result.status == 0
     assert result.screen.startswith("dry run: float32[1,3], 12 bytes; nothing was written\nplan: ")
 
@@ -63,7 +63,7 @@ def test_a_warning_in_colour(tmp_path, monkeypatch):
 
 
 def test_a_preview_for_a_terminal_that_is_gone(monkeypatch):
-    monkeypatch.setattr(os, "get_terminal_size", failing(errno.EIO))
+    monkeypatch.setattr(os, "get_terminal_size", fail_with(errno.EIO))
     lines = values.format_array(np.arange(60), False).splitlines()
     assert 72 < len(lines[0]) <= 80
 

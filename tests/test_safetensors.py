@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from command import ndtool, state
+from command import ndtool, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from inputs import load
-from limits import failing
-from memory import peak
-from outputs import checked, fill, opened
+from limits import fail_with
+from memory import peak_megabytes
+from outputs import fill, open_sink, preserved_in_dry_run
 from outputs import save as write
 
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
@@ -41,7 +41,7 @@ METADATA = {"format": "pt", "what": 'é "quoted"\n'}
 
 
 @pytest.fixture(autouse=True)
-def workdir(workdir: Path, all_closed: None) -> Path:
+def workdir(workdir: Path, check_files_closed: None) -> Path:
     return workdir
 
 
@@ -309,10 +309,10 @@ def test_hostile_headers(header: str, data: int, message: str) -> None:
     with pytest.raises(InputError, match=r"invalid header|claims"):
         locators.describe("m.safetensors")
     assert time.process_time() - started < 2
-    before = state(Path())
+    before = snapshot(Path())
     with pytest.raises(OutputError):
-        opened("m.safetensors:z", ARRAYS["a"])
-    assert state(Path()) == before
+        open_sink("m.safetensors:z", ARRAYS["a"])
+    assert snapshot(Path()) == before
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_other_tensors_and_metadata_are_preserved(
     name: str, mode: str, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system != "system copies":
-        monkeypatch.setattr(os, "copy_file_range", failing(18))
+        monkeypatch.setattr(os, "copy_file_range", fail_with(18))
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     before = read(Path("m.safetensors").read_bytes()).metadata
     for array in (np.arange(70, dtype="<u2"), np.zeros((2, 0), "<f8"), np.array(True)):
@@ -475,7 +475,7 @@ def test_big_endian_values_are_kept(code: str) -> None:
 @pytest.mark.parametrize("code", ["c16", "S3", "U2", "M8[ns]", "m8[s]", "V2", "f2,i4"])
 def test_types_that_the_format_lacks_are_refused(code: str) -> None:
     with pytest.raises(DtypeError, match=r"^m.safetensors: .* cannot hold .*: valid bool, "):
-        opened("m.safetensors:x", np.zeros(3, code))
+        open_sink("m.safetensors:x", np.zeros(3, code))
     assert not Path("m.safetensors").exists()
 
 
@@ -483,7 +483,7 @@ def test_types_that_the_format_lacks_are_refused(code: str) -> None:
     ("name", "message"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
 )
 def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
-    for refuse in (opened, checked):
+    for refuse in (open_sink, preserved_in_dry_run):
         with pytest.raises(UsageError, match=message):
             refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
@@ -491,8 +491,8 @@ def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
 def test_only_and_no_clobber() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     with pytest.raises(OutputError, match=r"m\.safetensors:a exists and may not be replaced"):
-        opened("m.safetensors:a", ARRAYS["a"], clobber=False)
-    assert checked("m.safetensors:new", clobber=False) is not None
+        open_sink("m.safetensors:a", ARRAYS["a"], clobber=False)
+    assert preserved_in_dry_run("m.safetensors:new", clobber=False) is not None
     write("m.safetensors:new", ARRAYS["b"], clobber=False)
     check_file("m.safetensors", {**ARRAYS, "new": ARRAYS["b"]}, METADATA)
     assert write("m.safetensors:new", ARRAYS["b"], only=True) is None
@@ -502,7 +502,7 @@ def test_only_and_no_clobber() -> None:
 def test_a_file_that_is_no_safetensors_file_stays() -> None:
     Path("m.safetensors").write_bytes(b"something else")
     with pytest.raises(OutputError, match="not a safetensors file") as excinfo:
-        opened("m.safetensors:x", ARRAYS["a"])
+        open_sink("m.safetensors:x", ARRAYS["a"])
     assert "--only" in excinfo.value.hint
     assert Path("m.safetensors").read_bytes() == b"something else"
     write("m.safetensors:x", ARRAYS["a"], only=True)
@@ -513,7 +513,7 @@ def test_a_file_that_is_no_safetensors_file_stays() -> None:
 def test_concurrent_writes_are_not_lost(exists: bool) -> None:
     if exists:
         safetensors.numpy.save_file(ARRAYS, "m.safetensors")
-    out = opened("m.safetensors:x", ARRAYS["a"])
+    out = open_sink("m.safetensors:x", ARRAYS["a"])
     fill(out, ARRAYS["a"])
     safetensors.numpy.save_file({"other": ARRAYS["b"]}, "other")
     os.replace("other", "m.safetensors")
@@ -528,7 +528,7 @@ def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> Non
     size = int.from_bytes(Path("m.safetensors").read_bytes()[:8], "little")
     monkeypatch.setattr(headers, "MAX_HEADER_BYTES", size + 20)
     with pytest.raises(OutputError, match="the header would have"):
-        opened("m.safetensors:" + "n" * 100, ARRAYS["a"])
+        open_sink("m.safetensors:" + "n" * 100, ARRAYS["a"])
 
 
 # Models in several files
@@ -559,11 +559,11 @@ def test_a_model_in_several_files() -> None:
     assert "a: one.safetensors" in excinfo.value.places
     with pytest.raises(InputError, match="x is not a tensor"):
         load(f"{INDEX}:x")
-    before = state(Path())
-    for refuse in (opened, checked):
+    before = snapshot(Path())
+    for refuse in (open_sink, preserved_in_dry_run):
         with pytest.raises(OutputError, match="index of a model in several files"):
             refuse(f"{INDEX}:a", ARRAYS["a"])
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 def test_a_model_of_one_tensor() -> None:
@@ -709,14 +709,14 @@ def test_bfloat16_needs_no_dtype_and_is_kept() -> None:
 
 def test_a_type_that_the_output_lacks_is_refused_first() -> None:
     np.save("data.npy", np.zeros(3, "c16"))
-    before = state(Path())
+    before = snapshot(Path())
     for options in ((), ("--dry-run", "--no-trace")):
         result = ndtool("gather-nd", "data.npy", "[0]", "-o", "m.safetensors", *options)
         assert result.status == 4
         assert result.err.startswith(
             "error: m.safetensors: a safetensors file cannot hold complex128"
         )
-    assert state(Path()) == before
+    assert snapshot(Path()) == before
 
 
 def test_a_run_may_replace_the_tensor_that_it_reads() -> None:
@@ -746,6 +746,6 @@ def test_memory_of_a_run_on_a_large_file() -> None:
         file.truncate(8 + len(header) + size)
     indices = np.random.default_rng(0).integers(0, rows, (20_000, 1))
     np.save("idx.npy", indices)
-    peak_memory = peak("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
+    peak_memory = peak_megabytes("gather-nd", "m.safetensors:embed", "idx.npy", "-o", "out.npy")
     assert np.load("out.npy", mmap_mode="r").shape == (20_000, columns)
     assert peak_memory < 96

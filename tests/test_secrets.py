@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import click
 import numpy as np
 import pytest
-from bucket import settings
+from bucket import client_environment
 from command import python, save
 from npyfile import npy
 from webserver import Object, Server, serving
@@ -280,7 +280,7 @@ def test_no_option_reveals_secrets_of_its_url(server: Server, call_files: None) 
                 page = ["--html", "page.html"] if "html" in option_names - {parameter.name} else []
                 cases += [[*case, *page], [*case, "--json"] if "json" in option_names else case]
     assert len(cases) > 500
-    env = settings("http://127.0.0.1:9", AWS_EC2_METADATA_DISABLED="true")
+    env = client_environment("http://127.0.0.1:9", AWS_EC2_METADATA_DISABLED="true")
     for case, (status, text) in zip(cases, run(cases, **env), strict=True):
         assert status != 1, (case, text)
         assert not any(secret in text for secret in SECRETS), (case, text)
@@ -298,7 +298,7 @@ def test_messages_of_an_s3_server(call_files: None) -> None:
         ["clean", url],
     ]
     for case, (status, text) in zip(
-        cases, run(cases, **settings("http://127.0.0.1:9")), strict=True
+        cases, run(cases, **client_environment("http://127.0.0.1:9")), strict=True
     ):
         assert status in (3, 7), (case, text)
         assert "Invalid bucket name" in text

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bucket import KEYS, Bucket, settings
+from bucket import CREDENTIALS, Bucket, client_environment
 from command import python, save
-from inputs import load, opened
-from npyfile import npy, sparse
+from inputs import load, open_input
+from npyfile import npy, write_sparse
 from webserver import serving
 
 from ndtool.errors import InputError
@@ -33,9 +33,9 @@ def without_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[pytest.MonkeyPatch]:
     """No settings of the user's."""
-    for name, value in settings("").items():
+    for name, value in client_environment("").items():
         monkeypatch.delenv(name, raising=False)
-        assert value is None or name in {*KEYS, "AWS_ENDPOINT_URL"}
+        assert value is None or name in {*CREDENTIALS, "AWS_ENDPOINT_URL"}
     for name in signing._PROXIES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -207,7 +207,7 @@ def test_proxies_are_left_to_s3fs(without_settings: pytest.MonkeyPatch, name: st
 @pytest.fixture
 def signed_server(s3: Bucket, without_settings: pytest.MonkeyPatch) -> Bucket:
     """The variables of the server, which `clean` has removed."""
-    for name, value in settings(s3.endpoint).items():
+    for name, value in client_environment(s3.endpoint).items():
         without_settings.setenv(name, value) if value is not None else without_settings.delenv(
             name, raising=False
         )
@@ -224,7 +224,7 @@ from ndtool import files
 files.gather("{url}", "i.npy", out="o.npy")
 print({{"s3fs", "botocore", "aiobotocore"}} & sys.modules.keys())
 """
-    result = python(code, env=settings(signed_server.endpoint, HOME=str(workdir)))
+    result = python(code, env=client_environment(signed_server.endpoint, HOME=str(workdir)))
     assert result.out.strip() == b"set()", result.err
     assert np.array_equal(np.load("o.npy"), ROWS[[3, -1]])
 
@@ -303,7 +303,7 @@ def test_a_server_without_ranges_is_read_by_the_client(
             without_settings.setenv(name, value)
         calls = record_client_calls(without_settings)
         try:
-            with opened("s3://bucket/x.npy") as source:
+            with open_input("s3://bucket/x.npy") as source:
                 assert source.metadata.shape == (9, 4)
         finally:
             s3fs.S3FileSystem.clear_instance_cache()
@@ -349,7 +349,7 @@ def test_small_ranges_are_read_64_at_a_time(
     without_settings: pytest.MonkeyPatch, workdir: Path
 ) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
-    sparse("big.npy", "<f4", (1 << 22, 16))
+    write_sparse("big.npy", "<f4", (1 << 22, 16))
     with serving() as server:
         slow = {"before": lambda number: time.sleep(0.5)}
         url = server.add("/bucket/big.npy", workdir / "big.npy", **slow)

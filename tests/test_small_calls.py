@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.stride_tricks import as_strided
-from strategies import Array, Case, opaque, raw, same
-from test_out_of_bounds import beyond
+from strategies import Array, Case, bits_equal, raw_bytes, void_view
+from test_out_of_bounds import out_of_bounds_calls
 from test_properties import many
 
 import ndtool
@@ -20,7 +20,7 @@ from ndtool.engine import tuning
 from ndtool.errors import NdtoolError
 from ndtool.inmemory import calls, ops
 
-pytestmark = pytest.mark.usefixtures("short_calls")
+pytestmark = pytest.mark.usefixtures("fast_small_calls")
 
 DATA = np.arange(12, dtype=np.float32).reshape(3, 4)
 ROWS = np.array([[2], [0]])
@@ -69,10 +69,10 @@ def outcome(call: Callable[[], Array], *inputs: Array | None) -> tuple[Any, ...]
     """Return the result or error of a call, and the bytes of arrays after it."""
     try:
         result = call()
-        report = result.dtype, result.shape, raw(result)
+        report = result.dtype, result.shape, raw_bytes(result)
     except NdtoolError as error:
         report = type(error), str(error), vars(error).keys()
-    return report, [raw(array) for array in inputs if array is not None]
+    return report, [raw_bytes(array) for array in inputs if array is not None]
 
 
 def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array | None]:
@@ -91,7 +91,7 @@ def possible_outputs(data: Array, indices: Array, made: Array) -> Iterator[Array
 
 
 @many
-@given(drawn=beyond(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
+@given(drawn=out_of_bounds_calls(), which=st.integers(0, 7), threads=st.sampled_from((None, 1, 3)))
 def test_the_outcome_equals_the_general_path(
     drawn: tuple[Case, str], which: int, threads: int | None
 ) -> None:
@@ -108,7 +108,7 @@ def test_the_outcome_equals_the_general_path(
             except NdtoolError:
                 result = np.zeros_like(arrays[0])
             if which:
-                arrays[0] = opaque(arrays[0]).copy().view(arrays[0].dtype)
+                arrays[0] = void_view(arrays[0]).copy().view(arrays[0].dtype)
             out = (
                 arrays[0]
                 if which == 7
@@ -125,12 +125,12 @@ def test_a_plain_call_takes_the_fast_path(both_paths: BothPaths, name: str) -> N
     assert both_paths.are_short(call)
     out = np.empty_like(expected)
     assert call(out=out) is out
-    assert same(out, expected)
+    assert bits_equal(out, expected)
     assert both_paths.are_short(lambda: call(out=out))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "SMALL_CALL", 0)
         assert not both_paths.are_short(call)
-        assert same(call(), expected)
+        assert bits_equal(call(), expected)
 
 
 @pytest.mark.filterwarnings("ignore:the matrix subclass")
@@ -160,12 +160,12 @@ def test_unusual_calls_take_the_general_path(both_paths: BothPaths) -> None:
 def test_a_small_update_of_a_large_array_takes_the_fast_path(both_paths: BothPaths) -> None:
     data = np.zeros((tuning.SMALL_CALL, 4), np.float32)
     assert both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES, out=data))
-    assert same(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
+    assert bits_equal(data[:3], np.float32([[7] * 4, [0] * 4, [7] * 4]))
     assert not both_paths.are_short(lambda: ndtool.scatter_nd(data, ROWS, UPDATES))
 
 
 def test_arguments_that_are_equal_but_of_other_types_are_looked_at(both_paths: BothPaths) -> None:
-    assert same(ndtool.gather(DATA, ROWS, 1), DATA[:, ROWS])
+    assert bits_equal(ndtool.gather(DATA, ROWS, 1), DATA[:, ROWS])
     for axis in (True, 1.0, np.True_):
         with pytest.raises(NdtoolError, match="must be an integer"):
             ndtool.gather(DATA, ROWS, axis)
@@ -195,15 +195,15 @@ def test_an_index_out_of_bounds_preserves_the_output(both_paths: BothPaths) -> N
             ndtool.gather_nd(DATA, wrong, out=out)
         with pytest.raises(IndexError, match="= 3"):
             ndtool.scatter_nd(data, wrong, UPDATES, "add", out=data)
-    assert same(out, np.full((2, 4), 5, np.float32))
-    assert same(data, DATA)
+    assert bits_equal(out, np.full((2, 4), 5, np.float32))
+    assert bits_equal(data, DATA)
 
 
 def test_more_kinds_of_calls_than_the_cache_holds(both_paths: BothPaths) -> None:
     for size in range(1, 2100):
         data = np.arange(size, dtype=np.int16)
         last = ndtool.gather(data, np.array([-1]))
-        assert same(last, data[-1:])
+        assert bits_equal(last, data[-1:])
     assert both_paths.general == 0
 
 
@@ -213,7 +213,7 @@ def test_threads_that_call_at_once(both_paths: BothPaths) -> None:
         for _ in range(300):
             data = rng.integers(0, 99, (rng.integers(1, 40), 2))
             index = rng.integers(0, len(data), (3, 1))
-            assert same(ndtool.gather_nd(data, index), data[index[:, 0]])
+            assert bits_equal(ndtool.gather_nd(data, index), data[index[:, 0]])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(call, range(4)))

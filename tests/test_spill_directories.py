@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
-from limits import disk_of_a_megabyte
+from command import ndtool, save, snapshot
+from limits import mount_small_disk
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -108,12 +108,12 @@ def test_a_cluster_spills_to_one_directory(inputs: Path) -> None:
 
 
 def test_a_full_disk_is_named(inputs: Path) -> None:
-    with disk_of_a_megabyte(inputs / "disk"):
-        before = state(inputs)
+    with mount_small_disk(inputs / "disk"):
+        before = snapshot(inputs)
         for options in ((), ("--dry-run",)):
             result = ndtool(*RUN, "--memory", "2MiB", "--spill", "disk", "--spill", "a", *options)
             assert (result.status, "temporary file in disk: needs " in result.err) == (6, True)
-        assert state(inputs) == before
+        assert snapshot(inputs) == before
         for name in "defgh":
             os.mkdir(name)
         many = [word for name in (*"abcdefgh", "disk") for word in ("--spill", name)]

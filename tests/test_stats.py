@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import NDTOOL, at_terminal, ndtool, save, state
+from command import NDTOOL, ndtool, run_in_terminal, save, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Array, Case, cases, plain_axes
-from test_explain import opened
+from test_explain import open_case
 from test_properties import many, note_attributes
 
 from ndtool.analysis import stats, tally, tuples
@@ -91,7 +91,7 @@ def test_every_figure_equals_brute_force(
         (stats, "MAX_LISTED", (1, 2, 5)),
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(limits_to_try)))
-    with opened(case) as call:
+    with open_case(case) as call:
         statistics = stats.stats(call)
     check(case, statistics)
 
@@ -293,7 +293,7 @@ def test_nan_is_likelier_than_swapped_bytes() -> None:
 def test_a_terminal_is_as_wide_as_it_is(columns: int) -> None:
     save(**{"indices-with-a-long-name": np.arange(300)[:, None] % 90})
     run = ("stats", "scatter-nd", "float32[90,64]", "indices-with-a-long-name.npy")
-    result = at_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
+    result = run_in_terminal(*NDTOOL, *run, columns=columns, env={"TERM": "dumb"})
     assert result.status == 0
     assert max(map(len, result.screen.splitlines())) <= columns
     terminal_text, piped_text = (
@@ -337,7 +337,7 @@ def test_memory_depends_on_no_size(
     count = 2_000_000
     idx = np.random.default_rng(0).integers(-rows, rows, (count, 1))
     save(idx=idx)
-    before = state(workdir)
+    before = snapshot(workdir)
     shares: list[float] = []
     tracemalloc.start()
     try:
@@ -353,7 +353,7 @@ def test_memory_depends_on_no_size(
     )[::-1][:5]
     assert shares == sorted(shares)
     assert 0.99 < shares[-1] <= 1 or not statistics.most_frequent
-    assert state(workdir) == before
+    assert snapshot(workdir) == before
 
 
 def test_counters_hold_as_much_as_there_are_tuples() -> None:
@@ -384,7 +384,7 @@ def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fortran_order_has_no_pages() -> None:
-    with opened(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
+    with open_case(Case("gather_nd", (np.zeros((3, 2)), np.array([[1]])), {})) as call:
         assert stats.stats(call).pages_touched == 1
     save(data=np.asfortranarray(np.zeros((3, 2))), idx=np.array([[1]]))
     with stats.open_call(Request("gather_nd", "data.npy", "idx.npy")) as call:

@@ -17,7 +17,7 @@ import thresholds
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
-from strategies import Case, cases, opaque, raw
+from strategies import Case, cases, raw_bytes, void_view
 from test_properties import call, many, note_attributes, threads_used
 from thresholds import lowered
 
@@ -56,7 +56,7 @@ def npy(array: np.ndarray, fortran: bool = False) -> bytes:
     stream = io.BytesIO()
     fields = {"descr": dtype_to_descr(array.dtype), "fortran_order": fortran, "shape": array.shape}
     np.lib.format.write_array_header_1_0(stream, fields)
-    return stream.getvalue() + opaque(array).tobytes("F" if fortran else "C")
+    return stream.getvalue() + void_view(array).tobytes("F" if fortran else "C")
 
 
 def put(name: str, array: np.ndarray, kind: str) -> str:
@@ -176,5 +176,5 @@ def test_all_kinds_of_inputs_and_outputs(
     dtype = descr_to_dtype(dtype_to_descr(expected.dtype))
     loaded = np.load(io.BytesIO(actual))
     assert (loaded.dtype, loaded.shape) == (dtype, expected.shape)
-    assert actual[len(actual) - expected.nbytes :] == raw(expected)
-    assert raw(call(ndtool, case, threads=threads)) == raw(expected)
+    assert actual[len(actual) - expected.nbytes :] == raw_bytes(expected)
+    assert raw_bytes(call(ndtool, case, threads=threads)) == raw_bytes(expected)

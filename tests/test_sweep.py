@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, python, save, state
+from command import ndtool, python, save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inputs import scalars_to_update
-from limits import limited
-from memory import peak
-from strategies import EXAMPLES, Case, cases, opaque, same
+from limits import limit_resources
+from memory import peak_megabytes
+from strategies import EXAMPLES, Case, bits_equal, cases, void_view
 
 from ndtool import files
 from ndtool.analysis.oracle import reference
@@ -64,7 +64,7 @@ def run_sweep(
 ) -> Any:
     """Return the result of a sweep within a memory limit, None if the plan is direct."""
     attributes, roles = Attributes(**case.arguments), OPERATORS[case.operator].inputs
-    arrays = [np.array(opaque(a), order="C").view(a.dtype) for a in case.arrays]
+    arrays = [np.array(void_view(a), order="C").view(a.dtype) for a in case.arrays]
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
     request = Request(case.operator, *roles, attributes=attributes)
     with OpenCall(request, sources) as call:
@@ -92,7 +92,7 @@ def test_a_sweep_gives_the_bits_of_the_reference(
 ) -> None:
     actual = run_sweep(case, budget, threads, held, levels, reach)
     if actual is not None:
-        assert same(actual, getattr(reference, case.operator)(*case.arrays, **case.arguments))
+        assert bits_equal(actual, getattr(reference, case.operator)(*case.arrays, **case.arguments))
 
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER, ALONG, CHANGE, MEAN], ids=lambda call: call[-1])
@@ -238,12 +238,12 @@ def test_the_first_bad_index_of_any_block_is_named(
     idx = np.load("idx.npy")
     idx[position], idx[49, 999, 1] = 1024, 5000
     save(idx=idx)
-    before = state(folder)
+    before = snapshot(folder)
     result = ndtool(*GATHER, *SMALL_MEMORY, "-o", "out.npy")
     value = idx[position]
     assert result.status == 5
     assert f"idx.npy[{', '.join(map(str, position))}] = {value}\n" in result.err
-    assert state(folder) == before
+    assert snapshot(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -270,15 +270,17 @@ def test_an_index_that_changes_during_the_run_is_reported(
 
 @pytest.mark.parametrize("call", [GATHER, SCATTER])
 def test_a_temporary_file_needs_disk_space(folder: Path, call: tuple[str, ...]) -> None:
-    before = state(folder)
+    before = snapshot(folder)
     save(
         idx=np.concatenate([np.load("idx.npy")] * 12), upd=np.concatenate([np.load("upd.npy")] * 12)
     )
     spilled = 600_000 * 2 * (8 + (call is GATHER)) - (1 << 17)  # two levels
-    result = ndtool(*call, *SMALL_MEMORY, "-o", "out.npy", preexec_fn=limited(FSIZE=4_400_000))
+    result = ndtool(
+        *call, *SMALL_MEMORY, "-o", "out.npy", preexec_fn=limit_resources(FSIZE=4_400_000)
+    )
     assert result.status == 6
     assert f"temporary file: needs {spilled} bytes" in result.err
-    assert state(folder).keys() == before.keys()
+    assert snapshot(folder).keys() == before.keys()
 
 
 def test_the_directory_of_a_temporary_file(folder: Path) -> None:
@@ -373,22 +375,22 @@ from ndtool.__main__ import main
 sys.exit(main())
 """
     (folder / "spill").mkdir()
-    before = state(folder)
+    before = snapshot(folder)
     result = python(program, *GATHER, *SMALL_MEMORY, "--spill", "spill", "-o", "out.npy")
     assert result.status in (-signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     assert result.err == ""
-    assert state(folder) == before
+    assert snapshot(folder) == before
 
 
 def test_a_sweep_stays_within_its_memory(workdir: Path) -> None:
     rng = np.random.default_rng(1)
     save(data=np.zeros(1 << 25, np.float32), idx=rng.integers(0, 1 << 25, (1 << 20, 1)))
     save(small=np.zeros(1 << 19, np.float32), few=np.arange(1 << 12)[::-64, None].copy())
-    least = peak("gather-nd", "small.npy", "few.npy", *SMALL_MEMORY, "-o", "out.npy")
+    least = peak_megabytes("gather-nd", "small.npy", "few.npy", *SMALL_MEMORY, "-o", "out.npy")
     assert (
         ndtool(*GATHER, "--memory", "32MiB", "--dry-run", "--json").json["plan"]["way"] == "sweep"
     )
-    peak_memory = peak(*GATHER, "--memory", "32MiB", "-o", "out.npy")
+    peak_memory = peak_megabytes(*GATHER, "--memory", "32MiB", "-o", "out.npy")
     assert peak_memory - least < 32
 
 
@@ -407,12 +409,14 @@ def repeated_indices(workdir: Path) -> tuple[str, ...]:
 def test_repeated_indices_larger_than_memory_are_not_held(
     repeated_indices: tuple[str, ...],
 ) -> None:
-    least = peak("gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "-o", "out.npy")
+    least = peak_megabytes(
+        "gather", "table.npy", "few.npy", "--axis", "1", *SMALL_MEMORY, "-o", "out.npy"
+    )
     result = ndtool(*repeated_indices, "--memory", "8MiB", "--dry-run", "--json")
     spilled = result.json["plan"]["spilled"]
     read = (16 << 20) + 2 * (32 << 20) + spilled
     assert read - 2 <= result.json["plan"]["read"] <= read  # shares of a file are rounded
-    peak_memory = peak(*repeated_indices, "--memory", "8MiB", "-o", "out.npy")
+    peak_memory = peak_megabytes(*repeated_indices, "--memory", "8MiB", "-o", "out.npy")
     assert peak_memory - least < 8  # MiB: the least is a sweep's, too, with the same imports
     expected = np.load("table.npy")[:, np.load("many.npy")]
     assert np.array_equal(np.load("out.npy"), expected)
@@ -430,7 +434,7 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(
         partitioning_for(rows, True, 1 << 19, 1),
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
-    assert (stored.indices, read.indices) == (8 << 12, 0)
+    assert (stored.index_bytes, read.index_bytes) == (8 << 12, 0)
     assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import ndtool, save, state
+from command import ndtool, save, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory import peak
-from strategies import EXAMPLES, Case, opaque, same
-from test_out_of_bounds import beyond, described, outcome
+from memory import peak_megabytes
+from strategies import EXAMPLES, Case, bits_equal, void_view
+from test_out_of_bounds import error_fields, out_of_bounds_calls, result_or_error
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
@@ -75,14 +75,14 @@ def steps(draw: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
-    st.data(), beyond(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
+    st.data(), out_of_bounds_calls(), st.sampled_from((1, 600, 4000, 1 << 20)), st.integers(1, 3),
     st.integers(1, 3),
 )  # fmt: skip
 def test_chunks_give_the_bits_of_the_reference(
     given: Any, drawn: tuple[Case, str], budget: int, threads: int, levels: int
 ) -> None:
     case, rule = drawn
-    expected = outcome(
+    expected = result_or_error(
         getattr(reference, case.operator), *case.arrays, **case.arguments, out_of_bounds=rule
     )
     if not isinstance(expected, np.ndarray):
@@ -90,7 +90,7 @@ def test_chunks_give_the_bits_of_the_reference(
     roles = OPERATORS[case.operator].inputs
     sources: dict[str, Any] = {}
     for role, item in zip(roles, case.arrays, strict=True):
-        array = np.array(opaque(item), order="C")
+        array = np.array(void_view(item), order="C")
         flat = memory.source(role, array.view(item.dtype))
         if role == "data" or given.draw(st.booleans()):
             metadata = in_chunks(flat.metadata, steps(given.draw, item.shape))
@@ -112,14 +112,14 @@ def test_chunks_give_the_bits_of_the_reference(
         partitioning = plan.partition_chunks(call, to, 1, budget, levels)
         if partitioning is None:
             return
-        out = np.zeros(shape, opaque(case.arrays[0]).dtype)
+        out = np.zeros(shape, void_view(case.arrays[0]).dtype)
         sink: Any = Chunks(to, out)
         counted: list[BoundsError] = []
         list(execution.run(call, partitioning, sink, ignore_progress, counted.append))
-    assert [described(item) for item in counted] == (
-        [] if outside is None else [described(outside)]
+    assert [error_fields(item) for item in counted] == (
+        [] if outside is None else [error_fields(outside)]
     )
-    assert same(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
+    assert bits_equal(out.view(case.arrays[0].dtype), np.asarray(expected, case.arrays[0].dtype))
     assert set(sink.counts.values()) == {1}
     assert max(sources["data"].counts.values(), default=0) <= 1
 
@@ -163,8 +163,8 @@ def test_a_sweep_of_stores_equals_direct_execution(
 ) -> None:
     result = ndtool(*call, *SMALL_MEMORY, *options, "-o", output, "--json")
     assert result.status == 0, result.err
-    described = result.json if output != "-" else json.loads(result.err)
-    assert described["plan"]["way"] == "sweep"
+    report = result.json if output != "-" else json.loads(result.err)
+    assert report["plan"]["way"] == "sweep"
     expected = [item.replace(".zarr", ".npy") for item in call]
     checked = ndtool(
         "verify",
@@ -179,12 +179,12 @@ def test_a_sweep_of_stores_equals_direct_execution(
 def test_an_index_out_of_bounds_in_a_store_precedes_the_output(stores: Path) -> None:
     idx = zarr.open_array("idx.zarr")
     idx[31, 7, 1], idx[49, 999, 1] = 1024, 5000
-    before = state(stores)
+    before = snapshot(stores)
     for options in ((), ("--dry-run",)):
         result = ndtool(*CALLS["gather"], *SMALL_MEMORY, "-o", "out.zarr", *options)
         assert result.status == 5
         assert "2 of 50000 index tuples\n  --> idx.zarr[31, 7, 1] = 1024\n" in result.err
-        assert state(stores) == before
+        assert snapshot(stores) == before
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,8 @@ def test_a_sweep_of_stores_stays_within_its_memory(workdir: Path) -> None:
     big[...], small[...] = 1, 1
     rng = np.random.default_rng(1)
     save(idx=rng.integers(0, 1 << 25, (1 << 20, 1)), few=np.arange(1 << 12)[::-64, None].copy())
-    least = peak("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
-    peak_memory = peak("gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr")
+    least = peak_megabytes("gather-nd", "small.zarr", "few.npy", "-o", "out.zarr")
+    peak_memory = peak_megabytes(
+        "gather-nd", "data.zarr", "idx.npy", "--memory", "48MiB", "-o", "out.zarr"
+    )
     assert peak_memory - least < 48 + 16  # the package has its own buffers

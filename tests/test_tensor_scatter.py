@@ -11,7 +11,7 @@ from command import FIXTURES
 from command import ndtool as command_line
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import same
+from strategies import bits_equal
 from test_properties import many
 
 import ndtool
@@ -29,7 +29,7 @@ ARRAYS = ("past", "update", "write_indices")
 @pytest.mark.parametrize("cache", CACHES, ids=lambda one: one.name)
 def test_the_standard_s_examples(cache: Any, function: Any) -> None:
     *arrays, expected = (np.load(FIXTURES / cache.name / f"{n}.npy") for n in (*ARRAYS, "output"))
-    assert same(function(*arrays, **cache.attributes), expected)
+    assert bits_equal(function(*arrays, **cache.attributes), expected)
 
 
 @st.composite
@@ -74,10 +74,10 @@ def test_random_calls(call: Any, threads: int) -> None:
     if isinstance(expected, dict):
         assert actual == expected
         return
-    assert same(actual, expected)
+    assert bits_equal(actual, expected)
     past = call[0].copy()
     assert ndtool.tensor_scatter(past, *call[1:], out=past) is past
-    assert same(past, expected)
+    assert bits_equal(past, expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
@@ -87,7 +87,7 @@ def test_large_caches_at_any_number_of_threads(threads: int, mode: str) -> None:
     past, update = rng.random((4, 3, 301, 64), "f4"), rng.random((4, 3, 200, 64), "f4")
     write = rng.integers(0, 101, 4) if mode == "linear" else rng.integers(-999, 999, 4)
     actual = ndtool.tensor_scatter(past, update, write, mode=mode, threads=threads)
-    assert same(actual, reference.tensor_scatter(past, update, write, mode=mode))
+    assert bits_equal(actual, reference.tensor_scatter(past, update, write, mode=mode))
 
 
 def test_the_first_index_out_of_bounds_is_named_and_nothing_is_written() -> None:
@@ -109,7 +109,7 @@ def test_indices_of_other_integer_types(index: str, mode: str) -> None:
     write = np.array([1, 100], index)
     if index == "u8" and mode == "circular":
         write[1] = 2**64 - 1
-    assert same(
+    assert bits_equal(
         ndtool.tensor_scatter(past, update, write, mode=mode),
         reference.tensor_scatter(past, update, write, mode=mode),
     )
@@ -152,7 +152,7 @@ def test_packed_types_are_accepted_under_onnx_24() -> None:
     for name in ("int4", "uint4", "float4_e2m1fn", "float8_e8m0fnu", "bfloat16"):
         past, update = (a.astype(getattr(ml_dtypes, name)) for a in (P, U))
         actual = ndtool.tensor_scatter(past, update, W, spec="onnx:24")
-        assert same(actual, reference.tensor_scatter(past, update, W))
+        assert bits_equal(actual, reference.tensor_scatter(past, update, W))
     past, update = (a.astype(ml_dtypes.int2) for a in (P, U))
     with pytest.raises(DtypeError, match="does not accept data of int2"):
         ndtool.tensor_scatter(past, update, W, spec="onnx:24")
@@ -207,7 +207,7 @@ def test_the_evaluator(call: Any) -> None:
     feeds = {"past": past, "update": update} | ({} if write is None else {"write": write})
     expected = outcome(reference.tensor_scatter, past, update, write, axis, mode)
     actual = outcome(run, 24, feeds, axis=axis, mode=mode)
-    assert actual == expected if isinstance(expected, dict) else same(actual, expected)
+    assert actual == expected if isinstance(expected, dict) else bits_equal(actual, expected)
 
 
 def test_the_evaluator_moves_strings_and_refuses_older_operator_sets() -> None:

@@ -21,7 +21,7 @@ from ndtool.formats.text import arrowcsv, fastparser, lines, nested, rows
 from ndtool.rules import dtypes
 
 arrowcsv.parse(b"1,x\n", b",", 2, (0,), "q")  # pyarrow's threads keep files open
-pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
+pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 
 
 @pytest.fixture(params=["quick", "exact", "small blocks", "pyarrow"], autouse=True)

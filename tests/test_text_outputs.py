@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ndtool, save
-from limits import failing
-from outputs import opened
+from limits import fail_with
+from outputs import open_sink
 from outputs import save as write
 from test_text import read
 
 from ndtool.errors import DtypeError, OutputError, ResourceError, RuleError, UsageError
 from ndtool.publish import encoded, sinks
 
-pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
+pytestmark = pytest.mark.usefixtures("workdir", "check_files_closed")
 RNG = np.random.default_rng(3)
 FLOATS = ["float16", "float32", "float64", ">f4", ">f8"]
 INTEGERS = ["bool", "int8", "uint8", ">i2", "int64", "uint64"]
@@ -70,7 +70,7 @@ def test_the_text_is_as_short_as_possible() -> None:
 )
 def test_refusals(name: str, wanted: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as excinfo:
-        opened(name, wanted)
+        open_sink(name, wanted)
     assert text in str(excinfo.value)
     assert os.listdir() == []
 
@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_or_fails(
     Path("x.csv").write_bytes(b"old")
     kind = ResourceError if code == errno.ENOSPC else OutputError
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, failing(code))
+        patch.setattr(os, call, fail_with(code))
         with pytest.raises(kind, match=r"^x.csv: "):
             write("x.csv", np.arange(10))
     assert (os.listdir(), Path("x.csv").read_bytes()) == (["x.csv"], b"old")
@@ -91,14 +91,14 @@ def test_a_disk_that_is_full_or_fails(
 
 def test_the_old_file_stays_until_the_commit() -> None:
     Path("x.csv").write_bytes(b"old")
-    out = opened("x.csv", np.arange(3))
+    out = open_sink("x.csv", np.arange(3))
     out.write(0, memoryview(np.arange(3).tobytes()))
     assert Path("x.csv").read_bytes() == b"old"
     sinks.commit(out)
     out.abort()
     assert (os.listdir(), Path("x.csv").read_text()) == (["x.csv"], "0\n1\n2\n")
     with pytest.raises(OutputError, match="exists and may not be replaced"):
-        opened("x.csv", np.arange(3), clobber=False)
+        open_sink("x.csv", np.arange(3), clobber=False)
 
 
 def test_commands_write_text() -> None:

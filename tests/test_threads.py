@@ -13,7 +13,7 @@ from threading import Thread, active_count
 import numpy as np
 import pytest
 from command import NDTOOL, environment, python
-from limits import ROOT, failing
+from limits import IS_ROOT, fail_with
 
 from ndtool.errors import UsageError
 from ndtool.machine import cgroups, pool, threads
@@ -44,7 +44,7 @@ def test_processors(monkeypatch):
     monkeypatch.setattr(threads, "_quota", lambda otherwise: otherwise)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
     assert threads._available() == 3
-    monkeypatch.setattr(os, "sched_getaffinity", failing(errno.EPERM))
+    monkeypatch.setattr(os, "sched_getaffinity", fail_with(errno.EPERM))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     assert threads._available() == 4
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -192,7 +192,7 @@ def run(script, **variables):
 
 
 @linux
-@pytest.mark.skipif(not ROOT, reason="root is needed to become someone without processes")
+@pytest.mark.skipif(not IS_ROOT, reason="root is needed to become someone without processes")
 @pytest.mark.parametrize(
     ("before", "after"),
     [("call(8); call(2); rest(1)", "call(8); call(16)"), ("call(8)", "scatter(8)")],

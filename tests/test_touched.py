@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_conformance import blocks
+from test_conformance import toy_file
 from toy_format import Blocks
 
 from ndtool.analysis import explain, infer, preview, typed, verify
@@ -167,7 +167,7 @@ ALONG = np.array([[5, 5, 5], [-1, -2, 7]])
 def put(**arrays: Any) -> None:
     for name, array in arrays.items():
         step = (5, 4) if name in ("data", "updates") else tuple(max(1, n) for n in array.shape)
-        Path(f"{name}.toy").write_bytes(blocks(array, step))
+        Path(f"{name}.toy").write_bytes(toy_file(array, step))
 
 
 def block_numbers(read: list[tuple[str, int]], name: str) -> list[int]:
@@ -270,7 +270,7 @@ def test_holes_are_zeros_and_take_no_space(
 
     monkeypatch.setattr(descriptors.os, "posix_fallocate", counted)
     plan = shapes.gather_elements(DATA.shape, (1, 1), 1)[1]
-    Path("data.toy").write_bytes(blocks(DATA, step))
+    Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
         byte_range = source.whole(opened_source, gathered(plan, indices), threads)

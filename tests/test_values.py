@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from numpy.lib.format import descr_to_dtype
-from strategies import EXAMPLES, descrs, opaque, seeds, shapes
+from strategies import EXAMPLES, descrs, seeds, shapes, void_view
 from test_properties import many
 
 from ndtool.analysis import preview, values, verify
@@ -24,7 +24,7 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 def preview_of(array: np.ndarray, title: str) -> str:
     """Return a preview of an existing array."""
     window = preview.choose_window(array.shape)
-    elements = preview.pick(opaque(array), preview._index_arrays(window.positions), window.shape)
+    elements = preview.pick(void_view(array), preview._index_arrays(window.positions), window.shape)
     return preview.window_text(title, elements.view(array.dtype), window)
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from command import save
-from inputs import opened
+from inputs import open_input
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.engine import gathers, scatters, tuning
@@ -144,7 +144,7 @@ def test_a_large_input_is_read_within_the_memory_bound(
 ) -> None:
     save(data=np.arange(1 << 20))
     refuse_maps(monkeypatch, disk, errno.ENODEV, reading=True)
-    with opened("data.npy") as source:
+    with open_input("data.npy") as source:
         byte_range = source.whole()
         assert byte_range is not None
         assert not byte_range.mapped

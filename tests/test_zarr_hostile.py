@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import webserver
-from command import Ran, ndtool, python
-from limits import limited
-from strategies import same
+from command import Completed, ndtool, python
+from limits import limit_resources
+from strategies import bits_equal
 from test_zarr import MEASURED, load, put, refused
 from test_zarr_remote import serve
 from webserver import Server
@@ -63,14 +63,14 @@ def store(**options: Any) -> tuple[Path, Path]:
     )
 
 
-def run_measured(*arguments: object) -> tuple[Ran, int]:
+def run_measured(*arguments: object) -> tuple[Completed, int]:
     """Run ndtool; return the result, and the peak of private memory."""
     result = python(MEASURED, *arguments)
     status, peak_memory = map(int, result.out.split()[-2:])
     return result._replace(status=status), peak_memory
 
 
-def gathered(argument: str = "x.zarr") -> Ran:
+def gathered(argument: str = "x.zarr") -> Completed:
     """Gather from a store that must be refused within the memory limit."""
     result, peak_memory = run_measured(
         "gather-nd", argument, "[[0]]", "-o", "o.npy", "--threads", "2"
@@ -150,7 +150,7 @@ def in_shard(body: bytes, offset: int = 0, size: int | None = None, count: int =
 def test_a_chunk_that_decompresses_to_more_than_it_may(name: str, options: Any) -> None:
     kind = BOMBS[name][0]
     _, chunk = store(**options, compressors=codec(kind, options["zarr_format"]))
-    assert same(load("x.zarr")[:9], DATA[:9])
+    assert bits_equal(load("x.zarr")[:9], DATA[:9])
     body = bomb(name)
     chunk.write_bytes(in_shard(body) if "shards" in options else body)
     gathered()
@@ -204,13 +204,13 @@ def test_every_codec_of_numcodecs_that_is_allowed(version: int) -> None:
         with suppress(FileNotFoundError):
             __import__("shutil").rmtree("x.zarr")
         put("x.zarr", data, zarr_format=version, **options)
-        assert same(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
+        assert bits_equal(load("x.zarr"), zarr.open_array("x.zarr", mode="r")[...]), item
 
 
 def test_packed_bits() -> None:
     data = np.arange(70).reshape(7, 10) % 3 == 0
     put("x.zarr", data, zarr_format=2, filters=[numcodecs.PackBits()])
-    assert same(load("x.zarr"), data)
+    assert bits_equal(load("x.zarr"), data)
 
 
 @pytest.mark.parametrize("sizes", [(5,), (3, 2), (1, 4)])
@@ -366,8 +366,8 @@ def test_links_within_a_store_are_followed() -> None:
     os.rename(chunk, "x.zarr/c/zero")
     chunk.symlink_to("zero")
     os.symlink("x.zarr", "y.zarr")
-    assert same(load("x.zarr"), DATA)
-    assert same(load("y.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
+    assert bits_equal(load("y.zarr"), DATA)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -489,7 +489,7 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zarr.core.sync.sync", fail)
     monkeypatch.setattr("zarr.core.sync._get_loop", fail)
     monkeypatch.setattr("zarr.storage.LocalStore.__init__", fail)
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     result = ndtool("convert", "x.zarr", "y.zarr")
     assert (result.status, result.err) == (0, "")
 
@@ -499,10 +499,10 @@ def test_the_package_is_given_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("megabytes", [40, 60, 140, 280, 350, 512])
 @pytest.mark.parametrize("to", ["o.npy", "o.zarr"])
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("without_coverage")
 def test_little_memory(megabytes: int, to: str) -> None:
     store(compressors="auto")
-    result = ndtool("convert", "x.zarr", to, preexec_fn=limited(AS=megabytes << 20))
+    result = ndtool("convert", "x.zarr", to, preexec_fn=limit_resources(AS=megabytes << 20))
     if result.status:
         assert result.status == 6
         assert result.err.startswith("error: ")
@@ -511,7 +511,7 @@ def test_little_memory(megabytes: int, to: str) -> None:
         assert megabytes < 512
     else:
         actual = np.load(to) if to == "o.npy" else load(to)
-        assert same(actual, DATA)
+        assert bits_equal(actual, DATA)
 
 
 @pytest.mark.parametrize("count", [6, 7, 8, 10])
@@ -519,13 +519,13 @@ def test_few_descriptors(count: int) -> None:
     store(compressors="auto")
     put("old.zarr", np.arange(3), chunks=(1,))
     for to in ("o.npy", "o.zarr", "old.zarr"):
-        result = ndtool("convert", "x.zarr", to, preexec_fn=limited(NOFILE=count))
+        result = ndtool("convert", "x.zarr", to, preexec_fn=limit_resources(NOFILE=count))
         assert "Traceback" not in result.err
         assert result.status in (0, 6)
         if result.status:
             assert "Too many open files" in result.err
         else:
-            assert same(np.load(to) if to == "o.npy" else load(to), DATA)
+            assert bits_equal(np.load(to) if to == "o.npy" else load(to), DATA)
         assert not [name for name in os.listdir() if name.startswith(".")]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, save
-from limits import without_overrides
-from outputs import checked, written
-from strategies import raw, same
+from limits import drop_root_capabilities
+from outputs import preserved_in_dry_run, temporary_sink
+from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, SHAPES, load, put, random_array
 
 from ndtool.arrays import sink
@@ -58,7 +58,7 @@ def write(argument: str, array: Any, **options: Any) -> Any:
     out = outputs.create(outputs.resolve(argument, metadata, encoding=encoding, **options))
     try:
         if array.nbytes:
-            sink.deliver(memoryview(raw(array)), out)
+            sink.deliver(memoryview(raw_bytes(array)), out)
         sinks.commit(out)
     finally:
         out.abort()
@@ -75,10 +75,10 @@ def all_files(path: str = ".") -> dict[str, bytes]:
 def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: int) -> None:
     array = random_array(code, shape)
     write("x.zarr", array, like=layout_of(version))
-    assert same(load("x.zarr"), array)
+    assert bits_equal(load("x.zarr"), array)
     reference = zarr.open_array("x.zarr", mode="r")
     assert reference.metadata.zarr_format == version
-    assert raw(np.asarray(reference[...]).astype(array.dtype)) == raw(array)
+    assert raw_bytes(np.asarray(reference[...]).astype(array.dtype)) == raw_bytes(array)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -86,7 +86,7 @@ def test_every_type_is_read_as_it_was_written(code: Any, shape: Any, version: in
 def test_chunks_that_look_empty_keep_their_bits(special: float) -> None:
     array = np.full((6, 6), special)
     write("x.zarr", array, chunks=(3, 3))
-    assert raw(load("x.zarr")) == raw(array)
+    assert raw_bytes(load("x.zarr")) == raw_bytes(array)
 
 
 @pytest.mark.parametrize("unusual", [np.dtype("g"), np.dtype([("a", ">i4"), ("b", "i1")])])
@@ -101,7 +101,7 @@ def test_options_say_how_it_is_stored() -> None:
     array = zarr.open_array("x.zarr", mode="r")
     assert (array.chunks, array.shards) == ((4, 5), (8, 10))
     assert array.compressors[0].to_dict()["configuration"]["clevel"] == 3
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     write("x.zarr", DATA, codec="none", chunks=(24, 3))
     array = zarr.open_array("x.zarr", mode="r")
     assert (array.chunks, array.compressors) == ((24, 3), ())
@@ -237,7 +237,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     for name, limit in (("LONGEST", size + 100), ("_MAX_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, limit)
-            for attempt in (write, checked):
+            for attempt in (write, preserved_in_dry_run):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
             patch.setattr(
@@ -247,7 +247,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
                 write("x.zarr:g/b", DATA)
         assert all_files() == before
     write("x.zarr:g/b", DATA)
-    assert same(load("x.zarr:g/b"), DATA)
+    assert bits_equal(load("x.zarr:g/b"), DATA)
 
 
 def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,14 +280,14 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
     """Nor next to it if the client is killed, too."""
     save(data=DATA)
     for killed in (False, True):
-        with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
+        with temporary_sink("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
             command = [sys.executable, "-c", KILLED, out.shared().path]
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
                 out._store._folder.leave()
                 break
-            out.write(0, memoryview(raw(DATA)))
+            out.write(0, memoryview(raw_bytes(DATA)))
             sinks.commit(out)
         assert sorted(all_files("x.zarr")) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
         assert sorted(os.listdir()) == ["data.npy", "x.zarr"]
@@ -298,8 +298,8 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
 
 @pytest.mark.parametrize("blocks", [(), (0,), (0, 1, 2), (0, 1, 2, 2)])
 def test_a_chunk_that_was_not_written_is_an_error(blocks: tuple[int, ...]) -> None:
-    with written("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
-        block_bytes = memoryview(raw(DATA)[: 6 * 10 * 4])
+    with temporary_sink("x.zarr", DATA, encoding=outputs.Encoding(chunks=(6, 10))) as out:
+        block_bytes = memoryview(raw_bytes(DATA)[: 6 * 10 * 4])
         for block in blocks:
             out.write(0, block_bytes, block)
         if len(blocks) == 3:
@@ -333,12 +333,12 @@ def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) ->
     with OpenCall(request) as call:
         steps.run(call, shares.append)
     assert shares[:6] == [i / 6 for i in range(1, 7)]
-    assert same(load("x.zarr"), DATA[::-1])
+    assert bits_equal(load("x.zarr"), DATA[::-1])
 
 
 def test_an_array_in_a_store_that_is_not_there_yet() -> None:
     assert write("x.zarr:g/a", DATA) is None
-    assert same(load("x.zarr:g/a"), DATA)
+    assert bits_equal(load("x.zarr:g/a"), DATA)
     assert sorted(zarr.open_group("x.zarr", mode="r")["g"]) == ["a"]
 
 
@@ -356,7 +356,7 @@ def test_only_and_no_clobber() -> None:
     assert write("x.zarr:d", DATA + 1, only=True) is None
     assert sorted(zarr.open_group("x.zarr", mode="r")) == ["d"]
     assert write("x.zarr", DATA, only=True) is None
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
     before = all_files()
-    for action in (lambda: write(argument, DATA), lambda: checked(argument, DATA)):
+    for action in (lambda: write(argument, DATA), lambda: preserved_in_dry_run(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
             action()
     assert all_files() == before
@@ -395,7 +395,7 @@ def test_a_run_that_replaces_the_store_it_reads() -> None:
     assert result.status == 0, result
     expected = DATA.copy()
     expected[INDICES[:, 0]] = DATA[:3]
-    assert same(load("x.zarr"), expected)
+    assert bits_equal(load("x.zarr"), expected)
     assert sorted(os.listdir()) == ["indices.npy", "updates.npy", "x.zarr"]
 
 
@@ -412,7 +412,7 @@ def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     out = outputs.create(
         outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
     )
-    out.write(0, memoryview(raw(DATA))[: out._writer.nbytes(0)], 0)
+    out.write(0, memoryview(raw_bytes(DATA))[: out._writer.nbytes(0)], 0)
     visible = {name for name in all_files() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
@@ -429,7 +429,7 @@ def test_an_old_store_is_replaced_whole(method: str, monkeypatch: pytest.MonkeyP
     if method == "two renames":
         monkeypatch.setattr(newfolder, "_exchange", lambda *_: False)
     write("x.zarr", DATA[:3], chunks=(3, 10))
-    assert same(load("x.zarr"), DATA[:3])
+    assert bits_equal(load("x.zarr"), DATA[:3])
     assert sorted(all_files()) == ["x.zarr/c/0/0", "x.zarr/zarr.json"]
     assert os.stat("x.zarr").st_mode & 0o777 == 0o750
     assert os.listdir() == ["x.zarr"]
@@ -440,12 +440,12 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     dtype = dtypes.from_code("<i4")
     metadata = ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {})
     out = outputs.create(outputs.resolve("x.zarr", metadata, clobber=clobber))
-    sink.deliver(memoryview(raw(DATA)), out)
+    sink.deliver(memoryview(raw_bytes(DATA)), out)
     put("x.zarr", DATA + 1)
     with pytest.raises(OutputError, match=r"^x.zarr (exists|was created by another process)"):
         sinks.commit(out)
     out.abort()
-    assert same(load("x.zarr"), DATA + 1)
+    assert bits_equal(load("x.zarr"), DATA + 1)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -624,7 +624,7 @@ def test_a_sweep_between_a_folder_and_its_lock(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(newfolder, "locked", swept)
     write("x.zarr", DATA)
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
     assert os.listdir() == ["x.zarr"]
 
 
@@ -638,7 +638,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
         locked.chmod(mode)
         dry_run = [(*GATHER, output, "--dry-run")] if mode == 0o555 else []
         for command in (("convert", "data.npy", output), *dry_run):
-            result = ndtool(*command, preexec_fn=without_overrides)
+            result = ndtool(*command, preexec_fn=drop_root_capabilities)
             assert result.status == 7, result
             assert f"{locked}: nothing can be removed from it, so" in result.err
     locked.chmod(0o755)
@@ -672,13 +672,13 @@ def test_clean_reports_failures() -> None:
     (hidden / "new" / "c" / "0").touch()
     (hidden / "new" / "c").chmod(0o555)
     Path(".two.zarr.ndtool-0123456789ab/new").mkdir(parents=True)
-    result = ndtool("clean", ".", preexec_fn=without_overrides)
+    result = ndtool("clean", ".", preexec_fn=drop_root_capabilities)
     assert result.status == 7, result
     assert result.out == b"removed ./.two.zarr.ndtool-0123456789ab\n"
     assert result.err == (
         "error: .: some files could not be removed\n  --> ./.one.zarr.ndtool-0123456789ab: Permission denied\n"
     )
-    result = ndtool("clean", ".", "--json", preexec_fn=without_overrides)
+    result = ndtool("clean", ".", "--json", preexec_fn=drop_root_capabilities)
     assert (result.status, result.json) == (7, {"removed": [], "kept": []})
     (hidden / "new" / "c").chmod(0o755)
     assert ndtool("clean", ".").status == 0
@@ -724,7 +724,7 @@ def test_types_that_zarr_lacks(name: str) -> None:
     for options in ((), ("--dtype", name)):
         result = ndtool("gather-nd", "x.zarr", "indices.npy", "-o", "y.zarr", *options)
         assert (result.status, result.err) == (0, "")
-        assert same(load("y.zarr"), data[2:].view(code))
+        assert bits_equal(load("y.zarr"), data[2:].view(code))
     result = ndtool("convert", "x.zarr", "b.safetensors", "--dtype", name)
     assert result.status == 0, result.err
-    assert Path("b.safetensors").read_bytes().endswith(raw(data))
+    assert Path("b.safetensors").read_bytes().endswith(raw_bytes(data))

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import webserver
-from bucket import Bucket, Proxy, settings
+from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
-from inputs import opened
-from outputs import checked, written
-from strategies import raw, same
+from inputs import open_input
+from outputs import preserved_in_dry_run, temporary_sink
+from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, WAYS, load, put, random_array
 from test_zarr_outputs import layout_of, write
 from webserver import Server
@@ -90,11 +90,11 @@ def requested_ranges(web: Server, ending: str) -> list[Any]:
 def test_encodings_of_values(method: str, web: Server, memory: Any) -> None:
     array = random_array("<i4", (7, 5, 3))
     put("x.zarr", array, **WAYS[method])
-    assert same(load(serve(web, "x.zarr")), load("x.zarr"))
+    assert bits_equal(load(serve(web, "x.zarr")), load("x.zarr"))
     for name, body in files("x.zarr").items():
         memory.pipe_file(f"/deep/x.zarr/{name}", body)
-    assert same(load("memory://deep/x.zarr"), load("x.zarr"))
-    assert same(load("memory://deep/x.zarr/"), load("x.zarr"))
+    assert bits_equal(load("memory://deep/x.zarr"), load("x.zarr"))
+    assert bits_equal(load("memory://deep/x.zarr/"), load("x.zarr"))
 
 
 def test_each_chunk_that_is_touched_is_read_once_and_no_other(web: Server) -> None:
@@ -117,14 +117,14 @@ def test_shards_are_read_in_ranges(web: Server) -> None:
     put("x.zarr", data, chunks=(8, 1024), shards=(32, 1024), compressors=None)
     url = serve(web, "x.zarr")
     web.sent = 0
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         actual = [bytes(opened_source.block(number)) for number in (1, 2)]
         opened_source.recheck()
     assert actual == [data[8:16].tobytes(), data[16:24].tobytes()]
     spans = requested_ranges(web, "c/0/0")
     assert [stop - start for start, stop in spans if stop - start > 1] == [4 * 16 + 4, 32768, 32768]
     assert requested_ranges(web, "c/1/0") == []
-    assert same(load(url), data)
+    assert bits_equal(load(url), data)
 
 
 def test_chunks_are_requested_concurrently(web: Server) -> None:
@@ -133,23 +133,23 @@ def test_chunks_are_requested_concurrently(web: Server) -> None:
     wait = __import__("threading").Barrier(2, timeout=20)
     for row in (0, 1):  # neither responds before both are requested
         web.objects[f"/x.zarr/c/{row}/0"].before = lambda number: number > 1 or wait.wait()
-    assert same(load(url), DATA)
+    assert bits_equal(load(url), DATA)
     assert 1 < web.most_at_once <= 10
 
 
 def test_a_server_without_ranges(web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
-    assert same(load(serve(web, "x.zarr", ranges=False)), DATA)
+    assert bits_equal(load(serve(web, "x.zarr", ranges=False)), DATA)
 
 
 def test_objects_larger_than_a_request(web: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndtool.storage.remote.Http.largest", 1000)
     data = np.random.default_rng(0).integers(0, 1 << 30, (1000,), "<i4")
     put("x.zarr", data, chunks=(1000,), compressors=None)
-    assert same(load(serve(web, "x.zarr")), data)
-    assert same(load(serve(web, "x.zarr", "/y.zarr", ranges=False)), data)
+    assert bits_equal(load(serve(web, "x.zarr")), data)
+    assert bits_equal(load(serve(web, "x.zarr", "/y.zarr", ranges=False)), data)
     web.objects["/x.zarr/c/0"].cuts, web.objects["/x.zarr/c/0"].cut_at = 2, 600
-    assert same(load(f"http://127.0.0.1:{web.server_address[1]}/x.zarr"), data)
+    assert bits_equal(load(f"http://127.0.0.1:{web.server_address[1]}/x.zarr"), data)
 
 
 def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server) -> None:
@@ -169,7 +169,7 @@ def test_missing_chunks_have_the_fill_value_and_refused_ones_do_not(web: Server)
 def test_changes_during_a_run(what: str, web: Server) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = serve(web, "x.zarr")
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         source.whole(opened_source)
         opened_source.recheck()
         web.objects[f"/x.zarr/{what}"].etag = '"2"'
@@ -180,7 +180,7 @@ def test_changes_during_a_run(what: str, web: Server) -> None:
 def test_a_shard_that_changes_between_two_ranges(web: Server) -> None:
     put("x.zarr", DATA, chunks=(4, 10), shards=(24, 10))
     url = serve(web, "x.zarr")
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         opened_source.block(0)
         web.objects["/x.zarr/c/0/0"].etag = '"2"'
         with pytest.raises(OutputError, match="changed during the run"):
@@ -192,8 +192,8 @@ def test_members_of_a_store(web: Server, memory: Any) -> None:
     put("x.zarr:g/a", DATA)
     put("x.zarr:b", DATA + 1)
     url = serve(web, "x.zarr")
-    assert same(load(f"{url}:g/a"), DATA)
-    assert same(load(f"{url}/b"), DATA + 1)
+    assert bits_equal(load(f"{url}:g/a"), DATA)
+    assert bits_equal(load(f"{url}/b"), DATA + 1)
     with pytest.raises(InputError, match="cannot list it: name the array"):
         load(url)
     with pytest.raises(InputError, match="cannot list it: name the array"):
@@ -215,7 +215,7 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
     put("x.zarr", DATA)
     url = serve(web, "x.zarr", "/data")
     web.add("/data", b"<html>index of /data</html>")
-    assert same(load(url), DATA)
+    assert bits_equal(load(url), DATA)
     everywhere = web.add("/page", b"<html>always the same</html>")
     for name in ("zarr.json", ".zarray", ".zgroup", ".zmetadata"):
         web.add(f"/page/{name}", b"<html>always the same</html>")
@@ -234,7 +234,7 @@ def test_damaged_metadata(broken: bytes, memory: Any) -> None:
 
 def test_an_array_whose_attributes_say_group() -> None:
     put("x.zarr", DATA, attributes={"kind": "group", "node_type": "group"})
-    assert same(load("x.zarr"), DATA)
+    assert bits_equal(load("x.zarr"), DATA)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -246,16 +246,16 @@ def test_the_content_of_a_written_folder(code: Any, version: int, memory: Any) -
     write("memory://x.zarr", array, **options)
     stored = {path.removeprefix("/x.zarr/"): memory.cat(path) for path in memory.find("/x.zarr")}
     assert stored == files("x.zarr")
-    assert same(load("memory://x.zarr"), array)
+    assert bits_equal(load("memory://x.zarr"), array)
 
 
 def test_options_and_members(memory: Any) -> None:
     assert write("memory://x.zarr:g/a", DATA, chunks=(4, 5), shards=(8, 10)) is None
     assert write("memory://x.zarr:g/b", DATA + 1) == ("g/a",)
     assert write("memory://x.zarr/c.zarr", DATA + 2) == ("g/a", "g/b")
-    assert same(load("memory://x.zarr:g/a"), DATA)
-    assert same(load("memory://x.zarr:g/b"), DATA + 1)
-    assert same(load("memory://x.zarr:c.zarr"), DATA + 2)
+    assert bits_equal(load("memory://x.zarr:g/a"), DATA)
+    assert bits_equal(load("memory://x.zarr:g/b"), DATA + 1)
+    assert bits_equal(load("memory://x.zarr:c.zarr"), DATA + 2)
 
 
 def test_consolidated_metadata_are_made_anew(memory: Any) -> None:
@@ -299,7 +299,7 @@ def test_an_array_of_a_store_that_is_a_whole_bucket(s3: Bucket) -> None:
         write("s3://bucket/c.zarr", DATA)
     out.abort()
     assert [entry.member for entry in locators.describe("s3://bucket")] == ["a", "b.zarr"]
-    assert same(load("s3://bucket:b.zarr"), DATA + 1)
+    assert bits_equal(load("s3://bucket:b.zarr"), DATA + 1)
     keys = s3.keys()
     assert not [name for name in keys if "ndtool" in name]
 
@@ -322,7 +322,7 @@ def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
 
 
 def test_a_bucket_is_no_store(s3: Bucket) -> None:
-    for attempt in (write, checked):
+    for attempt in (write, preserved_in_dry_run):
         with pytest.raises(OutputError, match=r"^s3://x.zarr is a bucket: expected a folder"):
             attempt("s3://x.zarr", DATA)
     assert s3.keys() == []
@@ -341,7 +341,7 @@ def test_nothing_is_replaced(name: str, target: str, message: str, memory: Any) 
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
         with pytest.raises(OutputError, match=message):
-            checked(target, DATA, only=only)
+            preserved_in_dry_run(target, DATA, only=only)
         with pytest.raises(OutputError, match=message):
             write(target, DATA, only=only)
     assert {path: memory.cat(path) for path in memory.find("/")} == before
@@ -372,21 +372,21 @@ def create_output(target: str) -> Any:
 def test_it_is_visible_only_when_complete(memory: Any) -> None:
     out = create_output("memory://x.zarr:g/a")
     for block in range(6):
-        out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
+        out.write(0, memoryview(raw_bytes(DATA[4 * block : 4 * block + 4])), block)
     assert len(memory.find("/x.zarr")) == 6
     with pytest.raises(InputError, match=r"memory://x.zarr: a directory, not an object"):
         load("memory://x.zarr")
     sinks.commit(out)
     out.abort()
-    assert same(load("memory://x.zarr:g/a"), DATA)
+    assert bits_equal(load("memory://x.zarr:g/a"), DATA)
 
 
 def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
     out = create_output("memory://x.zarr")
-    out.write(0, memoryview(raw(DATA[:4])), 0)
+    out.write(0, memoryview(raw_bytes(DATA[:4])), 0)
     memory.pipe_file("/x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
-        out.write(0, memoryview(raw(DATA[4:8])), 1)
+        out.write(0, memoryview(raw_bytes(DATA[4:8])), 1)
     out.abort()
     assert memory.find("/x.zarr") == ["/x.zarr/c/1/0"]
 
@@ -394,7 +394,7 @@ def test_a_failed_run_removes_what_it_wrote(memory: Any) -> None:
 def test_metadata_that_others_made_meanwhile(memory: Any) -> None:
     out = create_output("memory://x.zarr")
     for block in range(6):
-        out.write(0, memoryview(raw(DATA[:4])), block)
+        out.write(0, memoryview(raw_bytes(DATA[:4])), block)
     memory.pipe_file("/x.zarr/zarr.json", b"{}")
     with pytest.raises(
         OutputError, match=r"zarr.json was created by another process during the run"
@@ -408,18 +408,18 @@ def test_a_group_that_others_made_meanwhile(memory: Any) -> None:
     group = b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'
     out = create_output("memory://x.zarr:g/a")
     for block in range(6):
-        out.write(0, memoryview(raw(DATA[4 * block : 4 * block + 4])), block)
+        out.write(0, memoryview(raw_bytes(DATA[4 * block : 4 * block + 4])), block)
     memory.pipe_file("/x.zarr/g/zarr.json", group)
     sinks.commit(out)
     out.abort()
     assert memory.cat("/x.zarr/g/zarr.json") == group
-    assert same(load("memory://x.zarr:g/a"), DATA)
+    assert bits_equal(load("memory://x.zarr:g/a"), DATA)
 
 
 def test_from_s3_to_s3(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr", "deep/x.zarr")
-    assert same(load(url), DATA)
+    assert bits_equal(load(url), DATA)
     result = ndtool(
         "convert", url, "s3://bucket/y.zarr:g/a", "--shards", "12,10", "--chunks", "4,5"
     )
@@ -429,7 +429,7 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
         "gather-nd", "s3://bucket/y.zarr:g/a", "indices.npy", "-o", "s3://bucket/z.zarr"
     )
     assert result.status == 0, result.err
-    assert same(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
+    assert bits_equal(load("s3://bucket/z.zarr"), DATA[ROWS[:, 0]])
     result = ndtool("inspect", "s3://bucket/y.zarr")
     assert b"y.zarr:g/a" in result.out
     result = ndtool("convert", url, "s3://bucket/z.zarr")
@@ -443,7 +443,7 @@ def test_from_s3_to_s3(s3: Bucket) -> None:
 def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
     put("x.zarr", DATA, chunks=(7, 3))
     url = upload(s3, "x.zarr")
-    with opened(url) as opened_source:
+    with open_input(url) as opened_source:
         source.whole(opened_source)
         s3.put("x.zarr/c/0/0", b"other")
         with pytest.raises(OutputError, match="a chunk that was read is modified"):
@@ -452,10 +452,10 @@ def test_an_s3_chunk_that_changes(s3: Bucket) -> None:
 
 def test_an_s3_chunk_that_others_wrote(s3: Bucket) -> None:
     out = create_output("s3://bucket/x.zarr")
-    out.write(0, memoryview(raw(DATA[:4])), 0)
+    out.write(0, memoryview(raw_bytes(DATA[:4])), 0)
     s3.put("x.zarr/c/1/0", b"another's")
     with pytest.raises(OutputError, match=r"c/1/0 was created by another process during the run"):
-        out.write(0, memoryview(raw(DATA[4:8])), 1)
+        out.write(0, memoryview(raw_bytes(DATA[4:8])), 1)
     out.abort()
     assert s3.keys() == ["x.zarr/c/1/0"]
 
@@ -476,11 +476,11 @@ def test_a_lost_response_about_a_chunk_or_lock_object(
     for target in ("x.zarr", "y.zarr:g/a"):
         with convert.Conversion(convert.Request("x.npy", f"s3://bucket/{target}")) as conversion:
             conversion.run(lambda share: None)
-        assert same(load(f"s3://bucket/{target}"), DATA)
+        assert bits_equal(load(f"s3://bucket/{target}"), DATA)
     remaining_keys = s3.keys()
     assert not [key for key in remaining_keys if key.endswith(".ndtool")]
-    with written("s3://bucket/z.zarr", DATA) as out:
-        out.write(0, memoryview(raw(DATA)))
+    with temporary_sink("s3://bucket/z.zarr", DATA) as out:
+        out.write(0, memoryview(raw_bytes(DATA)))
     assert s3.keys() == remaining_keys
 
 
@@ -491,12 +491,12 @@ def test_interrupted_while_chunks_are_sent(number: int, s3: Bucket) -> None:
     try:
         process = subprocess.Popen(
             [*NDTOOL, "convert", "in.npy", "s3://bucket/x.zarr", "--chunks", "1,131072"],
-            env=environment(**settings(proxy.endpoint)),
+            env=environment(**client_environment(proxy.endpoint)),
             stderr=subprocess.PIPE,
         )
-        assert proxy.held.wait(60)
+        assert proxy.stalled.wait(60)
         process.send_signal(number)
-        proxy.drop_cached()
+        proxy.release()
         err = process.communicate(timeout=120)[1]
     finally:
         proxy.close()
@@ -509,7 +509,7 @@ def test_conversions_report_progress(memory: Any) -> None:
     shares: list[float] = []
     with convert.Conversion(convert.Request("x.zarr", "memory://y.zarr")) as conversion:
         conversion.run(shares.append)
-    assert same(load("memory://y.zarr"), DATA)
+    assert bits_equal(load("memory://y.zarr"), DATA)
     reading, writing = shares[1 : shares.index(0, 1)], shares[shares.index(0, 1) + 1 :]
     assert reading == sorted(reading)
     assert len(reading) == len(writing) == 24

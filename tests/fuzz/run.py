@@ -26,12 +26,12 @@ import recipes
 import target
 import tensors
 
-SLOW = 2.0  # timeout in seconds for one file
+TIMEOUT = 2.0  # timeout in seconds for one file
 
 count = 0
 kind = ""
 KINDS = {
-    "": (recipes.file, target.check),
+    "": (recipes.decode_file, target.check),
     "headers": (lambda raw: recipes.npy(recipes.Choices(raw)), target.check_header),
     "safetensors": (
         lambda raw: tensors.safetensors(recipes.Choices(raw)),
@@ -50,51 +50,54 @@ KINDS = {
 folder = Path(__file__).parent / "regressions"
 
 
-def one(raw: bytes) -> None:
+def check_input(raw: bytes) -> None:
     """Check the file that some bytes encode; save it on failure."""
     global count
     count += 1
     recipe, check = KINDS[kind]
     content = recipe(raw)
-    started = time.process_time()
+    start = time.process_time()
     try:
         check(content)
-        lasted = time.process_time() - started
-        assert lasted < SLOW, f"it took {lasted} s"
+        seconds = time.process_time() - start
+        assert seconds < TIMEOUT, f"it took {seconds} s"
     except BaseException:
-        saved = content if isinstance(content, bytes) else raw  # the choices that generate a store
-        name = hashlib.sha256(saved).hexdigest()[:16] + (f".{kind}" if kind else "")
-        (folder / name).write_bytes(saved)
-        print(f"kept as {folder / name}, after {count} inputs", file=sys.stderr)
+        saved_bytes = (
+            content if isinstance(content, bytes) else raw
+        )  # of a store: the choices that generate it
+        name = hashlib.sha256(saved_bytes).hexdigest()[:16] + (f".{kind}" if kind else "")
+        (folder / name).write_bytes(saved_bytes)
+        print(f"saved as {folder / name}, after {count} inputs", file=sys.stderr)
         raise
 
 
 def main() -> None:
     global folder, kind
-    seconds, *more = sys.argv[1:]
-    kind = next((word for word in more if word in KINDS), "")
-    folder = Path(([word for word in more if word not in (*KINDS, "random")] or [folder])[0])
-    fuzz(int(seconds), atheris is not None and "random" not in more)
+    seconds, *options = sys.argv[1:]
+    kind = next((word for word in options if word in KINDS), "")
+    folder = Path(([word for word in options if word not in (*KINDS, "random")] or [folder])[0])
+    fuzz(int(seconds), atheris is not None and "random" not in options)
 
 
 def fuzz(seconds: int, guided: bool) -> None:
     if not guided:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            one(random.randbytes(random.randrange(400)))
+            check_input(random.randbytes(random.randrange(400)))
         print(f"{count} inputs, random")
         return
-    # libFuzzer ends the process itself: print the progress from time to time
-    started = time.monotonic()
+    # libFuzzer never returns: the last input prints the count and ends the process
+    start = time.monotonic()
 
-    def counted(raw: bytes) -> None:
-        one(raw)
-        if time.monotonic() - started > seconds:
+    def check_until_timeout(raw: bytes) -> None:
+        check_input(raw)
+        if time.monotonic() - start > seconds:
             print(f"{count} inputs, guided by coverage", flush=True)
             os._exit(0)
 
     atheris.Setup(
-        [sys.argv[0], "-max_len=400", "-rss_limit_mb=4096", "-timeout=10", "-verbosity=0"], counted
+        [sys.argv[0], "-max_len=400", "-rss_limit_mb=4096", "-timeout=10", "-verbosity=0"],
+        check_until_timeout,
     )
     atheris.Fuzz()
 

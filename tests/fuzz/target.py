@@ -13,14 +13,14 @@ from ndtool.formats import locators, npy
 from ndtool.formats.streams import Streams
 from ndtool.rules.grid import blocks
 
-MOST, MANY = 1 << 20, 1000  # limits of bytes and chunks of an assembled array
+MAX_BYTES, MAX_CHUNKS = 1 << 20, 1000  # limits of bytes and chunks of an assembled array
 _ALLOWED = (Status.USAGE, Status.INPUT, Status.RESOURCE)
 
 
 def check(content: bytes, suffixes: tuple[str, ...] = ("",)) -> None:
-    """Open a file with this content in all ways; any failure is a finding.
+    """Open a file with this content in all ways; fail if it is neither read nor refused.
 
-    suffixes: of its names, besides none.
+    suffixes: those of the file names under which it is opened.
     """
     fd = os.memfd_create("fuzz")
     try:
@@ -32,7 +32,7 @@ def check(content: bytes, suffixes: tuple[str, ...] = ("",)) -> None:
                 _check_members(path)
         os.lseek(fd, 0, os.SEEK_SET)
         with suppress(NdtoolError), closing(Streams(fd).read()) as source:
-            _hold(source)
+            _check_array(source)
     finally:
         os.close(fd)
 
@@ -49,7 +49,7 @@ def check_store(files: dict[str, bytes]) -> None:
 
 
 def _check_members(path: str) -> None:
-    members = [entry.member for entry in _described(path)]
+    members = [entry.member for entry in _describe(path)]
     for member in [None, "a", *members[:4]]:
         _read(path if member is None else f"{path}:{member}")
 
@@ -57,38 +57,38 @@ def _check_members(path: str) -> None:
 def check_header(content: bytes) -> None:
     """Read only the header of a .npy file with this content: a hundred times as fast."""
     try:
-        found = npy.read_header(io.BytesIO(content).read, len(content), "header")
-        data = memoryview(content)[found.offset : found.offset + found.nbytes]
-        assert len(data) == found.nbytes
-        array = values.as_array(data, found.dtype, found.shape, found.fortran)
+        header = npy.read_header(io.BytesIO(content).read_header, len(content), "header")
+        data = memoryview(content)[header.offset : header.offset + header.nbytes]
+        assert len(data) == header.nbytes
+        array = values.as_array(data, header.dtype, header.shape, header.fortran)
     except NdtoolError as error:
-        _is_plain(error)
+        _check_error(error)
         return
-    assert array.dtype.itemsize == found.dtype.itemsize
+    assert array.dtype.itemsize == header.dtype.itemsize
 
 
-def _described(path: str) -> list[MemberInfo]:
+def _describe(path: str) -> list[MemberInfo]:
     try:
         return locators.describe(path)
     except NdtoolError as error:
-        _is_plain(error)
+        _check_error(error)
         return []
 
 
 def _read(argument: str) -> None:
     try:
         with closing(locators.open_source(argument, Streams(-1))) as source:
-            _hold(source)
+            _check_array(source)
             source.recheck()
     except NdtoolError as error:
-        _is_plain(error)
+        _check_error(error)
 
 
-def _hold(source: Source) -> None:
+def _check_array(source: Source) -> None:
     """Check that NumPy reads the same array, and that its header can be written."""
     dtype, shape, order, grid, _, _ = metadata = source.metadata
-    if grid != shape and (metadata.nbytes > MOST or blocks(shape, grid) > MANY):
-        return  # a store does not declare how many of its chunks exist
+    if grid != shape and (metadata.nbytes > MAX_BYTES or blocks(shape, grid) > MAX_CHUNKS):
+        return  # metadata of a few bytes may declare any number of chunks
     buffer = whole(source).buffer
     assert len(buffer) == metadata.nbytes == prod(shape) * dtype.itemsize
     assert len(grid) == len(shape)
@@ -100,11 +100,11 @@ def _hold(source: Source) -> None:
     assert array.dtype.itemsize == dtype.itemsize
     assert not array.dtype.hasobject
     raw = npy.encode(dtype, shape)
-    again = npy.read_header(io.BytesIO(raw).read, None, "again")
-    assert (again.dtype, again.shape) == (npy.stored_dtype(dtype), shape)
+    reread = npy.read_header(io.BytesIO(raw).read_header, None, "again")
+    assert (reread.dtype, reread.shape) == (npy.stored_dtype(dtype), shape)
 
 
-def _is_plain(error: NdtoolError) -> None:
+def _check_error(error: NdtoolError) -> None:
     assert error.status in _ALLOWED, error
     assert "\n" not in error.message
     assert len(error.message) < 1000

@@ -3,12 +3,12 @@
     python tests/mutants/run.py [--sample N] [--minutes M] [--jobs J] [--seed S] [--only FILE]
                                 [--check] [--show]
 
-A sample is drawn at random: one mutant of each file, then any. Mutants that no test kills are
+A random sample has one mutant of each file, then any mutants. Mutants that no test kills are
 listed: either a test is missing, or the mutant is equivalent, and belongs in EQUIVALENT with the
 reason. Sources are copied to build/mutants; kernels are built there once, with all mutants in them:
 see schemata.py. A killed mutant takes one to ten CPU seconds, a survivor a minute or two. Exit
-status 1 if one survives, 2 if the tests fail without a mutant. --check first tests mutants whose
-fate is known, a fatal and an equivalent one of both kinds.
+status 1 if a mutant survives, 2 if the tests fail without a mutant. --check first tests mutants
+with a known outcome: of Python and of the kernels, one that tests kill and an equivalent one.
 """
 
 import argparse
@@ -33,25 +33,29 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "ndtool"
-# Files without mutants, and why.
-WITHOUT_VALUES = {
-    "_signals.pxd": "C in strings, about the end of a process",
-    "_process.pxi": "the process: its signals, its pages of memory",
-    "loops/startable.pxd": "how many threads run affects only speed",
+# Files without mutants, and the reason.
+WITHOUT_MUTANTS = {
+    "_signals.pxd": "C code in strings, for the end of a process",
+    "_process.pxi": "signals and memory pages of the process",
+    "loops/startable.pxd": "the number of threads affects only speed",
     "loops/pages.pxd": "constants of the system",
 }
 
 
-def below_package(*patterns: str) -> tuple[str, ...]:
-    """Return the paths of the files that match, relative to the package, without omissions."""
-    found = (path.relative_to(PACKAGE).as_posix() for one in patterns for path in PACKAGE.glob(one))
-    return tuple(sorted(set(found) - set(WITHOUT_VALUES)))
+def package_files(*patterns: str) -> tuple[str, ...]:
+    """Return the files that match, relative to the package, except those without mutants."""
+    paths = (
+        path.relative_to(PACKAGE).as_posix()
+        for pattern in patterns
+        for path in PACKAGE.glob(pattern)
+    )
+    return tuple(sorted(set(paths) - set(WITHOUT_MUTANTS)))
 
 
 SOURCES = (
-    *below_package("engine/[a-z]*.py"), "rules/shapes.py", "rules/grid.py", "machine/scratch.py",
+    *package_files("engine/[a-z]*.py"), "rules/shapes.py", "rules/grid.py", "machine/scratch.py",
 )  # fmt: skip
-KERNELS = below_package("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
+KERNELS = package_files("*.pyx", "*.pxi", "*.pxd", "loops/*.pxd")
 # Fast tests first, each with few examples: nearly all mutants are detected within five seconds.
 TESTS = (
     "test_layouts.py", "test_blocks.py", "test_threads.py", "test_counts.py", "test_properties.py",
@@ -60,16 +64,16 @@ TESTS = (
     "test_sweep.py", "test_sweep_chunks.py", "test_report.py", "test_spec_examples.py",
     "test_cli.py",
 )  # fmt: skip
-# Gigabytes each, which the limit on memory refuses.
-LARGE = tuple(
+# Tests that take gigabytes of memory each, more than the limit.
+DESELECTED = tuple(
     f"--deselect=tests/test_sizes.py::{name}"
     for name in (
         "test_one_huge_run", "test_indices_beyond_31_bits", "test_scatter_to_a_file_beyond_31_bits",
     )
 )  # fmt: skip
-KERNEL_TESTS = TESTS[1:-3]  # the others call the same kernels with fewer cases
-# The tests of a file run first, and some only there: most mutants are killed by them.
-OWN = {
+KERNEL_TESTS = TESTS[1:-3]  # the excluded tests call the same kernels with fewer cases
+# Tests that run first for mutants of a file, because they kill most of them.
+FILE_TESTS = {
     **dict.fromkeys(("engine/columns.py", "loops/panels.pxd"), ("test_columns.py",)),
     **dict.fromkeys(
         ("engine/updates.py", "loops/counts.pxd", "loops/neutral.pxd"), ("test_counts.py",)
@@ -109,11 +113,11 @@ settings.load_profile("mutants")
 def no_hang():
     signal.setitimer(signal.ITIMER_PROF, 60)
 """
-LIMIT = 3600  # timeout of one mutant's tests; a hang counts as killed
-SECONDS = 300  # CPU seconds of each process: tests start some that hang
-MEMORY = 64 << 30  # bytes of address space, so that a wrong size fails at once
+WALL_SECONDS = 3600  # timeout of the tests of one mutant; a timeout counts as killed
+CPU_SECONDS = 300  # limit of each process, because a test may start one that hangs
+MAX_ADDRESS_SPACE = 64 << 30  # bytes of address space, so that a wrong size fails at once
 
-FLIPS = {
+REPLACEMENTS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+",
     "*": "+", "//": "*", "%": "+", "<<": ">>", ">>": "<<", "&": "|", "|": "&", "and": "or",
     "or": "and", "min": "max", "max": "min", "0": "1", "1": "2", "True": "False", "False": "True",
@@ -126,117 +130,161 @@ CAST = re.compile(
 FUNCTION = re.compile(
     r" *def (\w+)|cdef inline .*?(\w+)(?: \"\w+\")?\(|    cdef (?:int|void) (_\w+)\("
 )
-TYPED = re.compile(r"^    \w+: .*\| None")  # fields and parameters
-# Lines that affect only speed; texts; and checks of arguments that only a bug violates.
-SPEED = re.compile(
-    r"prefetch|ahead|PREFETCH|SOON|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
+TYPED_FIELD = re.compile(r"^    \w+: .*\| None")  # fields and parameters
+# Lines that affect only speed.
+SPEED_ONLY = re.compile(
+    r"prefetch|ahead|PREFETCH|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
     r"|CACHE_SIZE|MIN_SORTED|LONG_BATCH|TILE|MAX_PARTITIONS?\b|WRITE_SIZE|WIDE_SLICE|SCRATCH|HUGEPAGE|MADV_FREE"
     r"|by_columns|division|is_reused|last_index|lowest \+=|highest \+="
-    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|is_packing_faster =|is_contiguous =|\bmany =|lru_cache|team == 1"
-    r"|view\.rank == 1|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
+    r"|\b(?:work|moved|unit)_bytes =|\bmax_(?:elements|groups) =|strict=|is_packing_faster =|is_contiguous =|lru_cache"
+    r"|group \+ 1|_bind\(|_check_span\(|_buffers\(|&\w+\[0|\.shape\["
     r"|fits_in_cache|local_fraction|is_local|n_local|smallest_stride_axis"
 )
-# A condition of the kernels before one of these detects only bugs of callers.
-DOOR = "raise ValueError"
-# These detect the same, or only prefetch.
-UNSEEN = ("_bind", "_extend", "_check_span", "_buffers", "will_need", "prefetch_strided")
-TEXT = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
+# In the kernels, a condition in the line before this text detects only bugs of callers.
+ARGUMENT_CHECK = "raise ValueError"
+# Functions that detect only bugs of callers, or that only prefetch.
+UNTESTED_FUNCTIONS = ("_bind", "_extend", "_check_span", "_buffers", "will_need")
+NO_CODE = re.compile(r"^\s*(#|import|from|cimport|cdef extern|@|raise|assert|\"\"\")|import ")
 
-# (file, a part of the line, the token): why the mutant is equivalent.
+# (file, text in the line, token): the reason why the mutant is equivalent.
 EQUIVALENT = {
     ("loops/indices.pxd", "indices & 7", "&"): "aligned indices are copied, too",
     ("loops/blocks.pxd", "return BLOCK if space.k", "<="): "for two components both are BLOCK",
-    ("loops/gathers.pxd", "return 1", "1"): "whatever is not 0 says so",
-    ("loops/radix.pxd", "return 1", "1"): "the same",
-    ("loops/panels.pxd", "return 1", "1"): "the same",
-    ("loops/scatters.pxd", "        hashed = ", "*"): "threads own other slices",
-    ("loops/scatters.pxd", "        is_owned = ", "*"): "the same",
-    ("_kernels.pyx", "return 16 * threads", "*"): "work is divided otherwise: one result",
-    ("_kernels.pyx", "return 16 * threads", ">"): "the same",
-    ("_kernels.pyx", "return 16 * threads", "1"): "the same",
-    ("_operands.pxi", "max(per_batch, 1)", "1"): "0 only where there are no tuples",
+    ("loops/gathers.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
+    ("loops/radix.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
+    ("loops/panels.pxd", "return 1", "1"): "any value but 0 reports an index out of bounds",
+    (
+        "loops/scatters.pxd",
+        "        hashed = ",
+        "*",
+    ): "slices are distributed to threads in another way",
+    (
+        "loops/scatters.pxd",
+        "        is_owned = ",
+        "*",
+    ): "slices are distributed to threads in another way",
+    ("_kernels.pyx", "return 16 * threads", "*"): "other work items have the same result",
+    ("_kernels.pyx", "return 16 * threads", ">"): "other work items have the same result",
+    ("_kernels.pyx", "return 16 * threads", "1"): "other work items have the same result",
+    ("_operands.pxi", "max(per_batch, 1)", "1"): "per_batch is 0 only without tuples",
     ("_operands.pxi", "self.space.span = ", "-"): "fewer bytes are prefetched",
     (
         "loops/checks.pxd",
         "result = OutOfBounds(-1, 0, -1)",
         "1",
-    ): "below 0 is none; nobody reads the other",
-    ("loops/checks.pxd", "result = OutOfBounds(-1, 0, -1)", "-"): "the same",
+    ): "any negative position is none; the other fields are not read",
+    ("loops/checks.pxd", "result = OutOfBounds(-1, 0, -1)", "-"): "any negative position is none",
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
-    ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap wholly, or one whole",
+    ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap completely equal one copy",
     (
         "engine/bind.py",
         "columns = columns // LINE * LINE",
         "*",
-    ): "another width of tile: one result",
+    ): "a tile of another width has the same result",
     (
         "engine/bind.py",
         "columns = columns // LINE * LINE",
         "//",
-    ): "a tile as wide as the panel: the same",
-    ("engine/bind.py", "if columns < panels.columns and columns > LINE", ">"): "the same",
-    ("engine/bind.py", "if columns < panels.columns and columns > LINE", "<"): "the same",
-    ("engine/bind.py", "zero_strides = (0,)", "0"): "a check reads and writes nothing there",
+    ): "a tile as wide as the panel has the same result",
+    (
+        "engine/bind.py",
+        "if columns < panels.columns and columns > LINE",
+        ">",
+    ): "a tile of another width has the same result",
+    (
+        "engine/bind.py",
+        "if columns < panels.columns and columns > LINE",
+        "<",
+    ): "a tile of another width has the same result",
+    ("engine/bind.py", "zero_strides = (0,)", "0"): "a check accesses no data at these strides",
     (
         "engine/bind.py",
         "slices = bind_slices(plan, strides, 1, negatives)",
         "1",
-    ): "only the addressing of these slices is used",
+    ): "only the addressing of the result is used",
     (
         "engine/distinct.py",
         "            if position >= 0:",
         ">=",
-    ): "the second of two is never at 0",
-    ("engine/distinct.py", "            if position >= 0:", "0"): "the same",
-    ("engine/narrow.py", "is_faster = tuple_bytes >= 4", ">="): "narrowed or not: one result",
+    ): "the second of two duplicates is never at position 0",
+    (
+        "engine/distinct.py",
+        "            if position >= 0:",
+        "0",
+    ): "the second of two duplicates is never at position 0",
+    (
+        "engine/narrow.py",
+        "is_faster = tuple_bytes >= 4",
+        ">=",
+    ): "narrowed or not, the result is the same",
     (
         "engine/bind.py",
         "fits_in_cache = scratch <= 2 * tile_limit",
         "*",
-    ): "packed or not: one result",
+    ): "packed or not, the result is the same",
     ("engine/small.py", "> tuning.SMALL_CALL", "//"): "the general path gives the same result",
-    ("loops/reductions.pxd", "    return n > 1", "1"): "two of one element are combined otherwise",
-    ("loops/reductions.pxd", "    return n > 1", ">"): "the same",
+    (
+        "loops/reductions.pxd",
+        "    return n > 1",
+        "1",
+    ): "two updates of an element are combined by another algorithm",
+    (
+        "loops/reductions.pxd",
+        "    return n > 1",
+        ">",
+    ): "two updates of an element are combined by another algorithm",
     (
         "loops/scatters.pxd",
         "for j in range(n + i, min(n + i + n_block, n + n_next)):",
         "+",
-    ): "prefetches",
-    ("loops/gathers.pxd", "return width % LINE and width < 3 * LINE or", "<"): "staged or not",
-    ("_operands.pxi", "if width & (width - 1) == 0:", "1"): "a width of 1 divides, not shifts",
-    ("engine/destinations.py", "        shift += 1", "1"): "parts of another size: one result",
-    ("engine/destinations.py", "groups = min(max_groups", "min"): "bounds memory",
-    ("engine/destinations.py", "groups = min(max_groups", "//"): "bounds memory",
+    ): "affects only prefetching",
+    (
+        "loops/gathers.pxd",
+        "return width % LINE and width < 3 * LINE or",
+        "<",
+    ): "staged or not, the result is the same",
+    (
+        "_operands.pxi",
+        "if width & (width - 1) == 0:",
+        "1",
+    ): "offsets of width 1 are divided instead of shifted",
+    (
+        "engine/destinations.py",
+        "        shift += 1",
+        "1",
+    ): "partitions of another size have the same result",
+    ("engine/destinations.py", "groups = min(max_groups", "min"): "affects only memory use",
+    ("engine/destinations.py", "groups = min(max_groups", "//"): "affects only memory use",
     (
         "engine/scatters.py",
         "spec, call.out, True, options",
         "True",
-    ): "threads share otherwise: one result",
-    ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer instead",
+    ): "work distributed to threads in another way has the same result",
+    ("machine/scratch.py", "if len(buffer) >= size", ">="): "a new buffer is allocated instead",
     (
         "engine/destinations.py",
         "entry_bytes = 4 +",
         "<",
-    ): "slices of a cache line get more scratch than they need",
+    ): "slices of a cache line get a larger buffer than necessary",
 }
 
 
-# Mutants whose fate is known, as (file, a part of the line, the token).
-FATAL = (
+# Mutants with a known outcome, as (file, text in the line, token).
+KNOWN_KILLED = (
     ("loops/gathers.pxd", "target += n * width", "*"),
     ("rules/shapes.py", "+ data[b + k :]", "+"),
 )
-HARMLESS = (
+KNOWN_EQUIVALENT = (
     ("loops/moves.pxd", "    elif width == 1:", "1"),
     ("engine/bind.py", "columns = columns // LINE * LINE", "*"),
 )
-# Quick tests kill nearly all mutants; then slow ones are run on the survivors.
+# Quick tests kill nearly all mutants; slow tests are run on the survivors.
 ROUNDS = (("not slow and not huge", 0.7), ("slow and not huge", 0.3))  # with shares of the time
 KILLED, TIMEOUT, SURVIVED = "killed", "timeout", "SURVIVED"
 INVALID = "invalid"  # does not compile
 ERROR = re.compile(r"^ndtool/(\S+?):(\d+):\d+: (?!warning|note)", re.MULTILINE)
 ORIGIN = re.compile(r'\s*/\* "ndtool/(\S+)":(\d+)$')  # in the generated C
-HANGS = (-signal.SIGPROF, -signal.SIGXCPU)
+HANG_STATUSES = (-signal.SIGPROF, -signal.SIGXCPU)
 
 
 class Mutant(NamedTuple):
@@ -245,34 +293,34 @@ class Mutant(NamedTuple):
     file: str
     line: int  # from 0
     column: int
-    old: str
-    new: str
+    token: str
+    replacement: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line + 1}:{self.column + 1}: {self.old} -> {self.new}"
+        return f"{self.file}:{self.line + 1}:{self.column + 1}: {self.token} -> {self.replacement}"
 
     def apply(self, text: str) -> str:
         """Return the source with the token replaced."""
         lines = text.splitlines(keepends=True)
-        line, end = lines[self.line], self.column + len(self.old)
-        lines[self.line] = line[: self.column] + self.new + line[end:]
+        line, token_end = lines[self.line], self.column + len(self.token)
+        lines[self.line] = line[: self.column] + self.replacement + line[token_end:]
         return "".join(lines)
 
 
-def code_lines(file: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines whose tokens affect results, with texts and casts blanked."""
+def lines_with_code(file: str) -> Iterator[tuple[int, str]]:
+    """Yield lines whose tokens affect results, with their numbers; strings and casts are blank."""
     text = (ROOT / "ndtool" / file).read_text()
     text = re.sub(r'""".*?"""', lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.DOTALL)
     lines = [*text.splitlines(), ""]
     function = ""
     for number, line in enumerate(lines[:-1]):
-        if begins := FUNCTION.match(line):
-            function = begins[1] or begins[2] or begins[3]
-        if begins or function in UNSEEN or not line.startswith(" "):
+        if definition := FUNCTION.match(line):
+            function = definition[1] or definition[2] or definition[3]
+        if definition or function in UNTESTED_FUNCTIONS or not line.startswith(" "):
             continue
-        if TEXT.search(line) or SPEED.search(line) or TYPED.search(line):
+        if NO_CODE.search(line) or SPEED_ONLY.search(line) or TYPED_FIELD.search(line):
             continue
-        if file in KERNELS and DOOR in lines[number + 1]:
+        if file in KERNELS and ARGUMENT_CHECK in lines[number + 1]:
             continue
         line = CAST.sub(lambda m: " " * len(m[0]), line)
         line = re.sub(r'"[^"]*"|\'[^\']*\'', lambda m: " " * len(m[0]), line)
@@ -281,43 +329,47 @@ def code_lines(file: str) -> Iterator[tuple[int, str]]:
 
 def mutants(file: str) -> Iterator[Mutant]:
     """Yield all mutants of a file, without equivalent ones."""
-    known = [(part, token) for name, part, token in EQUIVALENT if name == file]
-    for number, line in code_lines(file):
-        same = [token for part, token in known if part in line]
-        yield from (one for one in flips(file, number, line) if one.old not in same)
+    equivalent = [(text, token) for name, text, token in EQUIVALENT if name == file]
+    for number, line in lines_with_code(file):
+        tokens = [token for text, token in equivalent if text in line]
+        yield from (
+            mutant for mutant in line_mutants(file, number, line) if mutant.token not in tokens
+        )
 
 
-def flips(file: str, number: int, line: str) -> Iterator[Mutant]:
+def line_mutants(file: str, number: int, line: str) -> Iterator[Mutant]:
     """Yield all mutants of a line."""
     for token in TOKEN.finditer(line):
         before = line[: token.start()].rstrip()
-        unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
-        tight = token[0] == "*" and not line[: token.start()].endswith(" ")  # a pointer
-        if token[0] in FLIPS and not (unary and token[0] != "-") and not tight:
-            yield Mutant(file, number, token.start(), token[0], FLIPS[token[0]])
+        is_unary = token[0] in "-*&" and (not before or before[-1] in "(,=:[+-*/<>")
+        is_pointer = token[0] == "*" and not line[: token.start()].endswith(" ")
+        if token[0] in REPLACEMENTS and not (is_unary and token[0] != "-") and not is_pointer:
+            yield Mutant(file, number, token.start(), token[0], REPLACEMENTS[token[0]])
 
 
-def find(file: str, part: str, old: str) -> Mutant:
+def find_mutant(file: str, text: str, token: str) -> Mutant:
     """Return the first mutant of a token in a line that contains a text."""
-    lines = (line for line in code_lines(file) if part in line[1])
-    return next(one for line in lines for one in flips(file, *line) if one.old == old)
+    lines = (line for line in lines_with_code(file) if text in line[1])
+    return next(
+        mutant for line in lines for mutant in line_mutants(file, *line) if mutant.token == token
+    )
 
 
-def drawn(files: Sequence[str], size: int, seed: int) -> list[Mutant]:
+def draw_sample(files: Sequence[str], size: int, seed: int) -> list[Mutant]:
     """Return a random sample: a mutant of each file first, then any."""
     generator = random.Random(seed)
-    first, others = [], []
+    first_mutants, other_mutants = [], []
     for name in files:
-        every = list(mutants(name))
-        generator.shuffle(every)
-        first += every[:1]
-        others += every[1:]
-    generator.shuffle(first)
-    generator.shuffle(others)
-    return [*first, *others][:size]
+        file_mutants = list(mutants(name))
+        generator.shuffle(file_mutants)
+        first_mutants += file_mutants[:1]
+        other_mutants += file_mutants[1:]
+    generator.shuffle(first_mutants)
+    generator.shuffle(other_mutants)
+    return [*first_mutants, *other_mutants][:size]
 
 
-def prepare(worker: int) -> Path:
+def prepare_folder(worker: int) -> Path:
     """Return a folder with a copy of all files that the tests need."""
     folder = ROOT / "build" / "mutants" / str(worker)
     shutil.rmtree(folder, ignore_errors=True)
@@ -338,15 +390,15 @@ def prepare(worker: int) -> Path:
     return folder
 
 
-def limits() -> None:
+def set_limits() -> None:
     os.setsid()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
 
 
-def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
-    """Run Python in the folder, where its ndtool is found first; return its status, None of a hang."""
+def run_python(folder: Path, *arguments: str, number: int = -1) -> int | None:
+    """Run Python with the folder's ndtool; return its exit status, or None after a timeout."""
     environment = {
         **os.environ,
         "KERNEL_MUTANT": str(number),
@@ -358,12 +410,12 @@ def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
     }
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=folder, preexec_fn=limits, env=environment,
+            [sys.executable, *arguments], cwd=folder, preexec_fn=set_limits, env=environment,
             stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        ended = process.wait(LIMIT)
-        return None if ended in HANGS else ended
+        exit_status = process.wait(WALL_SECONDS)
+        return None if exit_status in HANG_STATUSES else exit_status
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -374,47 +426,51 @@ def status(folder: Path, *arguments: str, number: int = -1) -> int | None:
         process.wait()
 
 
-def tests_of(file: str) -> tuple[str, ...]:
-    """Return the tests for mutants of a file, its own first."""
-    return tuple(dict.fromkeys((*OWN.get(file, ()), *(KERNEL_TESTS if file in KERNELS else TESTS))))
+def tests_for(file: str) -> tuple[str, ...]:
+    """Return the tests for mutants of a file; those that kill most of them are first."""
+    return tuple(
+        dict.fromkeys((*FILE_TESTS.get(file, ()), *(KERNEL_TESTS if file in KERNELS else TESTS)))
+    )
 
 
 def run_tests(folder: Path, tests: Sequence[str], marks: str, number: int = -1) -> str:
-    """Run tests with some marks until one fails; return what becomes of a mutant."""
-    ended = status(
+    """Run tests with some marks until one fails; return the outcome of a mutant."""
+    exit_status = run_python(
         folder, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--assert=plain",
-        "-m", marks, *LARGE, *(f"tests/{name}" for name in tests), number=number,
+        "-m", marks, *DESELECTED, *(f"tests/{name}" for name in tests), number=number,
     )  # fmt: skip
-    return TIMEOUT if ended is None else SURVIVED if ended == 0 else KILLED
+    return TIMEOUT if exit_status is None else SURVIVED if exit_status == 0 else KILLED
 
 
-def build_all(folder: Path, chosen: list[Mutant]) -> set[int]:
-    """Build as many mutants of kernels in one build as possible; return which, by number."""
-    together = {number for number, mutant in enumerate(chosen) if mutant.file in KERNELS}
+def build_all(folder: Path, sample: list[Mutant]) -> set[int]:
+    """Build the kernels with as many mutants as possible; return the numbers of these mutants."""
+    compiled = {number for number, mutant in enumerate(sample) if mutant.file in KERNELS}
     originals = {name: (folder / "ndtool" / name).read_text() for name in KERNELS}
     script, path = Path(__file__).with_name("schemata.py"), folder / "locations.json"
-    while together:
-        records = [(*place(chosen[number]), chosen[number].new, number) for number in together]
+    while compiled:
+        records = [
+            (*location(sample[number]), sample[number].replacement, number) for number in compiled
+        ]
         path.write_text(json.dumps(records))
         (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
-        built = subprocess.run(
+        build = subprocess.run(
             [sys.executable, str(script), str(path)], cwd=folder, check=False, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        (folder / "log").write_text(built.stdout)
+        (folder / "log").write_text(build.stdout)
         for name, text in originals.items():
             (folder / "ndtool" / name).write_text(text)
-        if not built.returncode:
-            return together - set(json.loads(built.stdout.splitlines()[-1]))
-        wrong = set(erroneous(built.stdout, folder / "ndtool" / "_kernels.c"))
-        invalid = {number for number in together if place(chosen[number])[:2] in wrong}
+        if not build.returncode:
+            return compiled - set(json.loads(build.stdout.splitlines()[-1]))
+        error_lines = set(error_locations(build.stdout, folder / "ndtool" / "_kernels.c"))
+        invalid = {number for number in compiled if location(sample[number])[:2] in error_lines}
         if not invalid:
             raise SystemExit(f"the kernels do not build with mutants, see {folder / 'log'}")
-        together -= invalid
+        compiled -= invalid
     return set()
 
 
-def erroneous(log: str, generated: Path) -> Iterator[tuple[str, int]]:
+def error_locations(log: str, generated: Path) -> Iterator[tuple[str, int]]:
     """Yield the lines of the sources that Cython or the C compiler reports, each with its file."""
     lines = generated.read_text().splitlines() if generated.exists() else []
     for file, number in ERROR.findall(log):
@@ -422,71 +478,77 @@ def erroneous(log: str, generated: Path) -> Iterator[tuple[str, int]]:
             yield file, int(number)
             continue
         origins = (ORIGIN.match(line) for line in reversed(lines[: int(number)]))
-        found = next(filter(None, origins))
-        yield found[1], int(found[2])
+        origin = next(filter(None, origins))
+        yield origin[1], int(origin[2])
 
 
-def place(mutant: Mutant) -> tuple[str, int, int]:
+def location(mutant: Mutant) -> tuple[str, int, int]:
     """Return a mutant's file, its line from 1 and its column from 0."""
     return mutant.file, mutant.line + 1, mutant.column
 
 
-def outcome(mutant: Mutant, folder: Path, marks: str) -> str:
+def test_alone(mutant: Mutant, folder: Path, marks: str) -> str:
     """Build, if necessary, and test a mutant."""
     path = folder / "ndtool" / mutant.file
     original = path.read_text()
     path.write_text(mutant.apply(original))
     try:
         if mutant.file not in KERNELS:
-            return run_tests(folder, tests_of(mutant.file), marks)
-        return rebuilt(folder, tests_of(mutant.file), marks)
+            return run_tests(folder, tests_for(mutant.file), marks)
+        return build_and_test(folder, tests_for(mutant.file), marks)
     finally:
         path.write_text(original)
 
 
-def rebuilt(folder: Path, tests: Sequence[str], marks: str) -> str:
+def build_and_test(folder: Path, tests: Sequence[str], marks: str) -> str:
     """Build and test changed kernels; restore the original ones."""
     kernels = next((folder / "ndtool").glob("_kernels*.so"))
-    built = kernels.read_bytes()
+    original = kernels.read_bytes()
     (folder / "ndtool" / "_kernels.c").unlink(missing_ok=True)
     try:
-        if status(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
+        if run_python(folder, "setup.py", "-q", "build_ext", "--inplace") != 0:
             return INVALID
         return run_tests(folder, tests, marks)
     finally:
         kernels.unlink(missing_ok=True)
-        kernels.write_bytes(built)
+        kernels.write_bytes(original)
         kernels.chmod(0o755)
 
 
-def pass_without_mutants(folder: Path) -> bool:
-    """Run all tests on the original sources."""
-    every = dict.fromkeys(name for names in (TESTS, *OWN.values()) for name in names)
-    return run_tests(folder, tuple(every), "not huge") == SURVIVED
+def tests_pass(folder: Path) -> bool:
+    """Whether all tests pass on the original sources."""
+    test_files = dict.fromkeys(name for files in (TESTS, *FILE_TESTS.values()) for name in files)
+    return run_tests(folder, tuple(test_files), "not huge") == SURVIVED
 
 
-def summary(judged: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
+def summary(outcomes: Sequence[tuple[Mutant, str]]) -> Iterator[str]:
     """Yield a table of outcomes by file, and the survivors."""
     columns = (KILLED, TIMEOUT, SURVIVED)
-    counts = Counter((mutant.file, fate) for mutant, fate in judged)
-    total = Counter(fate for _, fate in judged)
-    width = max((len(mutant.file) for mutant, _ in judged), default=0)
+    counts = Counter((mutant.file, outcome) for mutant, outcome in outcomes)
+    total = Counter(outcome for _, outcome in outcomes)
+    width = max((len(mutant.file) for mutant, _ in outcomes), default=0)
     yield " ".join([" " * width, *columns])
-    for file in sorted({mutant.file for mutant, _ in judged}):
-        cells = (f"{counts[file, fate]:{len(fate)}}" for fate in columns)
+    for file in sorted({mutant.file for mutant, _ in outcomes}):
+        cells = (f"{counts[file, outcome]:{len(outcome)}}" for outcome in columns)
         yield " ".join([f"{file:{width}}", *cells])
-    yield f"{len(judged)} mutants: " + ", ".join(f"{total[fate]} {fate}" for fate in columns)
-    yield from (str(mutant) for mutant, fate in judged if fate == SURVIVED)
+    yield f"{len(outcomes)} mutants: " + ", ".join(
+        f"{total[outcome]} {outcome}" for outcome in columns
+    )
+    yield from (str(mutant) for mutant, outcome in outcomes if outcome == SURVIVED)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sample", type=int, default=120, help="mutants")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="without building")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
+    parser.add_argument("--sample", type=int, default=120, help="number of mutants")
+    parser.add_argument(
+        "--minutes", type=float, default=float("inf"), help="limit of the time for tests"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="mutants tested at a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="one file")
-    parser.add_argument("--check", action="store_true", help="mutants with a known fate first")
+    parser.add_argument("--only", help="mutants of one file")
+    parser.add_argument(
+        "--check", action="store_true", help="test mutants with a known outcome first"
+    )
     parser.add_argument("--show", action="store_true", help="list the mutants, run nothing")
     return parser.parse_args()
 
@@ -494,58 +556,64 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     options = arguments()
     files = [name for name in (*SOURCES, *KERNELS) if options.only in (None, name)]
-    chosen = drawn(files, options.sample, options.seed)
+    sample = draw_sample(files, options.sample, options.seed)
     if options.show:
-        print(*chosen, sep="\n")
+        print(*sample, sep="\n")
         return 0
-    known = [find(*row) for row in (*FATAL, *HARMLESS)] if options.check else []
-    every_mutant = [*known, *chosen]
-    every_folder = [prepare(job) for job in range(options.jobs)]
+    known_mutants = (
+        [find_mutant(*row) for row in (*KNOWN_KILLED, *KNOWN_EQUIVALENT)] if options.check else []
+    )
+    mutants_to_test = [*known_mutants, *sample]
+    all_folders = [prepare_folder(job) for job in range(options.jobs)]
     folders: SimpleQueue[Path] = SimpleQueue()
-    for folder in every_folder:
+    for folder in all_folders:
         folders.put(folder)
-    together = build_all(every_folder[0], every_mutant)
-    if together:
-        kernels = next((every_folder[0] / "ndtool").glob("_kernels*.so"))
-        for folder in every_folder[1:]:
+    compiled = build_all(all_folders[0], mutants_to_test)
+    if compiled:
+        kernels = next((all_folders[0] / "ndtool").glob("_kernels*.so"))
+        for folder in all_folders[1:]:
             shutil.copy(kernels, folder / "ndtool")
 
-    fates: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
 
-    def judge(number: int, marks: str, end: float) -> None:
-        folder, started, mutant = folders.get(), time.monotonic(), every_mutant[number]
+    def test_mutant(number: int, marks: str, end: float) -> None:
+        folder, started, mutant = folders.get(), time.monotonic(), mutants_to_test[number]
         try:
             if started > end:
                 return
-            if number in together:
-                fates[number] = run_tests(folder, tests_of(mutant.file), marks, number)
+            if number in compiled:
+                outcomes[number] = run_tests(folder, tests_for(mutant.file), marks, number)
             else:
-                fates[number] = outcome(mutant, folder, marks)
+                outcomes[number] = test_alone(mutant, folder, marks)
         finally:
             folders.put(folder)
         seconds = time.monotonic() - started
-        print(f"{fates[number]:8} {seconds:5.0f} s {mutant} ({marks})", flush=True)
+        print(f"{outcomes[number]:8} {seconds:5.0f} s {mutant} ({marks})", flush=True)
 
-    print(f"seed {options.seed}, {len(together)} mutants compiled together", flush=True)
-    if not pass_without_mutants(every_folder[0]):
+    print(f"seed {options.seed}, {len(compiled)} mutants compiled together", flush=True)
+    if not tests_pass(all_folders[0]):
         print("the tests fail without a mutant, see build/mutants/0/log")
         return 2
     print("the tests pass without a mutant", flush=True)
     with ThreadPoolExecutor(options.jobs) as pool:
-        alive = list(range(len(every_mutant)))
+        survivors = list(range(len(mutants_to_test)))
         for marks, share in ROUNDS:
             end = time.monotonic() + options.minutes * share * 60
-            list(pool.map(lambda n, marks=marks, end=end: judge(n, marks, end), alive))
-            alive = [n for n in alive if fates.get(n) == SURVIVED]
-    expected = [KILLED] * len(FATAL) + [SURVIVED] * len(HARMLESS) if known else []
-    if [fates.get(n) for n in range(len(known))] != expected:
-        print("a mutant with a known fate met another one")
+            list(pool.map(lambda n, marks=marks, end=end: test_mutant(n, marks, end), survivors))
+            survivors = [n for n in survivors if outcomes.get(n) == SURVIVED]
+    expected = (
+        [KILLED] * len(KNOWN_KILLED) + [SURVIVED] * len(KNOWN_EQUIVALENT) if known_mutants else []
+    )
+    if [outcomes.get(n) for n in range(len(known_mutants))] != expected:
+        print("a mutant with a known outcome has another one")
         return 2
-    judged = [
-        (every_mutant[n], fate) for n, fate in fates.items() if n >= len(known) and fate != INVALID
+    sample_outcomes = [
+        (mutants_to_test[n], outcome)
+        for n, outcome in outcomes.items()
+        if n >= len(known_mutants) and outcome != INVALID
     ]
-    print(*summary(judged), sep="\n")
-    return 1 if any(fate == SURVIVED for _, fate in judged) else 0
+    print(*summary(sample_outcomes), sep="\n")
+    return 1 if any(outcome == SURVIVED for _, outcome in sample_outcomes) else 0
 
 
 if __name__ == "__main__":

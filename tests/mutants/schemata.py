@@ -3,7 +3,8 @@
     python schemata.py LOCATIONS    in the folder of setup.py
 
 LOCATIONS is a JSON list of [file, line, column, token, number]. Each expression becomes a conditional
-between itself and its mutant. Those that must be constants in Cython are excluded and printed.
+expression that selects it or its mutant. Prints the numbers of mutants that are not compiled in
+because Cython requires a constant.
 """
 
 import copy
@@ -34,8 +35,8 @@ cdef extern from *:
 Location = tuple[str, int, int]  # file, line from 1, column from 0
 
 
-def mutated(node: Any, token: str) -> Any:
-    """Return the node with its operator, name or number replaced, or None."""
+def replace_token(node: Any, token: str) -> Any:
+    """Return the node with its operator, name or number replaced by a token, or None."""
     if isinstance(node, (ExprNodes.PrimaryCmpNode, ExprNodes.CascadedCmpNode)):
         node.operator = token
         return node
@@ -56,7 +57,7 @@ def mutated(node: Any, token: str) -> Any:
     return None
 
 
-def chosen(pos: Any, number: int) -> Any:
+def is_selected(pos: Any, number: int) -> Any:
     """Return the condition that a mutant is selected."""
     return ExprNodes.PrimaryCmpNode(
         pos,
@@ -66,35 +67,36 @@ def chosen(pos: Any, number: int) -> Any:
     )
 
 
-def truth(node: Any) -> Any:
-    """Return a condition as a C boolean: numbers and comparisons have no common C type."""
-    inner = ExprNodes.NotNode(node.pos, operand=node)
-    return ExprNodes.NotNode(node.pos, operand=inner)
+def as_boolean(node: Any) -> Any:
+    """Return a condition as a C boolean, the common type of numbers and comparisons."""
+    negated = ExprNodes.NotNode(node.pos, operand=node)
+    return ExprNodes.NotNode(node.pos, operand=negated)
 
 
-def in_package(filename: str) -> str:
+def path_in_package(filename: str) -> str:
     """Return a source's path relative to the package."""
     return Path(filename).as_posix().rpartition("ndtool/")[2]
 
 
-class Choices(VisitorTransform):
-    """Inserts a conditional at each mutant."""
+class MutantInserter(VisitorTransform):
+    """Inserts a conditional expression at each mutant."""
 
     def __init__(self, locations: dict[Location, tuple[str, int]]) -> None:
         super().__init__()
         self.locations = locations
-        self.done: set[int] = set()
+        self.inserted: set[int] = set()
 
-    def path_in_package(self, pos: Any) -> tuple[str, int] | None:
-        return self.locations.get((in_package(pos[0].filename), pos[1], pos[2]))
+    def mutant_at(self, pos: Any) -> tuple[str, int] | None:
+        """Return the token and number of the mutant at a position."""
+        return self.locations.get((path_in_package(pos[0].filename), pos[1], pos[2]))
 
     def wrap(self, node: Any, pairs: list[tuple[Any, tuple[str, int]]]) -> Any:
         """Return the node with its mutants, each a change of the original node."""
-        for other, (_, number) in pairs:
-            self.done.add(number)
-            condition = chosen(node.pos, number)
+        for mutant, (_, number) in pairs:
+            self.inserted.add(number)
+            condition = is_selected(node.pos, number)
             node = ExprNodes.CondExprNode(
-                node.pos, condition=condition, true_val=other, false_val=node
+                node.pos, condition=condition, true_val=mutant, false_val=node
             )
         return node
 
@@ -103,45 +105,58 @@ class Choices(VisitorTransform):
         return node
 
     def visit_ExprNode(self, node: Any) -> Any:  # noqa: N802
-        site = self.path_in_package(node.pos)
-        other = mutated(clone(node), site[0]) if site else None
+        token_and_number = self.mutant_at(node.pos)
+        mutant = replace_token(clone(node), token_and_number[0]) if token_and_number else None
         self.visitchildren(node)
-        return self.wrap(node, [(other, site)] if site and other else [])
+        return self.wrap(node, [(mutant, token_and_number)] if token_and_number and mutant else [])
 
     def visit_BoolBinopNode(self, node: Any) -> Any:  # noqa: N802
-        """A condition on a fused type must be constant; another has one type, whatever it compares."""
+        """Skip conditions on fused types, which must be constant; convert the others to booleans."""
         operands = node.operand1, node.operand2
-        comparisons = [one for one in operands if isinstance(one, ExprNodes.PrimaryCmpNode)]
-        if any(one.operator == "is" for one in comparisons):
+        comparisons = [
+            operand for operand in operands if isinstance(operand, ExprNodes.PrimaryCmpNode)
+        ]
+        if any(operand.operator == "is" for operand in comparisons):
             return node
         if comparisons:
-            node.operand1, node.operand2 = map(truth, operands)
+            node.operand1, node.operand2 = map(as_boolean, operands)
         return self.visit_ExprNode(node)
 
     def visit_IntNode(self, node: Any) -> Any:  # noqa: N802
         source, line, column = node.pos
-        sites = [self.path_in_package(node.pos), self.path_in_package((source, line, column - 1))]
+        tokens_and_numbers = [self.mutant_at(node.pos), self.mutant_at((source, line, column - 1))]
         if "-" not in node.value:
-            sites.pop()
-        return self.wrap(node, [(mutated(clone(node), site[0]), site) for site in sites if site])
+            tokens_and_numbers.pop()
+        return self.wrap(
+            node,
+            [
+                (replace_token(clone(node), token_and_number[0]), token_and_number)
+                for token_and_number in tokens_and_numbers
+                if token_and_number
+            ],
+        )
 
     def visit_SimpleCallNode(self, node: Any) -> Any:  # noqa: N802
-        site = self.path_in_package(node.function.pos)
-        pairs = [(mutated(clone(node), site[0]), site)] if site else []
+        token_and_number = self.mutant_at(node.function.pos)
+        pairs = (
+            [(replace_token(clone(node), token_and_number[0]), token_and_number)]
+            if token_and_number
+            else []
+        )
         self.visitchildren(node)
         return self.wrap(node, pairs)
 
     def visit_PrimaryCmpNode(self, node: Any) -> Any:  # noqa: N802
-        pairs, link, depth = [], node, 0
-        while link is not None:
-            if site := self.path_in_package(link.pos):
-                other = clone(node)
-                at = other
+        pairs, comparison, depth = [], node, 0
+        while comparison is not None:
+            if token_and_number := self.mutant_at(comparison.pos):
+                mutant = clone(node)
+                target = mutant
                 for _ in range(depth):
-                    at = at.cascade
-                at.operator = site[0]
-                pairs.append((other, site))
-            link, depth = link.cascade, depth + 1
+                    target = target.cascade
+                target.operator = token_and_number[0]
+                pairs.append((mutant, token_and_number))
+            comparison, depth = comparison.cascade, depth + 1
         self.visitchildren(node)
         return self.wrap(node, pairs)
 
@@ -150,11 +165,11 @@ class Choices(VisitorTransform):
         return node
 
     def visit_CArrayDeclaratorNode(self, node: Any) -> Any:  # noqa: N802
-        """The length of an array must be constant."""
+        """Skip the length of an array, which must be constant."""
         return node
 
     def visit_ForInStatNode(self, node: Any) -> Any:  # noqa: N802
-        """The step of a range must be constant."""
+        """Skip the step of a range, which must be constant."""
         call = node.iterator.sequence
         steps = call.args[2:] if isinstance(call, ExprNodes.SimpleCallNode) else []
         if steps:
@@ -177,16 +192,16 @@ def main() -> None:
     for name in {file for file, _, _ in locations}:
         with Path("ndtool", name).open("a") as file:
             file.write(SELECTOR)
-    choices = Choices(locations)
+    inserter = MutantInserter(locations)
     parse = Main.Context.parse
 
-    def parsed(*arguments: Any, **options: Any) -> Any:
-        return choices.visit(parse(*arguments, **options))
+    def parse_and_insert(*arguments: Any, **options: Any) -> Any:
+        return inserter.visit(parse(*arguments, **options))
 
-    Main.Context.parse = parsed
+    Main.Context.parse = parse_and_insert
     sys.argv[:] = ["setup.py", "-q", "build_ext", "--inplace"]
     runpy.run_path("setup.py", run_name="__main__")
-    print(json.dumps(sorted({number for _, number in locations.values()} - choices.done)))
+    print(json.dumps(sorted({number for _, number in locations.values()} - inserter.inserted)))
 
 
 if __name__ == "__main__":

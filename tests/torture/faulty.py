@@ -1,14 +1,14 @@
 """Run ndtool once for each of its system calls, with a failure of that call.
 
-faulty.py CALLS WRONGS NAMELESS ARGUMENTS...
+faulty.py CALLS FAULTS UNNAMED ARGUMENTS...
 
-CALLS is a list such as open,pwrite. WRONGS is a list of errors (EIO) that the call raises instead,
-or of signals (SIGTERM) that the process receives before the call, or with + (SIGTERM+) after it.
-NAMELESS is 0 for a file system without O_TMPFILE. After each run, a line of JSON on stdout has
-[call, wrong, number, status, stderr]; the next run waits for a line on stdin. The last number of
-each call is one that the run did not reach, with status UNREACHED: nothing failed.
-A call may also be import, of a module that is not loaded yet, or import/7: every seventh of them.
-For the other calls the run's modules are imported before: that is most of its time.
+CALLS is a list such as open,pwrite. FAULTS is a list of errors (EIO) that the call raises, or of
+signals (SIGTERM) that the process receives before the call, or with + (SIGTERM+) after it.
+UNNAMED is 0 to simulate a file system without O_TMPFILE. After each run, a line of JSON on stdout
+has [call, fault, number of the call, status, stderr]; the next run waits for a line on stdin. The
+last run for each call makes fewer calls than this number, so it has the status NOT_REACHED.
+A call may also be import, of a module that is not loaded yet, or import/7: every seventh import.
+For other calls the modules are imported before the runs, because imports take most of the time.
 """
 
 import errno
@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-UNREACHED = 99
+NOT_REACHED = 99  # exit status of a run without the call that was to fail
 MODULES = (
     "cli.commands",
     "cli.program",
@@ -36,65 +36,65 @@ MODULES = (
 )
 
 
-def wrong(name: str) -> Callable[[], None]:
-    """Return the failure: an OSError, or a signal to this process."""
+def make_fault(name: str) -> Callable[[], None]:
+    """Return a function that raises an OSError, or sends a signal to this process."""
 
-    def fail() -> None:
+    def raise_error() -> None:
         number = getattr(errno, name)
         raise OSError(number, os.strerror(number))
 
-    def hit() -> None:
+    def send_signal() -> None:
         os.kill(os.getpid(), getattr(signal, name.rstrip("+")))
 
-    return hit if name.startswith("SIG") else fail
+    return send_signal if name.startswith("SIG") else raise_error
 
 
-def patch(call: str, name: str, at: int) -> Callable[[], bool]:
-    """Let call number `at` fail; return a function that returns whether it was reached."""
-    happen, count = wrong(name), 0
+def inject_fault(call: str, name: str, call_number: int) -> Callable[[], bool]:
+    """Inject a fault into one call; return a function that returns whether it was reached."""
+    fault, count = make_fault(name), 0
 
-    def imported(event: str, _: Any) -> None:
+    def count_imports(event: str, _: Any) -> None:
         nonlocal count
         count += event == "import"
-        if count == at and event == "import":
-            happen()
+        if count == call_number and event == "import":
+            fault()
 
     if call == "import":
-        sys.addaudithook(imported)
-        return lambda: count >= at
-    home: Any = mmap if call == "mmap" else os
-    real = getattr(home, call)
+        sys.addaudithook(count_imports)
+        return lambda: count >= call_number
+    module: Any = mmap if call == "mmap" else os
+    real_call = getattr(module, call)
 
-    def instead(*arguments: Any, **named: Any) -> Any:
+    def call_with_fault(*arguments: Any, **kwargs: Any) -> Any:
         nonlocal count
         count += 1
-        if count == at and not name.endswith("+"):
-            happen()
+        if count == call_number and not name.endswith("+"):
+            fault()
         try:
-            return real(*arguments, **named)
+            return real_call(*arguments, **kwargs)
         finally:
-            if count == at and name.endswith("+"):
-                happen()
+            if count == call_number and name.endswith("+"):
+                fault()
 
-    setattr(home, call, instead)
-    return lambda: count >= at
+    setattr(module, call, call_with_fault)
+    return lambda: count >= call_number
 
 
-def run(call: str, name: str, at: int, message: int) -> int:
+def run(call: str, name: str, call_number: int, stderr_fd: int) -> int:
     """Run ndtool in a child; return its status, negative for a signal."""
     child = os.fork()
     if child == 0:
-        os.dup2(message, 2)
+        os.dup2(stderr_fd, 2)
         from ndtool.__main__ import main
 
-        reached = patch(call, name, at)
+        reached = inject_fault(call, name, call_number)
         status = main()
-        os._exit(UNREACHED if status == 0 and not reached() else status)
+        os._exit(NOT_REACHED if status == 0 and not reached() else status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def main() -> None:
-    calls, wrongs, unnamed, *arguments = sys.argv[1:]
+    calls, faults, unnamed, *arguments = sys.argv[1:]
     if unnamed == "0":
         del os.O_TMPFILE
     sys.argv = ["ndtool", *arguments]
@@ -103,15 +103,15 @@ def main() -> None:
             importlib.import_module(f"ndtool.{name}")
 
     for call, _, step in (call.partition("/") for call in calls.split(",")):
-        for name in wrongs.split(","):
-            at, status = 1 - int(step or 1), 0
-            while status != UNREACHED:
-                at += int(step or 1)
-                message = os.memfd_create("stderr")
-                status = run(call, name, at, message)
-                text = os.pread(message, 1 << 16, 0).decode("utf-8", "replace")
-                os.close(message)
-                print(json.dumps([call, name, at, status, text]), flush=True)
+        for name in faults.split(","):
+            call_number, status = 1 - int(step or 1), 0
+            while status != NOT_REACHED:
+                call_number += int(step or 1)
+                stderr_fd = os.memfd_create("stderr")
+                status = run(call, name, call_number, stderr_fd)
+                text = os.pread(stderr_fd, 1 << 16, 0).decode("utf-8", "replace")
+                os.close(stderr_fd)
+                print(json.dumps([call, name, call_number, status, text]), flush=True)
                 sys.stdin.readline()
 
 

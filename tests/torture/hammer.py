@@ -2,11 +2,11 @@
 
 npz, safetensors, zarr, s3: eight processes write COUNT arrays each into one file or store; each
 array of a successful run must be present, with its bytes. signals: COUNT runs get a signal at a
-random time; a run must end with its status, without output, and leave the old output or, with
-status 0, the new one, and nothing else. urls: COUNT URLs with random secrets are passed to every
-parameter that takes one; no form of a secret may be in the output.
+random time; a run must end with the signal's status, print nothing and preserve the previous
+output, or end with status 0 and replace it; no other file may remain. urls: COUNT URLs with random
+secrets are passed to every parameter that takes one; no secret may be in the output.
 
-Prints one JSON object; `wrong` must be empty.
+Prints one JSON object; `failures` must be empty.
 """
 
 import json
@@ -39,8 +39,8 @@ import test_secrets as secrets
 import webserver
 import zarr
 from command import NDTOOL, environment, save
-from inputs import opened
-from limits import limited
+from inputs import open_input
+from limits import limit_resources
 
 WRITERS = 8
 TARGETS = {
@@ -49,47 +49,47 @@ TARGETS = {
     "zarr": ["s.zarr", "g.zarr"],
     "s3": ["s3://bucket/a.npz", "s3://bucket/m.safetensors", "s3://bucket/s.zarr"],
 }
-Found = dict[str, Any]
+Report = dict[str, Any]
 
 
 @contextmanager
 def server() -> Iterator[bucket.Bucket]:
-    """Direct s3:// to an S3 server on the loopback interface."""
-    with bucket.serving() as running:
-        for name, value in bucket.settings(running.endpoint).items():
+    """Run an S3 server on the loopback interface; set the environment variables for clients."""
+    with bucket.run_server() as s3_server:
+        for name, value in bucket.client_environment(s3_server.endpoint).items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-        yield running
+        yield s3_server
 
 
 # Writers
 
 
-def write(targets: list[str], rounds: int) -> Found:
-    found: Found = {"written": 0, "refused": 0, "wrong": []}
+def write(targets: list[str], rounds: int) -> Report:
+    report: Report = {"written": 0, "refused": 0, "failures": []}
     for target in targets:
-        if target == "g.zarr":  # whose metadata list all arrays
+        if target == "g.zarr":  # its metadata list all arrays
             zarr.create_group(target)
             zarr.consolidate_metadata(target)
-        done = parallel.written_at_once(target, WRITERS, rounds)
-        found["written"] += len(done)
-        found["refused"] += WRITERS * rounds - len(done)
-        present = parallel.arrays(target)
-        found["wrong"] += [[target, name, "lost"] for name in done - present]
-        found["wrong"] += [[target, name, "not written"] for name in present - done]
-        for name in done & present:
-            with opened(f"{target}:{name}") as one:
-                whole = one.whole()
-                raw = bytes(one.block(0) if whole is None else whole.buffer)
+        names = parallel.run_concurrent_writers(target, WRITERS, rounds)
+        report["written"] += len(names)
+        report["refused"] += WRITERS * rounds - len(names)
+        present = parallel.array_names(target)
+        report["failures"] += [[target, name, "lost"] for name in names - present]
+        report["failures"] += [[target, name, "not written"] for name in present - names]
+        for name in names & present:
+            with open_input(f"{target}:{name}") as array:
+                byte_range = array.whole()
+                raw = bytes(array.block(0) if byte_range is None else byte_range.buffer)
             if raw != bytes([int(name.partition("_")[2])] * 8):
-                found["wrong"].append([target, name, "other bytes"])
-    found["wrong"] += [[name, "left"] for name in os.listdir() if "ndtool-" in name]
-    return found
+                report["failures"].append([target, name, "other bytes"])
+    report["failures"] += [[name, "leftover"] for name in os.listdir() if "ndtool-" in name]
+    return report
 
 
 # Signals
 
 RUN = ("scatter-nd", "data.npy", "idx.npy", "upd.npy", "--reduction", "add", "-q")
-SWEEP = ("--memory", "1280KiB")  # also of the largest chunks
+SWEEP = ("--memory", "1280KiB")  # enough for the largest chunks
 CHUNKED = ("--chunks", "1000,4")
 OUTPUTS: dict[str, tuple[str, ...]] = {
     "npy": ("-o", "out.npy"),
@@ -104,7 +104,7 @@ OUTPUTS: dict[str, tuple[str, ...]] = {
     "cluster": ("-o", "out.npy", "--workers", "1"),
     "clusterzarr": ("-o", "out.zarr", *CHUNKED, "--workers", "1"),
 }
-ASK, DIE = ("INT", "TERM", "HUP"), ("QUIT", "USR1", "ALRM")
+HANDLED_SIGNALS, FATAL_SIGNALS = ("INT", "TERM", "HUP"), ("QUIT", "USR1", "ALRM")
 
 
 def make_inputs() -> None:
@@ -114,29 +114,29 @@ def make_inputs() -> None:
     )
 
 
-class Site:
-    """A folder and a bucket in which runs write."""
+class Storage:
+    """A folder and a bucket to which runs write."""
 
     def __init__(self, s3: bucket.Bucket) -> None:
         self._s3 = s3
 
-    def everything(self) -> dict[str, bytes]:
+    def contents(self) -> dict[str, bytes]:
         paths = (path for path in sorted(Path().rglob("*")) if not path.is_dir())
-        found = {str(path): path.read_bytes() for path in paths}
+        files = {str(path): path.read_bytes() for path in paths}
         keys = self._s3.keys()
-        found.update({f"s3:{key}": self._s3.get(key) for key in keys})
-        found.update({f"folder {path}": b"" for path in Path().rglob(".*ndtool-*")})
-        found.update({f"upload {one['Key']}": b"" for one in self._s3.uploads()})
-        return found
+        files.update({f"s3:{key}": self._s3.get(key) for key in keys})
+        files.update({f"folder {path}": b"" for path in Path().rglob(".*ndtool-*")})
+        files.update({f"upload {upload['Key']}": b"" for upload in self._s3.uploads()})
+        return files
 
-    def become(self, wanted: dict[str, bytes]) -> None:
-        """Restore the original content."""
-        if self.everything() == wanted:
+    def restore(self, expected: dict[str, bytes]) -> None:
+        """Write these files and objects, and remove all others."""
+        if self.contents() == expected:
             return
-        self._s3.empty()
+        self._s3.clear()
         for path in Path().iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-        for name, body in wanted.items():
+        for name, body in expected.items():
             if name.startswith("s3:"):
                 self._s3.put(name.removeprefix("s3:"), body)
                 continue
@@ -144,17 +144,19 @@ class Site:
             Path(name).write_bytes(body)
 
 
-def listens(pid: int) -> bool:
-    """Whether ndtool has installed its handlers; before, a signal ends Python as usual."""
+def has_signal_handlers(pid: int) -> bool:
+    """Whether ndtool has installed its signal handlers."""
     with suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        caught = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt"))
-        return bool(caught >> signal.SIGHUP - 1 & 1)
+        caught_signals = next(
+            int(line.split()[1], 16) for line in lines if line.startswith("SigCgt")
+        )
+        return bool(caught_signals >> signal.SIGHUP - 1 & 1)
     return False
 
 
-def gone(group: int) -> bool:
-    """Wait until a process group is empty."""
+def wait_for_exit(group: int) -> bool:
+    """Wait until a process group is empty; return False after 30 seconds."""
     for _ in range(3000):
         try:
             os.killpg(group, 0)
@@ -164,115 +166,136 @@ def gone(group: int) -> bool:
     return False
 
 
-class Struck(NamedTuple):
-    """The outcome of a run; said: stderr. listened: whether ndtool handled the signal."""
+class SignaledRun(NamedTuple):
+    """The outcome of a run that received a signal; is_handled: ndtool had installed its handlers."""
 
     status: int
     message: str
     out: bytes
-    listened: bool
+    is_handled: bool
     seconds: float
     pid: int
 
 
-def strike(command: list[str], number: int, seconds: float, reads: bool) -> Struck:
-    """Start a run and send it a signal; reads: whether its pipes are read before that."""
+def run_and_signal(
+    command: list[str], number: int, seconds: float, reads_pipes: bool
+) -> SignaledRun:
+    """Start a run and send it a signal; reads_pipes: read its output from the start."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-        preexec_fn=limited(CORE=0), start_new_session=True,
+        preexec_fn=limit_resources(CORE=0), start_new_session=True,
     ) as process:  # fmt: skip
         streams: list[bytes] = []
         reader = threading.Thread(target=lambda: streams.extend(process.communicate()))
-        if reads:
+        if reads_pipes:
             reader.start()
         time.sleep(seconds)
-        listened = listens(process.pid)
+        is_handled = has_signal_handlers(process.pid)
         process.send_signal(number)
-        if not reads:
+        if not reads_pipes:
             reader.start()
         reader.join()
     out, message = streams
-    return Struck(
-        process.returncode, message.decode(errors="replace"), out, listened, seconds, process.pid
+    return SignaledRun(
+        process.returncode, message.decode(errors="replace"), out, is_handled, seconds, process.pid
     )
 
 
-def send(count: int, rng: random.Random) -> Found:
+def check_signals(count: int, rng: random.Random) -> Report:
     with server() as s3:
-        return _send(Site(s3), count, rng)
+        return _check_signals(Storage(s3), count, rng)
 
 
-def _send(site: Site, count: int, rng: random.Random) -> Found:
+def _check_signals(storage: Storage, count: int, rng: random.Random) -> Report:
     make_inputs()
-    for old in ("out.npz:a", "out.safetensors:a", "store.zarr:g/a"):
-        convert(old)
+    for output_path in ("out.npz:a", "out.safetensors:a", "store.zarr:g/a"):
+        convert(output_path)
     zarr.consolidate_metadata("store.zarr")
-    bare = site.everything()
-    for old in ("out.npz:new", "out.safetensors:new", "store.zarr:g/new"):
-        convert(old)
-    for old in ("out.npy", "out.pb", "out.zarr", "s3://bucket/out.npy"):
-        convert(old)
-    full = site.everything()
-    methods = []
+    without_outputs = storage.contents()
+    for output_path in ("out.npz:new", "out.safetensors:new", "store.zarr:g/new"):
+        convert(output_path)
+    for output_path in ("out.npy", "out.pb", "out.zarr", "s3://bucket/out.npy"):
+        convert(output_path)
+    with_outputs = storage.contents()
+    references = []
     for name, output in OUTPUTS.items():
-        for more in ((), SWEEP) if "cluster" not in name else ((),):
-            for before in (bare, full):
-                methods.append(undisturbed(site, name, [*NDTOOL, *RUN, *output, *more], before))
-    found: Found = {"statuses": Counter(), "early": 0, "wrong": []}
+        for memory_options in ((), SWEEP) if "cluster" not in name else ((),):
+            for before in (without_outputs, with_outputs):
+                references.append(
+                    run_undisturbed(
+                        storage, name, [*NDTOOL, *RUN, *output, *memory_options], before
+                    )
+                )
+    report: Report = {"statuses": Counter(), "early": 0, "failures": []}
     for i in range(count):
-        way = methods[i % len(methods)]
-        site.become(way.before)
-        catchable = rng.random() < 0.9
-        number = getattr(signal, f"SIG{rng.choice(ASK if catchable else DIE)}")
-        seconds = rng.uniform(0, 0.4) if rng.random() < 0.3 else rng.uniform(0.1, 1.1 * way.lasts)
-        struck = strike(way.command, number, seconds, rng.random() < 0.5)
-        after, ended = site.everything(), gone(struck.pid)
-        found["statuses"][struck.status] += 1
-        found["early"] += not struck.listened
-        # If the last request to a store is in progress, the object may exist.
-        intact = after == way.before or ("s3" in way.name and after == way.new)
-        if struck.status == 0:
-            right = after == way.new and struck.out == way.out and not struck.message
-        elif struck.listened:
-            right = struck.status == (128 + number if catchable else -number) and not struck.message
-            right = right and intact and way.out.startswith(struck.out)
+        reference = references[i % len(references)]
+        storage.restore(reference.before)
+        is_handled_signal = rng.random() < 0.9
+        number = getattr(
+            signal, f"SIG{rng.choice(HANDLED_SIGNALS if is_handled_signal else FATAL_SIGNALS)}"
+        )
+        seconds = (
+            rng.uniform(0, 0.4) if rng.random() < 0.3 else rng.uniform(0.1, 1.1 * reference.seconds)
+        )
+        signaled = run_and_signal(reference.command, number, seconds, rng.random() < 0.5)
+        after, has_exited = storage.contents(), wait_for_exit(signaled.pid)
+        report["statuses"][signaled.status] += 1
+        report["early"] += not signaled.is_handled
+        # A last request to a store that is in progress may create the object.
+        is_intact = after == reference.before or (
+            "s3" in reference.name and after == reference.after
+        )
+        if signaled.status == 0:
+            is_correct = (
+                after == reference.after and signaled.out == reference.out and not signaled.message
+            )
+        elif signaled.is_handled:
+            is_correct = (
+                signaled.status == (128 + number if is_handled_signal else -number)
+                and not signaled.message
+            )
+            is_correct = is_correct and is_intact and reference.out.startswith(signaled.out)
         else:
-            right = after == way.before
-        if not right or not ended:
-            names = sorted({*after, *way.before, *way.new})
-            changed = [name for name in names if after.get(name) != way.before.get(name)]
-            found["wrong"].append([way.command[3:], changed, ended, struck._asdict() | {"out": ""}])
-    return found
+            is_correct = after == reference.before
+        if not is_correct or not has_exited:
+            names = sorted({*after, *reference.before, *reference.after})
+            changed = [name for name in names if after.get(name) != reference.before.get(name)]
+            report["failures"].append(
+                [reference.command[3:], changed, has_exited, signaled._asdict() | {"out": ""}]
+            )
+    return report
 
 
 def convert(output: str) -> None:
     subprocess.run([*NDTOOL, "convert", "idx.npy", output, "-q"], check=True, env=environment())
 
 
-class Way(NamedTuple):
-    """A run, the content before and after it, its output to a pipe, and its seconds."""
+class UndisturbedRun(NamedTuple):
+    """A run without a signal: the files before and after it, its output to a pipe, its seconds."""
 
     name: str
     command: list[str]
     before: dict[str, bytes]
-    new: dict[str, bytes]
+    after: dict[str, bytes]
     out: bytes
-    lasts: float
+    seconds: float
 
 
-def undisturbed(site: Site, name: str, command: list[str], before: dict[str, bytes]) -> Way:
-    site.become(before)
-    started = time.perf_counter()
-    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
-    lasts = time.perf_counter() - started
-    return Way(name, command, before, site.everything(), ran.stdout, lasts)
+def run_undisturbed(
+    storage: Storage, name: str, command: list[str], before: dict[str, bytes]
+) -> UndisturbedRun:
+    storage.restore(before)
+    start = time.perf_counter()
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
+    seconds = time.perf_counter() - start
+    return UndisturbedRun(name, command, before, storage.contents(), completed.stdout, seconds)
 
 
 # Secrets
 
 LETTERS = string.ascii_letters + string.digits
-ODD = LETTERS + " /@:%&'\"<>+=?#é\t[]\\"
-KINDS = (
+SPECIAL_CHARACTERS = LETTERS + " /@:%&'\"<>+=?#é\t[]\\"
+URL_TEMPLATES = (
     "{base}/forbidden.npy", "{base}/failing.npy", "{base}/garbled.npy", "{base}/none.npy",
     "{base}/away.npy", "{base}/x.npy", "http://127.0.0.1:9/x.npy", "HTTP://127.0.0.1:9/x.zarr",
     "http://host:99999/x.npy", "http://[::1/x.npy", "s3://bucket/x.npy", "s3://bucket/x.zarr",
@@ -282,14 +305,14 @@ KINDS = (
 )  # fmt: skip
 
 
-def secret(rng: random.Random) -> str:
+def random_secret(rng: random.Random) -> str:
     """Return a unique word, with or without special characters."""
-    unusual = "".join(rng.choices(ODD, k=rng.choice((0, 0, 4, 20, 300))))
-    return "".join(rng.choices(LETTERS, k=8)) + unusual + "".join(rng.choices(LETTERS, k=6))
+    special = "".join(rng.choices(SPECIAL_CHARACTERS, k=rng.choice((0, 0, 4, 20, 300))))
+    return "".join(rng.choices(LETTERS, k=8)) + special + "".join(rng.choices(LETTERS, k=6))
 
 
-def tell(count: int, rng: random.Random) -> Found:
-    found: Found = {"urls": count, "calls": 0, "statuses": Counter(), "wrong": []}
+def check_urls(count: int, rng: random.Random) -> Report:
+    report: Report = {"urls": count, "calls": 0, "statuses": Counter(), "failures": []}
     save(data=np.arange(12.0).reshape(3, 4), idx=np.array([[0], [2]]), out=np.zeros((2, 4)))
     Path("model.onnx").write_bytes(b"\x08\x0a")
     with webserver.serving() as web:
@@ -298,40 +321,48 @@ def tell(count: int, rng: random.Random) -> Found:
         web.add("/failing.npy", b"", refusals=[500] * 10**6)
         web.add("/garbled.npy", b"<html></html>", shift=1)
         for i in range(count):
-            user, password, query = (secret(rng) for _ in range(3))
+            user, password, query = (random_secret(rng) for _ in range(3))
             # A slash would end a user's name; keys of S3 contain some, and users paste them.
             login = f"://{quote(user, safe='')}:{quote(password, safe=rng.choice(('', '/+')))}@"
-            url = KINDS[i % len(KINDS)].format(base=base).replace("://", login)
+            url = URL_TEMPLATES[i % len(URL_TEMPLATES)].format(base=base).replace("://", login)
             url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
             web.objects["/away.npy"] = webserver.Object(b"", moved=url.replace("/away", "/none"))
-            spelled = {form for one in (user, password, query) for form in secrets.forms(one)}
-            spelled |= {part for one in (user, password, query) for part in (one[:8], one[-6:])}
+            secret_forms = {
+                form for secret in (user, password, query) for form in secrets.secret_forms(secret)
+            }
+            secret_forms |= {
+                fragment
+                for secret in (user, password, query)
+                for fragment in (secret[:8], secret[-6:])
+            }
             cases = list(_cases(url, rng))
-            compare_undisturbed = secrets.run(cases, **bucket.settings("http://127.0.0.1:9"))
-            for case, (status, text) in zip(cases, compare_undisturbed, strict=True):
-                found["calls"] += 1
-                found["statuses"][status] += 1
-                if status == 1 or any(form in text for form in spelled):
-                    found["wrong"].append([case, status, text[-600:]])
-    return found
+            results = secrets.run(cases, **bucket.client_environment("http://127.0.0.1:9"))
+            for case, (status, text) in zip(cases, results, strict=True):
+                report["calls"] += 1
+                report["statuses"][status] += 1
+                if status == 1 or any(form in text for form in secret_forms):
+                    report["failures"].append([case, status, text[-600:]])
+    return report
 
 
 def _cases(url: str, rng: random.Random) -> Iterator[list[str]]:
     """Yield a call of every command with the URL for each parameter that takes one."""
-    for command, path in secrets.leaves():
-        known = {one.name for one in command.params}
-        for parameter in filter(secrets.takes_urls, command.params):
+    for command, path in secrets.all_commands():
+        parameter_names = {param.name for param in command.params}
+        for parameter in filter(secrets.is_url_parameter, command.params):
             case = secrets.call(command, path, parameter.name or "", url)
-            more = {name for name in ("json", "html") if name in known - {parameter.name}}
-            chosen = rng.choice([None, *sorted(more)])
-            yield [*case, *{None: [], "json": ["--json"], "html": ["--html", "page.html"]}[chosen]]
+            report_options = {
+                name for name in ("json", "html") if name in parameter_names - {parameter.name}
+            }
+            option = rng.choice([None, *sorted(report_options)])
+            yield [*case, *{None: [], "json": ["--json"], "html": ["--html", "page.html"]}[option]]
 
 
 def main() -> int:
     kind, count, seed = sys.argv[1], int(sys.argv[2]), int((sys.argv[3:] or ["0"])[0])
-    hammers: dict[str, Callable[[], Found]] = {
-        "signals": lambda: send(count, random.Random(seed)),
-        "urls": lambda: tell(count, random.Random(seed)),
+    checks: dict[str, Callable[[], Report]] = {
+        "signals": lambda: check_signals(count, random.Random(seed)),
+        "urls": lambda: check_urls(count, random.Random(seed)),
     }
     warnings.simplefilter("ignore")
     before = os.getcwd()
@@ -339,12 +370,12 @@ def main() -> int:
         os.chdir(folder)
         try:
             with server() if kind == "s3" else nullcontext():
-                found = hammers[kind]() if kind in hammers else write(TARGETS[kind], count)
+                report = checks[kind]() if kind in checks else write(TARGETS[kind], count)
         except pytest.skip.Exception as exc:  # a required package is not installed
-            found = {"skipped": str(exc), "wrong": []}
+            report = {"skipped": str(exc), "failures": []}
         os.chdir(before)
-    print(json.dumps(found))
-    return int(bool(found["wrong"]))
+    print(json.dumps(report))
+    return int(bool(report["failures"]))
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from memory import own_megabytes
-from npyfile import sparse
+from memory import private_megabytes
+from npyfile import write_sparse
 
 NDTOOL = [sys.executable, "-m", "ndtool"]
 COLUMNS = 1 << 13
@@ -27,26 +27,26 @@ COLUMNS = 1 << 13
 def make_inputs(rows: int) -> None:
     """Write data of rows x 32 kB and indices and updates of up to 64 MB."""
     rng = np.random.default_rng(0)
-    sparse("data.npy", "<f4", (rows, COLUMNS))
-    sparse("fortran.npy", "<f4", (rows, COLUMNS), True)
-    sparse("swapped.npy", ">f4", (rows, COLUMNS))
+    write_sparse("data.npy", "<f4", (rows, COLUMNS))
+    write_sparse("fortran.npy", "<f4", (rows, COLUMNS), True)
+    write_sparse("swapped.npy", ">f4", (rows, COLUMNS))
     count = 1 << 22
     pairs = np.stack([rng.integers(0, n, count) for n in (rows, COLUMNS)], 1)
     np.save("pairs.npy", pairs)
     np.save("ones.npy", np.ones(count, "<f4"))
-    few = 1 << 9
-    down = rng.integers(0, rows, (few, COLUMNS), dtype="i4")
-    np.save("down.npy", down)
-    np.save("down_fortran.npy", np.asfortranarray(down))
-    np.save("down_ones.npy", np.ones((few, COLUMNS), "<f4"))
-    tall = min(rows, 1 << 13)
-    np.save("along.npy", rng.integers(0, COLUMNS, (tall, few), dtype="i4"))
-    np.save("along_ones.npy", np.ones((tall, few), "<f4"))
-    high = rows * COLUMNS // 4
-    sparse("tall.npy", "<f4", (high, 4))
-    np.save("many.npy", rng.integers(0, high, (1 << 20, 4)))
+    index_rows = 1 << 9
+    axis_0_indices = rng.integers(0, rows, (index_rows, COLUMNS), dtype="i4")
+    np.save("down.npy", axis_0_indices)
+    np.save("down_fortran.npy", np.asfortranarray(axis_0_indices))
+    np.save("down_ones.npy", np.ones((index_rows, COLUMNS), "<f4"))
+    axis_1_rows = min(rows, 1 << 13)
+    np.save("along.npy", rng.integers(0, COLUMNS, (axis_1_rows, index_rows), dtype="i4"))
+    np.save("along_ones.npy", np.ones((axis_1_rows, index_rows), "<f4"))
+    tall_rows = rows * COLUMNS // 4
+    write_sparse("tall.npy", "<f4", (tall_rows, 4))
+    np.save("many.npy", rng.integers(0, tall_rows, (1 << 20, 4)))
     np.save("many_ones.npy", np.ones((1 << 20, 4), "<f4"))
-    np.save("three.npy", rng.integers(0, high, (3, 4)))
+    np.save("three.npy", rng.integers(0, tall_rows, (3, 4)))
     np.save("three_ones.npy", np.ones((3, 4), "<f4"))
 
 
@@ -74,16 +74,16 @@ PIPES = (
 
 
 def peak(run: str, piped: bool) -> float:
-    """Run once and return the peak."""
+    """Run once; return the peak of private memory in megabytes."""
     words = run.split()
     inputs = [f"{word}.npy" for word in words[1:] if os.path.exists(f"{word}.npy")]
-    rest = words[1 + len(inputs) :]
+    options = words[1 + len(inputs) :]
     names = ["-"] * len(inputs) if piped else inputs
     command = [
         *NDTOOL,
         words[0],
         *names,
-        *rest,
+        *options,
         "--threads",
         "2",
         "-o",
@@ -91,10 +91,10 @@ def peak(run: str, piped: bool) -> float:
     ]
     cat = subprocess.Popen(["cat", *inputs] if piped else ["true"], stdout=subprocess.PIPE)
     sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    most = 0.0
+    peak_megabytes = 0.0
     with subprocess.Popen(command, stdin=cat.stdout, stdout=sink.stdin) as process:
         while process.poll() is None:
-            most = max(most, own_megabytes(process.pid))
+            peak_megabytes = max(peak_megabytes, private_megabytes(process.pid))
             time.sleep(0.001)
     assert process.returncode == 0, run
     assert cat.stdout is not None
@@ -104,7 +104,7 @@ def peak(run: str, piped: bool) -> float:
     cat.wait()
     sink.wait()
     Path("out.npy").unlink(missing_ok=True)
-    return most
+    return peak_megabytes
 
 
 def main() -> None:
@@ -112,13 +112,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
         os.chdir(folder)
         make_inputs(rows)
-        small = sys.argv[1] == "small"
-        runs = FILES if small else [run for run in FILES if run.split()[1] == "data"]
-        found = {run: round(peak(run, False)) for run in runs}
-        if small:
-            found |= {f"{run}, piped": round(peak(run, True)) for run in PIPES}
+        is_small = sys.argv[1] == "small"
+        runs = FILES if is_small else [run for run in FILES if run.split()[1] == "data"]
+        results = {run: round(peak(run, False)) for run in runs}
+        if is_small:
+            results |= {f"{run}, piped": round(peak(run, True)) for run in PIPES}
         os.chdir("/")
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":
