@@ -328,7 +328,7 @@ def check_urls(count: int, rng: random.Random) -> Report:
             url += f"?token={quote(query, safe='')}" if rng.random() < 0.8 else ""
             web.objects["/away.npy"] = webserver.Object(b"", moved=url.replace("/away", "/none"))
             secret_forms = {
-                form for secret in (user, password, query) for form in secrets.forms(secret)
+                form for secret in (user, password, query) for form in secrets.secret_forms(secret)
             }
             secret_forms |= {
                 fragment
@@ -347,9 +347,9 @@ def check_urls(count: int, rng: random.Random) -> Report:
 
 def _cases(url: str, rng: random.Random) -> Iterator[list[str]]:
     """Yield a call of every command with the URL for each parameter that takes one."""
-    for command, path in secrets.leaves():
+    for command, path in secrets.all_commands():
         parameter_names = {param.name for param in command.params}
-        for parameter in filter(secrets.takes_urls, command.params):
+        for parameter in filter(secrets.is_url_parameter, command.params):
             case = secrets.call(command, path, parameter.name or "", url)
             report_options = {
                 name for name in ("json", "html") if name in parameter_names - {parameter.name}
