@@ -105,7 +105,7 @@ def diagnose(case: Case, out: Array, wrong_positions: list[int]) -> diagnosis.Di
 
 def count_diagnosed(case: Case, out: Array, wrong_positions: list[int]) -> tuple[int, int, int]:
     diagnosis_result = diagnose(case, out, wrong_positions)
-    assert diagnosis_result.otherwise == 0
+    assert diagnosis_result.compared_otherwise == 0
     return diagnosis_result.examined, diagnosis_result.lost, diagnosis_result.doubled
 
 
@@ -197,7 +197,7 @@ def test_lost_and_doubled_factors_are_diagnosed() -> None:
 
 
 def test_diagnoses_are_limited_by_the_number_of_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "_MOST", 100)
+    monkeypatch.setattr(diagnosis, "_MAX_UPDATES", 100)
     idx, upd = np.arange(640)[:, None] % 16, np.ones(640, "i4")
     case = Case("scatter_nd", (np.zeros(16, "i4"), idx, upd), {"reduction": "add"})
     assert count_diagnosed(case, np.full(16, 39, "i4"), list(range(16))) == (2, 2, 0)
@@ -205,7 +205,7 @@ def test_diagnoses_are_limited_by_the_number_of_updates(monkeypatch: pytest.Monk
     assert count_diagnosed(case, first_two, list(range(16))) == (2, 2, 0)
     assert count_diagnosed(case, first_two[::-1].copy(), list(range(16))[::-1]) == (2, 2, 0)
     assert count_diagnosed(case, first_two, list(range(16))[::-1]) == (2, 0, 0)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 1)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 1)
     assert count_diagnosed(case, np.full(16, 41, "i4"), list(range(16))) == (1, 0, 1)
 
 
@@ -479,7 +479,7 @@ def test_all_blocks_are_compared(
     block_bytes: int, workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 5)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     request = save_wrong_output(workdir)
     with pytest.raises(DifferenceError) as excinfo:
         verify.verify(request)
@@ -496,7 +496,7 @@ def test_the_largest_differences_are_examined(
 ) -> None:
     """If most differences are rounding errors, the few lost updates are reported, too."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(diagnosis, "EXAMINED", 5)
+    monkeypatch.setattr(diagnosis, "MAX_EXAMINED", 5)
     idx, upd = np.arange(400)[:, None] % 100, np.full(400, 0.3, "f4")
     case = Case("scatter_nd", (np.zeros(100, "f4"), idx, upd), {"reduction": "add"})
     out = np.nextafter(call(reference, case), np.float32(9))

@@ -810,7 +810,7 @@ def test_the_links_of_an_excerpt_equal_brute_force(
     expected = call(reference, case)
     focus = tuple(strategy_data.draw(st.integers(0, size - 1)) for size in expected.shape if size)
     assume(len(focus) == expected.ndim)
-    small_limits = patch.multiple(excerpts, LIMIT=12, _SMALL=4)
+    small_limits = patch.multiple(excerpts, MAX_ELEMENTS=12, _MAX_COMPLETE=4)
     with small_limits, open_case(case) as opened_call:
         diagram = drawing.draw(opened_call, excerpts.Focus((focus,)))
     assume(diagram is not None)
@@ -863,5 +863,5 @@ def test_large_updates_in_chunks_are_not_read_for_a_drawing(
     zarr.create_array("u.zarr", shape=(600,), chunks=(100,), dtype="f8")[...] = 1
     with OpenCall(Request("scatter_nd", "data.npy", "indices.npy", "u.zarr")) as scatter_call:
         assert not excerpts.has_large_updates(scatter_call)
-        monkeypatch.setattr(excerpts, "_READ", 4799)
+        monkeypatch.setattr(excerpts, "_MAX_UPDATE_BYTES", 4799)
         assert excerpts.has_large_updates(scatter_call)

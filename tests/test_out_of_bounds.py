@@ -436,8 +436,10 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     arrays = dict(zip(roles, case.arrays, strict=True))
     inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    window = preview.window(expected.shape)
-    elements = preview.elements(inference.infer(case.operator, inputs, attributes), arrays, window)
+    window = preview.choose_window(expected.shape)
+    elements = preview.compute_elements(
+        inference.infer(case.operator, inputs, attributes), arrays, window
+    )
     bits = void_view(expected)  # NumPy's selection of records drops their padding
     expected_elements = bits[np.ix_(*window.positions)] if expected.ndim else bits
     assert bits_equal(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))

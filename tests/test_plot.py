@@ -46,7 +46,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
     for run, times in counts.items():
         expected[run // picture.bin_size] += times
     assert picture.density == expected
-    assert len(picture.density) == -(-total // picture.bin_size) <= stats.FINE
+    assert len(picture.density) == -(-total // picture.bin_size) <= stats.PICTURE_BINS
     frequencies = Counter(map(count_label, counts.values()))
     assert {name: count for name, count in picture.frequencies if count} == {
         **frequencies,

@@ -24,7 +24,7 @@ from ndtool.runs import operands
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
-LIMITS = {"_SHOWN": (3, 20, 1000), "_WHOLE": (2, 100), "_BLOCK": (1, 3, 1 << 18)}
+LIMITS = {"_MAX_SHOWN": (3, 20, 1000), "_MAX_COMPLETE": (2, 100), "_BLOCK_TUPLES": (1, 3, 1 << 18)}
 MANY = 1 << 16  # updates of one element, in several blocks
 
 
@@ -62,8 +62,8 @@ def test_previews_equal_the_reference(
     expected = call(reference, case)
     arrays = dict(zip(OPERATORS[case.operator].inputs, case.arrays, strict=True))
     output_inference = inferred(case.operator, arrays, Attributes(**case.arguments))
-    window = preview.window(expected.shape)
-    elements = preview.elements(
+    window = preview.choose_window(expected.shape)
+    elements = preview.compute_elements(
         output_inference, {**arrays, "indices": arrays["indices"].copy("C")}, window
     )
     assert elements.shape == window.shape
@@ -72,15 +72,15 @@ def test_previews_equal_the_reference(
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (8, 9), (1001,), (11, 11), (2,) * 64])
 def test_windows_show_few_elements_and_all_of_small_arrays(shape: tuple[int, ...]) -> None:
-    window = preview.window(shape)
+    window = preview.choose_window(shape)
     assert np.prod(window.shape) <= 1000
     for size, axis_positions in zip(shape, window.positions, strict=True):
         assert list(axis_positions) == sorted(set(axis_positions))
         assert set(axis_positions) <= set(range(size))
     if np.prod(shape, dtype=object) <= 100:
-        assert (window.shape, window.corner, window.gaps) == (shape, 0, False)
+        assert (window.shape, window.leading_axes, window.is_summarized) == (shape, 0, False)
     else:
-        assert window.corner or window.gaps
+        assert window.leading_axes or window.is_summarized
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "sub", "mul", "max", "min", "mean"])
@@ -95,8 +95,8 @@ def test_all_updates_go_to_one_element_that_is_shown(operator: str, reduction: s
     if operator == "scatter_nd":
         arrays["indices"] = index[:, None]
     output_inference = inferred(operator, arrays, Attributes(reduction=reduction))
-    window = preview.window(data.shape)
-    elements = preview.elements(output_inference, arrays, window)
+    window = preview.choose_window(data.shape)
+    elements = preview.compute_elements(output_inference, arrays, window)
     expected = data.copy()
     if reduction == "none":
         expected[location] = updates[-1]
@@ -116,9 +116,9 @@ def test_arrays_of_64_axes(operator: str, workdir: Any) -> None:
     all_arrays = {"data": data, "indices": index, "updates": data + 1}
     arrays = {role: all_arrays[role] for role in OPERATORS[operator].inputs}
     expected = getattr(reference, operator)(*arrays.values())
-    window = preview.window(expected.shape)
+    window = preview.choose_window(expected.shape)
     assert bits_equal(
-        preview.elements(inferred(operator, arrays, Attributes()), arrays, window), expected
+        preview.compute_elements(inferred(operator, arrays, Attributes()), arrays, window), expected
     )
     save(**arrays)
     names = [f"{role}.npy" for role in arrays]
@@ -134,7 +134,7 @@ def test_every_bit_of_a_bool_is_kept(operator: str) -> None:
     arrays = {"data": data, "indices": index, "updates": updates}
     arrays = {role: arrays[role] for role in OPERATORS[operator].inputs}
     output_inference = inferred(operator, arrays, Attributes())
-    elements = preview.elements(output_inference, arrays, preview.window((1,)))
+    elements = preview.compute_elements(output_inference, arrays, preview.choose_window((1,)))
     assert elements.view(np.uint8)[0] == (0x80 if "updates" in arrays else 0x40)
 
 
@@ -143,7 +143,7 @@ def test_index_tuples_of_64_components() -> None:
     index[1, :2] = 1, -1
     arrays = {"data": data, "indices": index, "updates": np.array([7.0, 8.0])}
     output_inference = inferred("scatter_nd", arrays, Attributes(reduction="add"))
-    elements = preview.elements(output_inference, arrays, preview.window(data.shape))
+    elements = preview.compute_elements(output_inference, arrays, preview.choose_window(data.shape))
     assert elements.reshape(-1).tolist() == [7, 1, 2, 11]
 
 

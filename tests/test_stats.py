@@ -84,11 +84,11 @@ def test_every_figure_equals_brute_force(
     note_attributes(case)
     for module, name, limits_to_try in (
         (tuples, "BLOCK", (1, 3, 1 << 17)),
-        (tally, "COUNTERS", (0, 1 << 23)),
+        (tally, "MAX_COUNTERS", (0, 1 << 23)),
         (tally, "PARTITIONS", (1, 3, 256)),
-        (tally, "STEP", (1, 2, 1 << 20)),
+        (tally, "BLOCK", (1, 2, 1 << 20)),
         (stats, "PAGE", (1, 16, 4096)),
-        (stats, "MOST", (1, 2, 5)),
+        (stats, "MAX_LISTED", (1, 2, 5)),
     ):
         limits.setattr(module, name, chosen.draw(st.sampled_from(limits_to_try)))
     with open_case(case) as call:
@@ -114,7 +114,7 @@ def check(case: Case, found: Stats) -> None:
         for j, (value, size) in enumerate(zip(values, lengths, strict=True))
         if not -size <= value < size
     ]
-    assert found.first_out_of_bounds == beyond[: stats.MOST]
+    assert found.first_out_of_bounds == beyond[: stats.MAX_LISTED]
     runs = [tuple(v % n for v, n in zip(run, sizes, strict=True)) for _, run in valid_tuples]
     assert found.sorted == (runs == sorted(runs))
     counts = Counter(runs)
@@ -123,7 +123,7 @@ def check(case: Case, found: Stats) -> None:
     frequent_rows = sorted((-times, run) for run, times in counts.items() if times > 1)
     assert found.duplicated == len(frequent_rows)
     assert [(-item.frequency, item.row) for item in found.most_frequent] == frequent_rows[
-        : stats.MOST
+        : stats.MAX_LISTED
     ]
     for item in found.most_frequent:
         who = [i for (i, _), run in zip(valid_tuples, runs, strict=True) if run == item.row]
@@ -155,7 +155,7 @@ def check_data_statistics(case: Case, found: Stats, counts: Counter[tuple[int, .
     for part, times in enumerate(found.histogram):
         first = part * found.width
         assert times == sum(numbers[n] for n in range(first, first + found.width))
-    assert len(found.histogram) <= stats.BINS
+    assert len(found.histogram) <= stats.TEXT_BINS
 
 
 def test_explanations_as_text() -> None:
@@ -360,17 +360,17 @@ def test_counters_hold_as_much_as_there_are_tuples() -> None:
     few, many = (tally.Tally(3, total) for total in (2**32 - 1, 2**32))
     for item in (few, many):
         item.add(np.array([2, 0, 2]))
-        ((numbers, counts),) = item.ascending(lambda share: None)
+        ((numbers, counts),) = item.iterate_counts(lambda share: None)
         assert (numbers.tolist(), counts.tolist()) == ([0, 2], [1, 2])
         assert counts.dtype == np.int64
-    assert not tally.Tally(tally.COUNTERS, 2**32 - 1).needs_second_pass
-    wide_tally = tally.Tally(tally.COUNTERS, 2**32)
+    assert not tally.Tally(tally.MAX_COUNTERS, 2**32 - 1).needs_second_pass
+    wide_tally = tally.Tally(tally.MAX_COUNTERS, 2**32)
     wide_tally.add(np.array([5]))
     assert wide_tally.needs_second_pass
 
 
 def test_indices_that_change_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "COUNTERS", 0)
+    monkeypatch.setattr(tally, "MAX_COUNTERS", 0)
     save(idx=np.full((5, 1), 9))
 
     def corrupt(share: float) -> None:

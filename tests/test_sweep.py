@@ -434,7 +434,7 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(
         partitioning_for(rows, True, 1 << 19, 1),
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
-    assert (stored.indices, read.indices) == (8 << 12, 0)
+    assert (stored.index_bytes, read.index_bytes) == (8 << 12, 0)
     assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
 
 

@@ -47,7 +47,7 @@ def arrays(seed: int, distinct: bool) -> dict[str, np.ndarray]:
     return {
         "x": numbers(5, 4), "ids": rows, "ids4": columns, "rows": numbers(3, 4),
         "columns": numbers(5, 3), "tuples": np.stack([rows, columns], 1), "values": numbers(3),
-        "each": ids(5, 2, 4) if distinct else rng.integers(0, 4, (2, 4)), "at": numbers(2, 4),
+        "indices": ids(5, 2, 4) if distinct else rng.integers(0, 4, (2, 4)), "updates": numbers(2, 4),
     }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ ALIGNED = np.dtype([("f1", "i1"), ("b", "<i4")], align=True)
 
 def preview_of(array: np.ndarray, title: str) -> str:
     """Return a preview of an existing array."""
-    window = preview.window(array.shape)
+    window = preview.choose_window(array.shape)
     elements = preview.pick(void_view(array), preview._index_arrays(window.positions), window.shape)
     return preview.window_text(title, elements.view(array.dtype), window)
 

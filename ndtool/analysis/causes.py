@@ -1,7 +1,7 @@
-"""Causes of a wrong scatter output: another reduction, other current values, another duplicate.
+"""Causes of a wrong scatter output: another reduction, include_self or duplicates.
 
-An engine may lack a reduction or define it differently. If another combination of updates gives all
-examined elements, it is the cause.
+An engine may lack a reduction or define it differently. If other options give all examined
+elements, they are the cause.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from ndtool.rules.dtypes import from_numpy
 from ndtool.rules.reductions import REDUCTIONS
 
 Array = NDArray[Any]
-_ROUNDING = 4.0  # roundings of each update
+_ROUNDINGS = 4.0  # assumed for each update, at most
 
 
 def cause(
     reduction_options: ReductionOptions,
     current: Array,
-    owners: NDArray[np.int64],
+    targets: NDArray[np.int64],
     updates: Array,
     actual: Array,
 ) -> str | None:
-    """Return the options that give the actual elements, None if no combination does.
+    """Return the options that give the actual elements, None if no options do.
 
-    current, actual: elements before and after the updates, in native byte order. owners: the number
+    current, actual: elements before and after the updates, in native byte order. targets: the index
     of the element of each update, in order. A single element is not enough.
     """
-    if len(current) < 2 or _produces(reduction_options, current, owners, updates, actual):
-        return None  # or equal up to rounding
+    if len(current) < 2 or _produces(reduction_options, current, targets, updates, actual):
+        return None  # or there is no difference but rounding
     for candidate in _alternatives(reduction_options, current.dtype):
-        if _produces(candidate, current, owners, updates, actual):
+        if _produces(candidate, current, targets, updates, actual):
             return _options(reduction_options, candidate)
     return None
 
@@ -45,16 +45,16 @@ def cause(
 def _alternatives(
     reduction_options: ReductionOptions, dtype: np.dtype[Any]
 ) -> Iterator[ReductionOptions]:
-    """Yield other combinations of updates, the closest first."""
-    row, kind = REDUCTIONS[reduction_options.reduction], from_numpy(dtype)
+    """Yield other options, the most similar first."""
+    reduction, element_type = REDUCTIONS[reduction_options.reduction], from_numpy(dtype)
     if reduction_options.reduction == "none":
         yield reduction_options._replace(
             duplicates="last" if reduction_options.duplicates == "first" else "first"
         )
-    elif not row.requires_self:
+    elif not reduction.requires_self:
         yield reduction_options._replace(include_self=not reduction_options.include_self)
     for name, candidate in REDUCTIONS.items():
-        if name != reduction_options.reduction and candidate.takes(kind):
+        if name != reduction_options.reduction and candidate.takes(element_type):
             yield ReductionOptions(name, reduction_options.include_self or candidate.requires_self)
             if not candidate.requires_self and name != "none":
                 yield ReductionOptions(name, not reduction_options.include_self)
@@ -63,37 +63,40 @@ def _alternatives(
 def _produces(
     reduction_options: ReductionOptions,
     current: Array,
-    owners: NDArray[np.int64],
+    targets: NDArray[np.int64],
     updates: Array,
     actual: Array,
 ) -> bool:
-    """Whether a combination of updates gives the actual elements, up to rounding."""
+    """Whether updates with these options give the actual elements, up to rounding."""
     duplicates = "first" if reduction_options.duplicates == "first" else "last"  # not "error"
     running = RunningValues(current.copy(), reduction_options._replace(duplicates=duplicates))
-    running.apply(owners, updates)
+    running.apply(targets, updates)
     result = running.values()
-    same = (bits(result) == bits(actual)).all(axis=1)
+    is_equal = (bits(result) == bits(actual)).all(axis=1)
     if result.dtype.kind not in "fc" or reduction_options.reduction in ("none", "max", "min"):
-        return bool(same.all())
+        return bool(is_equal.all())
     with np.errstate(all="ignore"):
-        sizes = np.abs(current).astype(np.float64)
-        np.add.at(sizes, owners, np.abs(updates).astype(np.float64))
-        limit = _ROUNDING * np.finfo(result.dtype).eps * sizes
-        limit *= np.maximum(np.bincount(owners, minlength=len(current)), 1)
-        close = np.abs(result - actual) <= limit
-    return bool((same | close).all())
+        magnitudes = np.abs(current).astype(np.float64)
+        np.add.at(magnitudes, targets, np.abs(updates).astype(np.float64))
+        limit = _ROUNDINGS * np.finfo(result.dtype).eps * magnitudes
+        limit *= np.maximum(np.bincount(targets, minlength=len(current)), 1)
+        is_close = np.abs(result - actual) <= limit
+    return bool((is_equal | is_close).all())
 
 
-def _options(reduction_options: ReductionOptions, other: ReductionOptions) -> str:
-    """Return the options that differ, as on the command line."""
+def _options(reduction_options: ReductionOptions, alternative: ReductionOptions) -> str:
+    """Return the options that differ, as arguments of the command line."""
     options = []
-    if other.reduction != reduction_options.reduction:
-        options.append(f"--reduction {other.reduction}")
-    if other.include_self != reduction_options.include_self and other.reduction != "none":
+    if alternative.reduction != reduction_options.reduction:
+        options.append(f"--reduction {alternative.reduction}")
+    if (
+        alternative.include_self != reduction_options.include_self
+        and alternative.reduction != "none"
+    ):
         options.append(
             "--no-include-self" if reduction_options.include_self else "without --no-include-self"
         )
-    if other.reduction == "none" and other.duplicates != reduction_options.duplicates:
-        options.append(f"--duplicates {other.duplicates}")
-    only_old = options == ["without --no-include-self"]
-    return " ".join(["a run", *options] if only_old else options)
+    if alternative.reduction == "none" and alternative.duplicates != reduction_options.duplicates:
+        options.append(f"--duplicates {alternative.duplicates}")
+    only_removes_option = options == ["without --no-include-self"]
+    return " ".join(["a run", *options] if only_removes_option else options)

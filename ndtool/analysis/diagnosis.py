@@ -1,7 +1,7 @@
 """Diagnosis of a wrong scatter output: elements that lack an update, or have one twice.
 
-Data races cause such differences, rounding does not. A max or min may also come from an
-engine that compares NaN or signed zeros by another rule; then no update is lost.
+Data races cause such differences, rounding does not. A max or min may also differ because an
+engine compares NaN or signed zeros by another rule; then no update is lost.
 """
 
 from collections.abc import Callable
@@ -20,22 +20,24 @@ from ndtool.engine.counting import ReductionOptions
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import Plan
 
-Numbers = NDArray[np.int64]
+Int64Array = NDArray[np.int64]
 
-EXAMINED = 1000  # elements to diagnose, at most
-_MOST = 1 << 18  # updates of them in memory at a time
+MAX_EXAMINED = 1000  # elements to diagnose
+_MAX_UPDATES = 1 << 18  # updates of these elements in memory
 
 
 class Diagnosis(NamedTuple):
-    """Counts of elements: examined, lacking one update, with one twice, compared by other rules.
+    """The diagnosis of examined elements, as counts.
 
-    cause: the options that give all of them, None if unknown.
+    lost: those that lack one update. doubled: those that have one twice. compared_otherwise: those
+    that are a max or min by other rules for NaN and signed zeros. cause: the options that give all
+    examined elements, None if unknown.
     """
 
     examined: int = 0
     lost: int = 0
     doubled: int = 0
-    otherwise: int = 0
+    compared_otherwise: int = 0
     cause: str | None = None
 
 
@@ -43,137 +45,153 @@ def diagnose(
     plan: Plan,
     arrays: dict[str, Array],
     reduction_options: ReductionOptions,
-    wrong: Numbers,
+    wrong_indices: Int64Array,
     output: Array,
     expected: Array,
     handling: Handling = Handling(),  # noqa: B008 - a value that never changes
 ) -> Diagnosis:
     """Diagnose elements of an output that differ from the expected ones.
 
-    wrong: their linear indices, the largest differences first, of which the first EXAMINED are
+    wrong_indices: their linear indices, by descending difference; the first MAX_EXAMINED are
     examined. output, expected: the wrong and the correct output.
     """
-    if not len(wrong):
+    if not len(wrong_indices):
         return Diagnosis()
-    wrong, updates_of = _updates_of_each(plan, arrays, handling, wrong)
+    wrong_indices, updates_by_element = _group_updates(plan, arrays, handling, wrong_indices)
     current, actual, correct = (
-        _elements_at(array, wrong) for array in (arrays["data"], output, expected)
+        _elements_at(array, wrong_indices) for array in (arrays["data"], output, expected)
     )
-    lost = doubled = otherwise = 0
-    owners = np.repeat(np.arange(len(wrong)), [len(updates) for updates in updates_of])
+    lost = doubled = compared_otherwise = 0
+    targets = np.repeat(
+        np.arange(len(wrong_indices)), [len(updates) for updates in updates_by_element]
+    )
     find_cause = partial(
-        cause, reduction_options, current, owners, np.concatenate(updates_of), actual
+        cause, reduction_options, current, targets, np.concatenate(updates_by_element), actual
     )
     if reduction_options.copies_first_update:
-        return Diagnosis(len(wrong), cause=find_cause())
+        return Diagnosis(len(wrong_indices), cause=find_cause())
     reduction = reduction_options.reduction
     with np.errstate(all="ignore"):
-        for n, updates in enumerate(updates_of):
+        for n, updates in enumerate(updates_by_element):
             element = slice(n, n + 1)
-            chain = np.concatenate([current[element], updates])
-            if reduction in ("max", "min") and _compared_otherwise(
-                chain, reduction, actual[element]
+            operands = np.concatenate([current[element], updates])
+            if reduction in ("max", "min") and _is_extreme_by_other_rules(
+                operands, reduction, actual[element]
             ):
-                otherwise += 1
+                compared_otherwise += 1
                 continue
-            without, twice = _candidates(chain, reduction, correct[element])
-            equals_actual = _comparer(chain, reduction, actual[element], correct[element])
-            if equals_actual(without):
+            omitting, repeating = _candidates(operands, reduction, correct[element])
+            equals_actual = _equality_test(operands, reduction, actual[element], correct[element])
+            if equals_actual(omitting):
                 lost += 1
-            elif equals_actual(twice):
+            elif equals_actual(repeating):
                 doubled += 1
-    return Diagnosis(len(wrong), lost, doubled, otherwise, None if otherwise else find_cause())
-
-
-def _updates_of_each(
-    plan: Plan, arrays: dict[str, Array], handling: Handling, wrong: Numbers
-) -> tuple[Numbers, list[Array]]:
-    """Return linear indices, ascending, and the updates of each; fewer if updates are too many."""
-    limit = min(len(wrong), EXAMINED)
-    examined, chosen = np.sort(wrong[:limit]), np.ones(limit, np.bool_)
-    owners, ids = np.empty(0, np.int64), np.empty(0, np.int64)  # elements of examined; updates
-    for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
-        owners = np.concatenate([owners, elements[chosen[elements]]])
-        ids = np.concatenate([ids, updates[chosen[elements]]])
-        while len(owners) > _MOST and limit > 1:
-            limit //= 2
-            chosen = np.isin(examined, wrong[:limit])
-            ids, owners = ids[chosen[owners]], owners[chosen[owners]]
-    order = np.argsort(owners, kind="stable")
-    all_updates, owners = _elements_at(arrays["updates"], ids[order]), owners[order]
-    begin, end = (
-        np.searchsorted(owners, np.flatnonzero(chosen), side) for side in ("left", "right")
+    return Diagnosis(
+        len(wrong_indices),
+        lost,
+        doubled,
+        compared_otherwise,
+        None if compared_otherwise else find_cause(),
     )
-    return examined[chosen], [all_updates[a:b] for a, b in zip(begin, end, strict=True)]
 
 
-def _elements_at(array: Array, numbers: Numbers) -> Array:
-    """Return elements by their linear indices, in native byte order."""
-    return native(np.asarray(flat_view(records_as_void(array))[numbers]))
+def _group_updates(
+    plan: Plan, arrays: dict[str, Array], handling: Handling, wrong_indices: Int64Array
+) -> tuple[Int64Array, list[Array]]:
+    """Return linear indices of elements, ascending, and the updates of each element.
 
-
-def _candidates(chain: Array, reduction: str, expected: Array) -> tuple[Array, Array]:
-    """Return an element's values without each of its updates, and with each one twice."""
-    none = chain[:0]
-    if len(chain) == 1:
-        return none, none
-    if reduction == "none":
-        return chain[-2:-1], none
-    ufunc = REDUCTIONS[reduction].ufunc
-    if reduction == "sub" and chain.dtype.kind != "b":  # a sum of the negated updates
-        ufunc, chain = np.add, np.concatenate([chain[:1], -chain[1:]])
-    if ufunc is None:
-        return none, none
-    is_extreme = reduction in ("max", "min")
-    wide = chain if is_extreme else _wide(chain)
-    before = ufunc.accumulate(wide, dtype=wide.dtype)[:-1]
-    after = ufunc.accumulate(wide[::-1], dtype=wide.dtype)[::-1]
-    without = np.concatenate([ufunc(before[:-1], after[2:]), before[-1:]])
-    return without, none if is_extreme else ufunc(_wide(expected), wide[1:])
-
-
-def _compared_otherwise(chain: Array, reduction: str, actual: Array) -> bool:
-    """Whether an element is the max or min of its updates by other rules for NaN and signed zeros.
-
-    Comparisons with NaN are false, so an engine skips NaN, or loses all updates before the last
-    NaN.
+    There are fewer elements than MAX_EXAMINED if their updates are too many.
     """
-    if chain.dtype.kind in "biu":
+    limit = min(len(wrong_indices), MAX_EXAMINED)
+    examined, is_included = np.sort(wrong_indices[:limit]), np.ones(limit, np.bool_)
+    # For each update, the position of its element in `examined`, and its own linear index.
+    targets, update_indices = np.empty(0, np.int64), np.empty(0, np.int64)
+    for elements, updates in tuples.element_updates(plan, arrays["indices"], handling, examined):
+        targets = np.concatenate([targets, elements[is_included[elements]]])
+        update_indices = np.concatenate([update_indices, updates[is_included[elements]]])
+        while len(targets) > _MAX_UPDATES and limit > 1:
+            limit //= 2
+            is_included = np.isin(examined, wrong_indices[:limit])
+            update_indices, targets = (
+                update_indices[is_included[targets]],
+                targets[is_included[targets]],
+            )
+    order = np.argsort(targets, kind="stable")
+    all_updates, targets = _elements_at(arrays["updates"], update_indices[order]), targets[order]
+    starts, stops = (
+        np.searchsorted(targets, np.flatnonzero(is_included), side) for side in ("left", "right")
+    )
+    return examined[is_included], [all_updates[a:b] for a, b in zip(starts, stops, strict=True)]
+
+
+def _elements_at(array: Array, indices: Int64Array) -> Array:
+    """Return elements by their linear indices, in native byte order."""
+    return native(np.asarray(flat_view(records_as_void(array))[indices]))
+
+
+def _candidates(operands: Array, reduction: str, expected: Array) -> tuple[Array, Array]:
+    """Return the values of an element if one update is omitted, and if one is applied twice.
+
+    operands: the current value and the updates, in order.
+    """
+    no_values = operands[:0]
+    if len(operands) == 1:
+        return no_values, no_values
+    if reduction == "none":
+        return operands[-2:-1], no_values
+    ufunc = REDUCTIONS[reduction].ufunc
+    if reduction == "sub" and operands.dtype.kind != "b":  # a sum of negated updates
+        ufunc, operands = np.add, np.concatenate([operands[:1], -operands[1:]])
+    if ufunc is None:
+        return no_values, no_values
+    is_extreme = reduction in ("max", "min")
+    widened = operands if is_extreme else _widen(operands)
+    prefixes = ufunc.accumulate(widened, dtype=widened.dtype)[:-1]
+    suffixes = ufunc.accumulate(widened[::-1], dtype=widened.dtype)[::-1]
+    omitting = np.concatenate([ufunc(prefixes[:-1], suffixes[2:]), prefixes[-1:]])
+    return omitting, no_values if is_extreme else ufunc(_widen(expected), widened[1:])
+
+
+def _is_extreme_by_other_rules(operands: Array, reduction: str, actual: Array) -> bool:
+    """Whether an element is the max or min of operands by other rules for NaN and signed zeros.
+
+    Comparisons with NaN are false, so an engine ignores NaN, or all operands before the last NaN.
+    """
+    if operands.dtype.kind in "biu":
         return False
-    nans, operand_choices = np.isnan(chain), [chain]
+    nans, subsets = np.isnan(operands), [operands]
     if nans.any():
         if np.isnan(actual).any():
-            return True  # a NaN of other bits
-        first, last = nans.argmax(), len(chain) - nans[::-1].argmax()
-        operand_choices = [chain[~nans], chain[:first], chain[last:]]
-    if not (bits(chain) == bits(actual)).all(axis=1).any():
+            return True  # a NaN with other bits
+        first, last = nans.argmax(), len(operands) - nans[::-1].argmax()
+        subsets = [operands[~nans], operands[:first], operands[last:]]
+    if not (bits(operands) == bits(actual)).all(axis=1).any():
         return False
-    ufunc = REDUCTIONS[reduction].ufunc  # for which signed zeros are equal
-    assert ufunc is not None, "they are max and min"
+    ufunc = REDUCTIONS[reduction].ufunc  # it treats signed zeros as equal
+    assert ufunc is not None, "max and min have one"
     return any(
-        len(operands) > 0 and bool((ufunc.reduce(operands) == actual).all())
-        for operands in operand_choices
+        len(subset) > 0 and bool((ufunc.reduce(subset) == actual).all()) for subset in subsets
     )
 
 
-def _comparer(
-    chain: Array, reduction: str, actual: Array, expected: Array
+def _equality_test(
+    operands: Array, reduction: str, actual: Array, expected: Array
 ) -> Callable[[Array], bool]:
-    """Return a function: whether a candidate equals the actual element, up to rounding."""
-    if reduction not in ("add", "sub", "mul") or _wide(chain).dtype.kind not in "fc":
+    """Return a function that tests whether a candidate equals the actual element up to rounding."""
+    if reduction not in ("add", "sub", "mul") or _widen(operands).dtype.kind not in "fc":
         return lambda candidates: bool((bits(candidates) == bits(actual)).all(axis=1).any())
-    value, correct = _wide(actual), _wide(expected)
+    value, correct = _widen(actual), _widen(expected)
     eps = 2.0**-8 if actual.dtype.name == "bfloat16" else float(np.finfo(actual.dtype).eps)
-    size = np.abs(_wide(chain)).sum() if reduction != "mul" else np.abs(correct)
-    rounding = len(chain) * eps * size
+    magnitude = np.abs(_widen(operands)).sum() if reduction != "mul" else np.abs(correct)
+    rounding = len(operands) * eps * magnitude
     if not np.abs(value - correct) > rounding:
         return lambda candidates: False
     return lambda candidates: bool((np.abs(candidates - value) <= rounding).any())
 
 
-def _wide(numbers: Array) -> Array:
-    """Return numbers in a type wide enough to neglect rounding; integers stay, and wrap."""
-    kind: Any = {"f": np.float64, "c": np.complex128}.get(numbers.dtype.kind)
-    if numbers.dtype.name == "bfloat16":
-        kind = np.float64
-    return numbers if kind is None else numbers.astype(kind)
+def _widen(values: Array) -> Array:
+    """Convert floats to double precision, to neglect rounding; integers keep their type."""
+    wide_dtype: Any = {"f": np.float64, "c": np.complex128}.get(values.dtype.kind)
+    if values.dtype.name == "bfloat16":
+        wide_dtype = np.float64
+    return values if wide_dtype is None else values.astype(wide_dtype)

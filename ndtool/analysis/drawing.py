@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from ndtool.analysis import excerpts, explain, mapping, tuples
-from ndtool.analysis.excerpts import Axes, Excerpt, Focus, complete
+from ndtool.analysis import excerpts, explain, mapping, preview, tuples
+from ndtool.analysis.excerpts import Axes, Excerpt, Focus, all_coordinates
 from ndtool.analysis.explain import Element, Step
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.tuples import Tuples
@@ -25,7 +25,7 @@ from ndtool.runs.calls import OpenCall
 class Grid(NamedTuple):
     """The drawn elements of an array: all combinations of coordinates along its axes.
 
-    axes: these coordinates, ascending. elements: as 0-d arrays, in row-major order; None if
+    axes: these coordinates, ascending. elements: 0-d arrays in row-major order; None if they are
     unknown.
     """
 
@@ -40,26 +40,26 @@ class Grid(NamedTuple):
 
     @property
     def positions(self) -> list[Position]:
-        """The positions of the elements, in order."""
+        """The positions of the drawn elements, in row-major order."""
         return list(product(*self.axes))
 
     def flat_index(self, position: Position) -> int | None:
-        """Return the number of an element among those drawn, or None."""
+        """Return an element's index among the drawn elements, None if it is not drawn."""
         flat_index = 0
-        for i, along in zip(position, self.axes, strict=True):
-            nth = bisect_left(along, i)
-            if nth == len(along) or along[nth] != i:
+        for coordinate, coordinates in zip(position, self.axes, strict=True):
+            coordinate_index = bisect_left(coordinates, coordinate)
+            if coordinate_index == len(coordinates) or coordinates[coordinate_index] != coordinate:
                 return None
-            flat_index = flat_index * len(along) + nth
+            flat_index = flat_index * len(coordinates) + coordinate_index
         return flat_index
 
 
 class DrawnTuple(NamedTuple):
-    """An index tuple.
+    """A drawn index tuple.
 
     position: its position in indices. component_positions: the positions of its components. stored:
-    the components. normalized: the same without negative ones; None if the tuple selects nothing.
-    out_of_bounds: the numbers of the components that are out of bounds.
+    the components. normalized: the components without negative ones; None if the tuple selects
+    nothing. out_of_bounds: which components are out of bounds, from 0.
     """
 
     position: Position
@@ -72,8 +72,8 @@ class DrawnTuple(NamedTuple):
 class Link(NamedTuple):
     """The positions of elements that one index tuple links.
 
-    tuple_index: the linear index of the tuple. result: the element of the output after this update,
-    None if unknown.
+    tuple_index: the tuple's index among the drawn tuples. result: the element of the output after
+    this update, None if it is unknown.
     """
 
     output: Position | None
@@ -86,10 +86,10 @@ class Link(NamedTuple):
 class Drawing(NamedTuple):
     """A drawing of a call.
 
-    grids: the arrays by the standards' names, in order; without output if an index is out of
-    bounds. tuples: the drawn index tuples in row-major order. links: the links of each element of
-    the output, in order; without an output, of each element of data. updates: the number of updates
-    of each element of a scatter's output, of which long lists have only the first and last links.
+    grids: the inputs and the output by the standards' names, in order; without output if an index
+    is out of bounds. tuples: the drawn index tuples in row-major order. links: the links of each
+    element of the output, in order; without an output, of each element of data. updates: the count
+    of updates of each element of a scatter's output; links have only the first and last of many.
     valid_ranges: the lowest and highest valid index of each component.
     """
 
@@ -111,109 +111,118 @@ _NO_FOCUS = Focus()
 def draw(call: OpenCall, focus: Focus = _NO_FOCUS) -> Drawing | None:
     """Return the drawing of an open call; None if too many elements are linked.
 
-    Of large arrays it has the elements around those in focus, or the first index out of bounds.
+    It shows large arrays only near the elements in focus, or near the first index out of bounds.
     """
     plan = call.inference.plan
     excerpt: Excerpt | None
     try:
-        excerpt = _everything(call) if _is_small(call) else excerpts.around(call, focus)
+        excerpt = (
+            _complete_excerpt(call) if _is_small(call) else excerpts.excerpt_around(call, focus)
+        )
     except BoundsError as error:
-        axes = _input_axes(call) if _is_small(call) else excerpts.around_index(call, error)
+        axes = _input_axes(call) if _is_small(call) else excerpts.axes_around_index(call, error)
         excerpt = None if axes is None else Excerpt(axes, [])
     if excerpt is None:
         return None
-    rows = tuples.of(call)
+    index_tuples = tuples.load_tuples(call)
     grids = {role: _grid(call, role, excerpt.axes[role]) for role in call.sources}
-    drawn = [
-        _drawn_tuple(rows, at) for at in product(*excerpt.axes["indices"][: len(plan.positions)])
+    drawn_tuples = [
+        _drawn_tuple(index_tuples, position)
+        for position in product(*excerpt.axes["indices"][: len(plan.positions)])
     ]
-    number_of = {tuple_.position: number for number, tuple_ in enumerate(drawn)}
+    tuple_indices = {drawn.position: tuple_index for tuple_index, drawn in enumerate(drawn_tuples)}
     if "output" in excerpt.axes:
-        explained = excerpt.explained
-        grids["output"] = _output(plan.output, excerpt.axes["output"], explained)
+        explanations = excerpt.explanations
+        grids["output"] = _output_grid(plan.output, excerpt.axes["output"], explanations)
         links = [
-            _link(element.position, step, number_of)
-            for element in explained
+            _link(element.position, step, tuple_indices)
+            for element in explanations
             for step in element.steps
         ]
         call.recheck()
     else:
-        links = _without_output(call, drawn, grids)
-    updates = {element.position: element.updates for element in excerpt.explained}
-    valid = [(_lowest(rows, size), size - 1) for size in mapping.indexed_sizes(plan)]
-    return Drawing(grids, drawn, links, updates, valid)
+        links = _links_without_output(call, drawn_tuples, grids)
+    updates = {element.position: element.updates for element in excerpt.explanations}
+    valid = [(_lowest_valid(index_tuples, size), size - 1) for size in mapping.indexed_sizes(plan)]
+    return Drawing(grids, drawn_tuples, links, updates, valid)
 
 
 def _is_small(call: OpenCall) -> bool:
     """Whether all arrays are small enough to be drawn completely."""
-    plan = call.inference.plan  # index tuples may have no components
+    plan = call.inference.plan  # its positions count, as index tuples may have no components
     shapes = [argument.shape for argument in call.inference.inputs.values()]
     return all(
         prod(shape) <= excerpts.MAX_ELEMENTS for shape in (*shapes, plan.output, plan.positions)
     )
 
 
-def _everything(call: OpenCall) -> Excerpt:
-    output = complete(call.inference.plan.output)
-    explained, _ = explain.explain(call, list(product(*output)), list_all=True)
-    return Excerpt({**_input_axes(call), "output": output}, explained)
+def _complete_excerpt(call: OpenCall) -> Excerpt:
+    output = all_coordinates(call.inference.plan.output)
+    explanations, _ = explain.explain(call, list(product(*output)), list_all=True)
+    return Excerpt({**_input_axes(call), "output": output}, explanations)
 
 
 def _input_axes(call: OpenCall) -> dict[str, Axes]:
-    return {role: complete(argument.shape) for role, argument in call.inference.inputs.items()}
+    return {
+        role: all_coordinates(argument.shape) for role, argument in call.inference.inputs.items()
+    }
 
 
 def _grid(call: OpenCall, role: str, axes: Axes) -> Grid:
-    origin, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
-    has_values = not isinstance(origin, TypeSource)
-    at = list(product(*axes))
-    return Grid(shape, axes, explain.elements_at(origin, dtype, at) if has_values else None)
+    source, (_, dtype, shape) = call.sources[role], call.inference.inputs[role]
+    has_values = not isinstance(source, TypeSource)
+    positions = list(product(*axes))
+    return Grid(shape, axes, preview.elements_at(source, dtype, positions) if has_values else None)
 
 
-def _output(shape: Shape, axes: Axes, explained: list[Element]) -> Grid:
-    element_values = [element.value for element in explained if element.value is not None]
-    return Grid(shape, axes, element_values if len(element_values) == len(explained) else None)
+def _output_grid(shape: Shape, axes: Axes, explanations: list[Element]) -> Grid:
+    element_values = [element.value for element in explanations if element.value is not None]
+    return Grid(shape, axes, element_values if len(element_values) == len(explanations) else None)
 
 
-def _drawn_tuple(call: Tuples, at: Position) -> DrawnTuple:
-    cells = excerpts.cells_of(call.plan, at)
-    stored = excerpts.components_at(call, cells)
-    lengths = mapping.indexed_sizes(call.plan)
-    beyond = [
+def _drawn_tuple(call: Tuples, position: Position) -> DrawnTuple:
+    component_positions = excerpts.component_positions(call.plan, position)
+    stored = excerpts.read_components(call, component_positions)
+    sizes = mapping.indexed_sizes(call.plan)
+    out_of_bounds = [
         j
-        for j, (i, size) in enumerate(zip(stored, lengths, strict=True))
-        if not _lowest(call, size) <= i < size
+        for j, (i, size) in enumerate(zip(stored, sizes, strict=True))
+        if not _lowest_valid(call, size) <= i < size
     ]
-    return DrawnTuple(at, cells, stored, call.normalized(stored), beyond)
+    return DrawnTuple(position, component_positions, stored, call.normalized(stored), out_of_bounds)
 
 
-def _lowest(call: Tuples, size: int) -> int:
+def _lowest_valid(call: Tuples, size: int) -> int:
     return -size if call.negatives else 0
 
 
-def _link(at: Position, step: Step, number_of: dict[Position, int]) -> Link:
-    number = None if step.indices is None else number_of[step.indices]
+def _link(position: Position, step: Step, tuple_indices: dict[Position, int]) -> Link:
+    tuple_index = None if step.indices is None else tuple_indices[step.indices]
     data, updates = (step.position if step.role == role else None for role in ("data", "updates"))
-    return Link(at, data, number, updates, step.result)
+    return Link(position, data, tuple_index, updates, step.result)
 
 
-def _without_output(call: OpenCall, drawn: list[DrawnTuple], grids: dict[str, Grid]) -> list[Link]:
+def _links_without_output(
+    call: OpenCall, drawn_tuples: list[DrawnTuple], grids: dict[str, Grid]
+) -> list[Link]:
     """Return the links between elements of data and the index tuples that select them."""
     plan = call.inference.plan
     links = []
     for target in grids["data"].positions:
-        for number, tuple_ in enumerate(drawn):
-            if tuple_.normalized is not None and excerpts.selects(
-                plan, tuple_.position, tuple_.normalized, target
+        for tuple_index, drawn in enumerate(drawn_tuples):
+            if drawn.normalized is not None and excerpts.selects(
+                plan, drawn.position, drawn.normalized, target
             ):
-                update = _update(plan, grids, target, tuple_.position)
-                links.append(Link(None, target, number, update, None))
+                update = _drawn_update(plan, grids, target, drawn.position)
+                links.append(Link(None, target, tuple_index, update, None))
     return links
 
 
-def _update(plan: Plan, grids: dict[str, Grid], target: Position, at: Position) -> Position | None:
+def _drawn_update(
+    plan: Plan, grids: dict[str, Grid], target: Position, tuple_position: Position
+) -> Position | None:
     """Return the position of the update of an element, None if it is not drawn."""
     if "updates" not in grids:
         return None
-    update = mapping.update_for(plan, target, at)
+    update = mapping.update_position(plan, target, tuple_position)
     return None if grids["updates"].flat_index(update) is None else update

@@ -1,6 +1,6 @@
-"""Excerpts of large arrays for a drawing: elements of interest, their neighbours, linked elements.
+"""Excerpts of large arrays for a drawing: elements in focus, their neighbours, linked elements.
 
-An excerpt has all combinations of some coordinates along each axis.
+An excerpt of an array has the elements at all combinations of chosen coordinates of its axes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,25 +19,25 @@ from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs.calls import OpenCall
 from ndtool.storage import locations
 
-MAX_ELEMENTS = 400  # elements of an array, beyond which a drawing is unreadable
-_SMALL = 100  # elements up to which an array beside larger ones is drawn completely
-_READ = 1 << 28  # bytes of updates that a drawing reads completely
-_MOST = 3  # elements of interest
-_SLICE = 4  # elements of a slice, if there is no output
+MAX_ELEMENTS = 400  # drawn elements of an array; a drawing of more is unreadable
+_MAX_COMPLETE = 100  # elements of an array that is drawn completely although others are excerpts
+_MAX_UPDATE_BYTES = 1 << 28  # bytes of updates that a drawing may read completely
+_MAX_CENTERS = 3  # elements in focus that one excerpt shows
+_MAX_SLICE = 4  # drawn elements of a slice, if there is no output
 
 Axes = tuple[Sequence[int], ...]
 
 
 class Window(NamedTuple):
-    """The size of an excerpt of the output, and how many updates of its elements are drawn.
+    """The size of an excerpt of the output, and the count of updates drawn for its elements.
 
-    across, down: the distance from an element of interest along the last axis and the one before.
-    ends: the updates at each end of a longer list.
+    columns, rows: the largest distance from an element in focus along the last axis, and along the
+    last but one. edge_updates: the count of updates at each end of a longer list.
     """
 
-    across: int
-    down: int
-    ends: int
+    columns: int
+    rows: int
+    edge_updates: int
 
 
 _WINDOWS = (
@@ -50,21 +50,21 @@ _WINDOWS = (
 
 
 class Focus(NamedTuple):
-    """The elements of interest of a drawing; without any, it shows the first elements."""
+    """The elements in focus of a drawing; without any, it shows the first elements."""
 
     output: tuple[Position, ...] = ()
     data: tuple[Position, ...] = ()
 
 
 class Excerpt(NamedTuple):
-    """The coordinates of an excerpt for each array, and the explanations of the output's."""
+    """The coordinates of each array's excerpt, and explanations of the output's elements."""
 
     axes: dict[str, Axes]
-    explained: list[Element]
+    explanations: list[Element]
 
 
-def complete(shape: Shape) -> Axes:
-    """Return all coordinates of an array."""
+def all_coordinates(shape: Shape) -> Axes:
+    """Return all coordinates of each axis of an array."""
     return tuple(map(range, shape))
 
 
@@ -74,38 +74,40 @@ def has_large_updates(call: OpenCall) -> bool:
     if updates is None or isinstance(updates, TypeSource):
         return False
     unmapped = updates.metadata.in_chunks or locations.is_url(updates.name)
-    return unmapped and updates.metadata.nbytes > _READ
+    return unmapped and updates.metadata.nbytes > _MAX_UPDATE_BYTES
 
 
-def around(call: OpenCall, focus: Focus) -> Excerpt | None:
-    """Return the largest excerpt of an open call that is small enough; None if none is.
+def excerpt_around(call: OpenCall, focus: Focus) -> Excerpt | None:
+    """Return the largest excerpt of an open call within the limits; None if there is none.
 
     Raises BoundsError for any index out of bounds.
     """
     plan = call.inference.plan
     centers = _centers(call, focus)
-    explanations: dict[Position, Element] = {}
-    for count in range(min(len(centers), _MOST), 0, -1):
+    explanation_at: dict[Position, Element] = {}
+    for count in range(min(len(centers), _MAX_CENTERS), 0, -1):
         for window in (None, *_WINDOWS):
             output = _output_axes(plan.output, centers[:count], window)
             if output is None:
                 continue
-            at = list(product(*output))
-            missing = [position for position in at if position not in explanations]
-            if missing or not explanations:
-                explanations.update(
+            positions = list(product(*output))
+            missing = [position for position in positions if position not in explanation_at]
+            if missing or not explanation_at:
+                explanation_at.update(
                     (element.position, element) for element in explain.explain(call, missing)[0]
                 )
-            ends = EDGE_TUPLES if window is None else window.ends
-            explained = [_shortened(explanations[position], ends) for position in at]
-            axes = _linked_axes(call, output, explained, focus.data)
+            edge_updates = EDGE_TUPLES if window is None else window.edge_updates
+            explanations = [
+                _shorten(explanation_at[position], edge_updates) for position in positions
+            ]
+            axes = _linked_axes(call, output, explanations, focus.data)
             if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
-                return Excerpt(axes, explained)
+                return Excerpt(axes, explanations)
     return None
 
 
 def _centers(call: OpenCall, focus: Focus) -> list[Position]:
-    """Return the elements of the output that an excerpt is around."""
+    """Return the positions in the output that are in focus, or else a first one."""
     plan = call.inference.plan
     if focus.output or focus.data:
         if call.inference.scatters:
@@ -115,143 +117,160 @@ def _centers(call: OpenCall, focus: Focus) -> list[Position]:
             *focus.output,
             *(copy.position for origin in origins for copy in origin.outputs),
         ] or [(0,) * len(plan.output)]
-    first = _first_target(tuples.of(call)) if call.inference.scatters else None
+    first = _first_target(tuples.load_tuples(call)) if call.inference.scatters else None
     return [(0,) * len(plan.output) if first is None else first]
 
 
 def _first_target(call: Tuples) -> Position | None:
-    """Return the first element of data that the first tuples select."""
-    for first, block in tuples.blocks(call.plan, call.indices):
-        valid, normalized = tuples.selecting(call.plan, block, call.handling)
+    """Return the first position in data that the first block of tuples selects, or None."""
+    for first_tuple, block in tuples.blocks(call.plan, call.indices):
+        valid, normalized = tuples.select_valid(call.plan, block, call.handling)
         if len(valid):
-            at = layouts.unravel_index(first + int(valid[0]), call.plan.positions)
-            return next(_slice(call.plan, at, tuple(normalized[0].tolist())), None)
+            position = layouts.unravel_index(first_tuple + int(valid[0]), call.plan.positions)
+            return next(_slice_positions(call.plan, position, tuple(normalized[0].tolist())), None)
         break
     return None
 
 
 def _output_axes(shape: Shape, centers: list[Position], window: Window | None) -> Axes | None:
-    """Return the coordinates of an excerpt of the output, all without a window; None: too many."""
+    """Return the coordinates of an excerpt of the output; None if it has too many elements.
+
+    Without a window, these are all coordinates.
+    """
     if window is None:
-        return complete(shape) if prod(shape) <= _SMALL else None
+        return all_coordinates(shape) if prod(shape) <= _MAX_COMPLETE else None
     axes = _axes_around(shape, centers, window)
     return axes if prod(map(len, axes)) <= MAX_ELEMENTS else None
 
 
 def _axes_around(shape: Shape, centers: Sequence[Position], window: Window) -> Axes:
     """Return the coordinates of elements and of their neighbours in a window."""
-    distances = ([0] * len(shape) + [window.down, window.across])[2:]
+    distances = ([0] * len(shape) + [window.rows, window.columns])[2:]
     return tuple(
-        sorted({j for i in along for j in range(max(i - distance, 0), min(i + distance + 1, size))})
-        for along, distance, size in zip(zip(*centers, strict=True), distances, shape, strict=True)
+        sorted(
+            {
+                j
+                for i in coordinates
+                for j in range(max(i - distance, 0), min(i + distance + 1, size))
+            }
+        )
+        for coordinates, distance, size in zip(
+            zip(*centers, strict=True), distances, shape, strict=True
+        )
     )
 
 
-def _shortened(element: Element, ends: int) -> Element:
-    """Return an explanation with the current value and the first and last few updates."""
+def _shorten(element: Element, edge_updates: int) -> Element:
+    """Return an explanation with the current value and only the first and last updates."""
     current, *updates = element.steps
-    if len(updates) <= 2 * ends:
+    if len(updates) <= 2 * edge_updates:
         return element._replace(steps=[current, *updates])
-    return element._replace(steps=[current, *updates[:ends], *updates[-ends:]])
+    return element._replace(steps=[current, *updates[:edge_updates], *updates[-edge_updates:]])
 
 
 def _linked_axes(
-    call: OpenCall, output: Axes, explained: list[Element], origins: Sequence[Position]
+    call: OpenCall, output: Axes, explanations: list[Element], origins: Sequence[Position]
 ) -> dict[str, Axes]:
     """Return the coordinates of all arrays that explanations of the output refer to."""
-    steps = [step for element in explained for step in element.steps]
+    steps = [step for element in explanations for step in element.steps]
     positions = [step.indices for step in steps if step.indices is not None]
     axes = {"data": output, "indices": _tuple_axes(call.inference.plan, positions)}
     if not call.inference.scatters:
-        axes["data"] = _axes_of(call, "data", steps, origins)
+        axes["data"] = _role_axes(call, "data", steps, origins)
     else:
-        axes["updates"] = _axes_of(call, "updates", steps, ())
+        axes["updates"] = _role_axes(call, "updates", steps, ())
     return {**axes, "output": output}
 
 
-def _axes_of(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
+def _role_axes(call: OpenCall, role: str, steps: list[Step], origins: Sequence[Position]) -> Axes:
     shape = call.inference.inputs[role].shape
-    return _axes_through(shape, [*(step.position for step in steps if step.role == role), *origins])
+    return _covering_axes(
+        shape, [*(step.position for step in steps if step.role == role), *origins]
+    )
 
 
 def _tuple_axes(plan: Plan, tuple_positions: Sequence[Position]) -> Axes:
     """Return the coordinates in indices of index tuples, with all of their components."""
     components = plan.indices[len(plan.positions) :]
-    if prod(plan.indices) <= _SMALL >= prod(plan.positions):
-        return complete(plan.indices)
-    return (*_axes_through(plan.positions, tuple_positions), *complete(components))
+    if prod(plan.indices) <= _MAX_COMPLETE >= prod(plan.positions):
+        return all_coordinates(plan.indices)
+    return (*_covering_axes(plan.positions, tuple_positions), *all_coordinates(components))
 
 
-def _axes_through(shape: Shape, positions: Sequence[Position]) -> Axes:
-    """Return the coordinates of elements; without any, those of the first elements."""
-    if prod(shape) <= _SMALL:
-        return complete(shape)
+def _covering_axes(shape: Shape, positions: Sequence[Position]) -> Axes:
+    """Return coordinates that cover all positions; without positions, those of first elements."""
+    if prod(shape) <= _MAX_COMPLETE:
+        return all_coordinates(shape)
     if not positions:
         return _axes_around(shape, [(0,) * len(shape)], _WINDOWS[0])
-    return tuple(sorted(set(along)) for along in zip(*positions, strict=True))
+    return tuple(sorted(set(coordinates)) for coordinates in zip(*positions, strict=True))
 
 
-def around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
-    """Return the coordinates around the first index out of bounds, or None if too many."""
-    plan, indices = call.inference.plan, tuples.of(call)
+def axes_around_index(call: OpenCall, error: BoundsError) -> dict[str, Axes] | None:
+    """Return coordinates of each array around an index out of bounds; None if they are too many."""
+    plan, indices = call.inference.plan, tuples.load_tuples(call)
     for window in _WINDOWS:
-        axes_near = _axes_around(plan.positions, [error.position], window)
-        axes = {"indices": (*axes_near, *complete(plan.indices[len(plan.positions) :]))}
-        if prod(plan.indices) <= _SMALL >= prod(plan.positions):
-            axes["indices"] = complete(plan.indices)
+        position_axes = _axes_around(plan.positions, [error.position], window)
+        axes = {"indices": (*position_axes, *all_coordinates(plan.indices[len(plan.positions) :]))}
+        if prod(plan.indices) <= _MAX_COMPLETE >= prod(plan.positions):
+            axes["indices"] = all_coordinates(plan.indices)
         pairs = [
-            (at, target)
-            for at in product(*axes["indices"][: len(plan.positions)])
-            for target in _selected(indices, at)
+            (position, target)
+            for position in product(*axes["indices"][: len(plan.positions)])
+            for target in _selected_positions(indices, position)
         ]
-        axes["data"] = _axes_through(plan.data, [target for _, target in pairs])
+        axes["data"] = _covering_axes(plan.data, [target for _, target in pairs])
         if call.inference.scatters:
             shape = call.inference.inputs["updates"].shape
-            updates = [mapping.update_for(plan, target, at) for at, target in pairs]
-            axes["updates"] = _axes_through(shape, updates)
+            updates = [
+                mapping.update_position(plan, target, position) for position, target in pairs
+            ]
+            axes["updates"] = _covering_axes(shape, updates)
         if all(prod(map(len, coordinates)) <= MAX_ELEMENTS for coordinates in axes.values()):
             return axes
     return None
 
 
-def _selected(call: Tuples, at: Position) -> Iterator[Position]:
-    """Yield the first elements of data that the tuple at a position selects."""
-    index_tuple = call.normalized(components_at(call, cells_of(call.plan, at)))
-    return iter(()) if index_tuple is None else _slice(call.plan, at, index_tuple)
+def _selected_positions(call: Tuples, position: Position) -> Iterator[Position]:
+    """Yield the positions of the first elements of data that the tuple at `position` selects."""
+    index_tuple = call.normalized(read_components(call, component_positions(call.plan, position)))
+    return iter(()) if index_tuple is None else _slice_positions(call.plan, position, index_tuple)
 
 
-def cells_of(plan: Plan, at: Position) -> list[Position]:
+def component_positions(plan: Plan, position: Position) -> list[Position]:
     """Return the positions in indices of the components of the tuple at a position."""
     if len(plan.positions) == len(plan.indices):
-        return [at]
-    return [(*at, j) for j in range(len(mapping.indexed_sizes(plan)))]
+        return [position]
+    return [(*position, j) for j in range(len(mapping.indexed_sizes(plan)))]
 
 
-def components_at(call: Tuples, cells: Sequence[Position]) -> Position:
-    """Return components of indices, as stored."""
-    return tuple(int(call.indices[cell]) for cell in cells)
+def read_components(call: Tuples, positions: Sequence[Position]) -> Position:
+    """Return the components at positions in indices, not normalized."""
+    return tuple(int(call.indices[position]) for position in positions)
 
 
-def _slice(plan: Plan, at: Position, index_tuple: Position) -> Iterator[Position]:
-    """Yield the first elements of the slice that a tuple selects."""
+def _slice_positions(plan: Plan, position: Position, index_tuple: Position) -> Iterator[Position]:
+    """Yield the positions of the first elements of the slice that a tuple selects."""
     if isinstance(plan, ElementsPlan):
-        yield (*at[: plan.axis], *index_tuple, *at[plan.axis + 1 :])
+        yield (*position[: plan.axis], *index_tuple, *position[plan.axis + 1 :])
         return
-    groups, run = len(plan.groups), plan.slice_shape
-    start = (*at[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
-    lengths = [min(size, 1) for size in run[:-1]] + [min(size, _SLICE) for size in run[-1:]]
-    for along in product(*map(range, lengths)):
-        yield (*start, *along)
+    groups, slice_shape = len(plan.groups), plan.slice_shape
+    start = (*position[:groups], *(0,) * (len(plan.batch) - groups), *index_tuple)
+    lengths = [min(size, 1) for size in slice_shape[:-1]] + [
+        min(size, _MAX_SLICE) for size in slice_shape[-1:]
+    ]
+    for offsets in product(*map(range, lengths)):
+        yield (*start, *offsets)
 
 
-def selects(plan: Plan, at: Position, index_tuple: Position, target: Position) -> bool:
-    """Whether a tuple at a position selects an element of data; it has no negative components."""
+def selects(plan: Plan, position: Position, index_tuple: Position, target: Position) -> bool:
+    """Whether a normalized index tuple at a position in indices selects an element of data."""
     if mapping.index_tuple_of(plan, target) != index_tuple:
         return False
     if isinstance(plan, ElementsPlan):
-        return (*at[: plan.axis], *at[plan.axis + 1 :]) == (
+        return (*position[: plan.axis], *position[plan.axis + 1 :]) == (
             *target[: plan.axis],
             *target[plan.axis + 1 :],
         )
     groups = len(plan.groups)
-    return at[:groups] == target[:groups]
+    return position[:groups] == target[:groups]

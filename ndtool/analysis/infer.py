@@ -41,7 +41,7 @@ def infer(
 
 def _read_type(argument: str, streams: Streams, literals: bool, dtype: Dtype | None) -> Input:
     """Return the dtype and shape of an argument: a type, or a file, whose header is read."""
-    if (declared := type_source(argument, symbolic=True)) is not None:
+    if (declared := type_source(argument, allow_symbols=True)) is not None:
         return Input(argument, declared.metadata.dtype, declared.metadata.shape)
     entries = locators.describe(argument, streams, literals=literals, dtype=dtype)
     metadata = entries[0].metadata if len(entries) == 1 else None

@@ -1,4 +1,4 @@
-"""Positions of linked elements in data, indices, updates and output; pure functions."""
+"""Positions of elements in data, indices, updates and output that one index tuple links."""
 
 from collections.abc import Iterator
 from operator import floordiv, mul
@@ -10,23 +10,23 @@ from ndtool.rules.plans import ElementsPlan, Plan, Shape
 Position = tuple[int, ...]
 
 
-def tuple_of(plan: Plan, at: Position) -> Position:
+def index_tuple_position(plan: Plan, position: Position) -> Position:
     """Return the position of the index tuple that selects an element of a gather's output."""
     if isinstance(plan, ElementsPlan):
-        return at
+        return position
     if plan.plain:
         b, groups = len(plan.batch), len(plan.groups)
-        return (*at[:groups], *at[b : b + len(plan.indices) - groups])
-    return at[: len(plan.positions)]
+        return (*position[:groups], *position[b : b + len(plan.indices) - groups])
+    return position[: len(plan.positions)]
 
 
-def source_of(plan: Plan, at: Position, index: Position) -> Position:
+def source_position(plan: Plan, position: Position, index: Position) -> Position:
     """Return the position in data of an element of a gather's output."""
     normalized = tuple(i % size for i, size in zip(index, indexed_sizes(plan), strict=True))
     if isinstance(plan, ElementsPlan):
-        return (*at[: plan.axis], *normalized, *at[plan.axis + 1 :])
+        return (*position[: plan.axis], *normalized, *position[plan.axis + 1 :])
     b, q = len(plan.batch), len(plan.positions)
-    return (*at[:b], *normalized, *at[b + q - len(plan.groups) :])
+    return (*position[:b], *normalized, *position[b + q - len(plan.groups) :])
 
 
 def indexed_sizes(plan: Plan) -> Shape:
@@ -35,7 +35,7 @@ def indexed_sizes(plan: Plan) -> Shape:
 
 
 def slice_grid(plan: Plan) -> Shape:
-    """Return the shape of all slices that tuples can select; for elements operators, data's."""
+    """Return the shape of the grid of slices that tuples select from; of elements, data's shape."""
     if isinstance(plan, ElementsPlan):
         return plan.data
     return plan.groups + plan.sizes
@@ -48,21 +48,21 @@ def index_tuple_of(plan: Plan, target: Position) -> Position:
     return target[len(plan.batch) :][: plan.k]
 
 
-def copied_to(plan: Plan, target: Position, tuple_at: Position) -> Position:
+def copy_position(plan: Plan, target: Position, tuple_position: Position) -> Position:
     """Return the position in a gather's output of the copy that a tuple makes of an element."""
     if isinstance(plan, ElementsPlan):
-        return tuple_at
+        return tuple_position
     b = len(plan.batch)
-    return (*target[:b], *tuple_at[len(plan.groups) :], *target[b + plan.k :])
+    return (*target[:b], *tuple_position[len(plan.groups) :], *target[b + plan.k :])
 
 
-def update_for(plan: Plan, target: Position, tuple_at: Position) -> Position:
-    """Return the position of the update of an element of data: where a gather would copy it to."""
-    return copied_to(plan, target, tuple_at)
+def update_position(plan: Plan, target: Position, tuple_position: Position) -> Position:
+    """Return the position of the update of an element of data, which is that of a gather's copy."""
+    return copy_position(plan, target, tuple_position)
 
 
 class Positions:
-    """A few elements of an array as the region to read; implements the protocol Touched."""
+    """Elements of an array as the region to read; implements the protocol Touched."""
 
     def __init__(self, shape: Shape, positions: list[Position]) -> None:
         self._shape, self._positions = shape, positions
@@ -71,11 +71,11 @@ class Positions:
         """Yield the linear indices of the grid's blocks that hold the elements, ascending."""
         strides = layouts.contiguous_strides(grid.blocks_along(self._shape, step), 1)
         yield from sorted(
-            {sum(map(mul, map(floordiv, at, step), strides)) for at in self._positions}
+            {sum(map(mul, map(floordiv, position, step), strides)) for position in self._positions}
         )
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield the distinct byte ranges (begin, stop) of the elements, ascending."""
         strides = layouts.contiguous_strides(self._shape, itemsize, order == "F")
-        firsts = {sum(map(mul, at, strides)) for at in self._positions}
-        yield from ((first, first + itemsize) for first in sorted(firsts))
+        offsets = {sum(map(mul, position, strides)) for position in self._positions}
+        yield from ((first, first + itemsize) for first in sorted(offsets))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ndtool.analysis import modelcheck, modelinputs, modeltensors
 from ndtool.analysis.engines import (
-    LISTED,
+    MAX_LISTED,
     EngineCall,
     EngineProgress,
     EngineSettings,
@@ -38,10 +38,11 @@ from ndtool.runs.request import Request
 class ModelNode(NamedTuple):
     """A gather or scatter node of a model.
 
-    version: the operator's version, None if ONNX had none. inputs: names and types by role.
-    assumed: conditions on sizes that the model leaves open. runs: the number of runs, None if none
-    was requested; inputs are then the actual ones, and actual_output is set. reports: the engines'
-    reports on the node's first inputs. saved: the files of its first inputs and output, by role.
+    version: the operator's version, None if its operator set lacks it. inputs: names and types by
+    role. assumed: conditions on sizes that the model does not declare. runs: how often a run of the
+    model computed the node, None without a run; inputs then have actual types, and actual_output is
+    set. reports: on engines, for the node's first inputs. saved: the files of its first inputs and
+    output, by role.
     """
 
     node: OperatorNode
@@ -64,35 +65,35 @@ class Outcome(NamedTuple):
 
 def nodes(path: str) -> list[ModelNode]:
     """Return the gather and scatter nodes of a model, in subgraphs and functions too."""
-    return _described(locators.model(path))
+    return _model_nodes(locators.model(path))
 
 
-def _described(model: ModelInfo) -> list[ModelNode]:
-    """Return nodes with their metadata; the output type of a node is known to later nodes."""
-    described = []
+def _model_nodes(model: ModelInfo) -> list[ModelNode]:
+    """Return nodes with their metadata; inferred output types are used for later nodes."""
+    model_nodes = []
     for scope in model.scopes:
         outputs: dict[str, DeclaredType] = {}  # by scope and name
         for declared in scope:
-            model_node = _node(declared, outputs)
-            described.append(model_node)
+            model_node = _model_node(declared, outputs)
+            model_nodes.append(model_node)
             if model_node.node.output:
                 outputs[declared.scope + model_node.node.output] = model_node.output
-    return described
+    return model_nodes
 
 
-def _node(known: TypedNode, outputs: dict[str, DeclaredType]) -> ModelNode:
-    node, path, types = known
+def _model_node(typed_node: TypedNode, outputs: dict[str, DeclaredType]) -> ModelNode:
+    node, path, types = typed_node
 
-    def of(name: str) -> DeclaredType:
+    def type_of(name: str) -> DeclaredType:
         if types[name].shape is not None:
             return types[name]
-        declared = (outputs.get(around + name) for around in modelproto.enclosing_graphs(path))
-        return next(filter(None, declared), types[name])
+        inferred_types = (outputs.get(scope + name) for scope in modelproto.enclosing_graphs(path))
+        return next(filter(None, inferred_types), types[name])
 
     roles = zip(operator_of(node.operator).inputs, node.inputs, strict=False)
-    inputs = {role: (name, of(name)) for role, name in roles if name}  # "" is an optional input
+    inputs = {role: (name, type_of(name)) for role, name in roles if name}  # "": input omitted
     output = types[node.output] if node.output else DeclaredType(None, None)
-    inferred = _inferred(node, {role: known for role, (_, known) in inputs.items()})
+    inferred = _infer_output(node, {role: declared for role, (_, declared) in inputs.items()})
     if output.shape is None and inferred is not None:
         return ModelNode(node, _version(node), inputs, *inferred)
     return ModelNode(node, _version(node), inputs, output)
@@ -107,14 +108,14 @@ def _version(node: OperatorNode) -> int | None:
     return row.version if row.title == node.title else None  # Scatter is ScatterElements since 11
 
 
-def _inferred(
-    node: OperatorNode, known: dict[str, DeclaredType]
+def _infer_output(
+    node: OperatorNode, input_types: dict[str, DeclaredType]
 ) -> tuple[DeclaredType, tuple[str, ...]] | None:
-    """Infer the output type of a node and the assumptions; None if input types are not declared."""
+    """Infer a node's output type and its assumptions; None if input types are not declared."""
     sizes: dict[str, plans.Shape] = {}
-    lowered = node.operator in LOWERED
-    for role in known if lowered else operator_of(node.operator).inputs:
-        shape = known[role].shape if role in known else None
+    is_lowered = node.operator in LOWERED
+    for role in input_types if is_lowered else operator_of(node.operator).inputs:
+        shape = input_types[role].shape if role in input_types else None
         if shape is None:
             return None
         sizes[role] = tuple(_size(role, axis, size) for axis, size in enumerate(shape))
@@ -123,103 +124,107 @@ def _inferred(
         return None  # an attribute of the wrong type
     plan: plans.Plan | tensorscatter.Lowering
     try:
-        if lowered:
+        if is_lowered:
             trace, plan = tensorscatter.infer(sizes, attributes.axis)
         else:
             trace, plan = shapes.infer(node.operator, sizes, attributes)
     except (NdtoolError, KeyError):  # KeyError: a node without its inputs
         return None
-    data = next(iter(known.values())).dtype
+    data = next(iter(input_types.values())).dtype
     return DeclaredType(data, tuple(map(_declared_size, plan.output))), trace.assumed
 
 
-class _Open(Symbol):
+class _UndeclaredSize(Symbol):
     """A size that a model does not declare, named after its axis."""
 
 
 def _size(role: str, axis: int, size: int | str | None) -> int:
-    """Return a size of an input as the shape rules take it."""
+    """Return a size of an input for shape rules: a symbol if it is not a declared number."""
     if isinstance(size, str):
         return Symbol(size)
-    return _Open(f"{role}.shape[{axis}]") if size is None or size < 0 else size
+    return _UndeclaredSize(f"{role}.shape[{axis}]") if size is None or size < 0 else size
 
 
 def _declared_size(size: int) -> int | str | None:
-    """Return a size as a model declares it."""
-    if isinstance(size, _Open):
+    """Return a size in the form of a declaration: None if it is undeclared."""
+    if isinstance(size, _UndeclaredSize):
         return None
     return str(size) if isinstance(size, Symbol) else size
 
 
 def _attributes(values: dict[str, Any]) -> Attributes:
-    present = {name: value for name, value in values.items() if value is not None}
-    return Attributes(**{name: present[name] for name in Attributes._fields if name in present})
+    attributes = {name: value for name, value in values.items() if value is not None}
+    return Attributes(
+        **{name: attributes[name] for name in Attributes._fields if name in attributes}
+    )
 
 
 def run(
     path: str,
     inputs: str | Mapping[str, NDArray[Any]],
-    against: tuple[str, ...],
+    engine_names: tuple[str, ...],
     engine_settings: EngineSettings,
     progress: EngineProgress = lambda fraction, engine_name: None,
     save: str | None = None,
 ) -> Outcome:
-    """Run a model on inputs, and compare engines with the outputs of our nodes.
+    """Run a model on inputs, and compare engines with the outputs of its gather and scatter nodes.
 
     inputs: the inputs by their names, an archive of them, or a folder with input_0.pb and so on.
-    save: a folder for the tensors of our nodes.
+    engine_names: engines to compare. save: a folder for the inputs and outputs of these nodes.
     """
     model = locators.model(path)
     if find_spec("onnx") is None:
         raise UsageError(
             "running a model needs the package onnx", hint="pip install 'ndtool[onnx]'"
         )
-    if against:
-        require_any(against)
-    running = _Running(_described(model), against, engine_settings, progress)
+    if engine_names:
+        require_any(engine_names)
+    model_run = _ModelRun(_model_nodes(model), engine_names, engine_settings, progress)
     try:
         modelcheck.check(path)
         feeds = modelinputs.read(inputs, model)
     except (RuleError, DtypeError) as exc:
-        return Outcome(running.nodes, exc)
+        return Outcome(model_run.nodes, exc)
     if save is not None:
-        running.folder = modeltensors.prepare(save)
-    error = running.run(path, feeds)
-    return Outcome(running.nodes, error or _disagreement(running.nodes))
+        model_run.folder = modeltensors.prepare(save)
+    error = model_run.run(path, feeds)
+    return Outcome(model_run.nodes, error or _disagreement(model_run.nodes))
 
 
 def _disagreement(model_nodes: list[ModelNode]) -> DifferenceError | None:
     """Return the error about the nodes on which engines differ, None if all agree."""
-    wrong: list[str] = []
+    messages: list[str] = []
     places: list[str] = []
     for model_node in model_nodes:
         if error := disagreement(model_node.node.operator, model_node.reports):
             name = printable(model_node.node.node)
-            wrong.append(f"{name}: {error.message}")
+            messages.append(f"{name}: {error.message}")
             places += [f"{name}: {line}" for line in error.places]
-    if not wrong:
+    if not messages:
         return None
-    more = f"; {len(wrong) - LISTED} more nodes" if len(wrong) > LISTED else ""
-    return DifferenceError("; ".join(wrong[:LISTED]) + more, places=tuple(places[:LISTED]))
+    omitted = f"; {len(messages) - MAX_LISTED} more nodes" if len(messages) > MAX_LISTED else ""
+    return DifferenceError(
+        "; ".join(messages[:MAX_LISTED]) + omitted, places=tuple(places[:MAX_LISTED])
+    )
 
 
-class _RefusedError(Exception):
-    """A node cannot be computed, so the run ends."""
+class _NodeFailedError(Exception):
+    """Raised to end a run: a node cannot be computed."""
 
 
-class _Running:
+class _ModelRun:
     """A run of a model: records the inputs and outputs of nodes as the evaluator computes them."""
 
     def __init__(
         self,
         model_nodes: list[ModelNode],
-        against: tuple[str, ...],
+        engine_names: tuple[str, ...],
         engine_settings: EngineSettings,
         progress: EngineProgress,
     ) -> None:
         self.folder: str | None = None  # for the tensors of nodes
         self.nodes = [model_node._replace(runs=0) for model_node in model_nodes]
-        self._against, self._settings, self._progress = against, engine_settings, progress
+        self._engine_names, self._settings, self._progress = engine_names, engine_settings, progress
         self._error: NdtoolError | None = None
 
     def run(self, path: str, feeds: Arrays) -> NdtoolError | None:
@@ -228,104 +233,110 @@ class _Running:
         with modelcheck.converted_errors(path):
             try:
                 model = onnx.load(path)
-                self._number(model)
+                self._write_node_indices(model)
                 evaluator = self._evaluator()(model)
                 evaluator.run(None, feeds)
-            except _RefusedError:
+            except _NodeFailedError:
                 return self._error
         return None
 
-    def _number(self, model: Any) -> None:
-        """Write the number of each of our nodes into its doc_string, which the evaluator keeps."""
-        free: dict[str, list[int]] = {}
-        for number, model_node in enumerate(self.nodes):
-            free.setdefault(model_node.node.node, []).append(number)
+    def _write_node_indices(self, model: Any) -> None:
+        """Write the index of each node in `nodes` to its doc_string; the evaluator preserves it."""
+        unassigned: dict[str, list[int]] = {}
+        for node_index, model_node in enumerate(self.nodes):
+            unassigned.setdefault(model_node.node.node, []).append(node_index)
         for name, node in _walk(model):
-            node.doc_string = str(free[name].pop(0))
+            node.doc_string = str(unassigned[name].pop(0))
 
     def _evaluator(self) -> Any:
-        """Return an evaluator with our operators, also in subgraphs and functions."""
+        """Return an evaluator class that computes and records gathers and scatters with ndtool.
+
+        It does so in subgraphs and functions, too.
+        """
         reference: Any = import_module("onnx.reference")
         operators: Any = import_module("ndtool.onnx")
-        running = self
+        model_run = self
 
-        def recorded(kind: Any) -> Any:
-            class Recorded(kind):  # type: ignore[misc]
+        def recording_class(operator_class: Any) -> Any:
+            class RecordingOperator(operator_class):  # type: ignore[misc]
                 def _run(self, *inputs: Any, **attributes: Any) -> Any:
-                    number = int(self.onnx_node.doc_string)
+                    node_index = int(self.onnx_node.doc_string)
                     compute = super()._run
-                    return running._compute(
-                        number, inputs, attributes, lambda: compute(*inputs, **attributes)
+                    return model_run._compute(
+                        node_index, inputs, attributes, lambda: compute(*inputs, **attributes)
                     )
 
-            Recorded.__name__ = kind.__name__
-            return Recorded
+            RecordingOperator.__name__ = operator_class.__name__
+            return RecordingOperator
 
-        kinds = [recorded(kind) for kind in operators.OPS]
+        operator_classes = [recording_class(operator_class) for operator_class in operators.OPS]
 
         class Evaluator(reference.ReferenceEvaluator):  # type: ignore[misc]
             def __init__(self, proto: Any, **settings: Any) -> None:
-                super().__init__(proto, **{**settings, "new_ops": kinds})
+                super().__init__(proto, **{**settings, "new_ops": operator_classes})
 
         return Evaluator
 
     def _compute(
         self,
-        number: int,
+        node_index: int,
         inputs: tuple[Any, ...],
         attributes: dict[str, Any],
         compute: Callable[[], Any],
     ) -> Any:
-        """Compute a node for the evaluator; attributes that are parameters have values now."""
-        model_node = self.nodes[number]
+        """Compute a node for the evaluator; attributes: with the values of function parameters."""
+        model_node = self.nodes[node_index]
         try:
             (result,) = compute()
-            if not model_node.runs and self._against:
-                model_node = model_node._replace(reports=self._compared(number, inputs, attributes))
+            if not model_node.runs and self._engine_names:
+                model_node = model_node._replace(
+                    reports=self._compare_engines(node_index, inputs, attributes)
+                )
         except NdtoolError as exc:
-            self._error = _with_names(exc, model_node, inputs)
-            raise _RefusedError from exc
+            self._error = _add_names(exc, model_node, inputs)
+            raise _NodeFailedError from exc
         arrays = [array for array in inputs if array is not None]  # None: an optional input
         named_arrays = zip(model_node.inputs.items(), arrays, strict=True)
         if not model_node.runs and self.folder is not None:
             tensors = {**dict(zip(model_node.inputs, arrays, strict=True)), "output": result}
-            saved = modeltensors.save(self.folder, number, model_node.node.node, tensors)
+            saved = modeltensors.save(self.folder, node_index, model_node.node.node, tensors)
             model_node = model_node._replace(saved=saved)
-        actual = {role: (name, _known(array)) for (role, (name, _)), array in named_arrays}
+        actual_inputs = {role: (name, _type_of(array)) for (role, (name, _)), array in named_arrays}
         runs = (model_node.runs or 0) + 1
-        self.nodes[number] = model_node._replace(
-            inputs=actual, runs=runs, actual_output=_known(result)
+        self.nodes[node_index] = model_node._replace(
+            inputs=actual_inputs, runs=runs, actual_output=_type_of(result)
         )
         return (result,)
 
-    def _compared(
-        self, number: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
+    def _compare_engines(
+        self, node_index: int, inputs: tuple[Any, ...], attributes: dict[str, Any]
     ) -> tuple[Report, ...]:
-        model_node = self.nodes[number]
+        model_node = self.nodes[node_index]
         if model_node.node.operator in LOWERED:
             message = f"{model_node.node.title} is not compared with other engines"
             return tuple(
-                Report(engine, None, None, "refused", None, message) for engine in self._against
+                Report(engine, None, None, "refused", None, message)
+                for engine in self._engine_names
             )
         operator = operator_of(model_node.node.operator)
         arrays = dict(zip(operator.inputs, inputs, strict=True))
-        called: dict[str, Any] = {**_input_names(model_node)}
-        request = Request(operator.name, attributes=_attributes(attributes), **called)
+        names: dict[str, Any] = {**_input_names(model_node)}
+        request = Request(operator.name, attributes=_attributes(attributes), **names)
         expected = recompute(request, arrays)
         engine_call = EngineCall(request, arrays, expected, self._settings)
-        progress_before, name = number / len(self.nodes), printable(model_node.node.node, 40)
+        completed, name = node_index / len(self.nodes), printable(model_node.node.node, 40)
 
         def report_progress(fraction: float, engine_name: str) -> None:
             self._progress(
-                progress_before + fraction / len(self.nodes),
+                completed + fraction / len(self.nodes),
                 f"{name}: {engine_name}" if engine_name else name,
             )
 
-        return tuple(engine_call.reports(self._against, report_progress))
+        return tuple(engine_call.reports(self._engine_names, report_progress))
 
 
-def _known(array: NDArray[Any]) -> DeclaredType:
-    """Return the type and shape of an array of a node."""
+def _type_of(array: NDArray[Any]) -> DeclaredType:
+    """Return the type and shape of an input or output of a node."""
     strings = array.dtype.kind in "OSU"
     return DeclaredType("string" if strings else dtypes.from_numpy(array.dtype).name, array.shape)
 
@@ -335,8 +346,8 @@ def _input_names(model_node: ModelNode) -> dict[str, str]:
     return {role: name for role, (name, _) in model_node.inputs.items()}
 
 
-def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
-    """Put the names of a node and of its inputs into an error."""
+def _add_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]) -> NdtoolError:
+    """Add the names of a node and of its inputs to an error; return it."""
     named_inputs = {
         role: Input(name, dtypes.from_numpy(array.dtype), array.shape)
         for (role, name), array in zip(
@@ -351,7 +362,7 @@ def _with_names(exc: NdtoolError, model_node: ModelNode, inputs: tuple[Any, ...]
 
 
 def _walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the gather and scatter nodes of a model of the onnx package, with their paths."""
+    """Yield the paths and gather and scatter nodes of a model of the onnx package."""
     yield from _walk_nodes(model.graph.node, "")
     for function in model.functions:
         path = f"{function.domain}.{function.name}" if function.domain else function.name
@@ -367,5 +378,5 @@ def _walk_nodes(graph_nodes: Any, path: str) -> Iterator[tuple[str, Any]]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _walk_nodes(attribute.g.node, f"{name}/{attribute.name}/")
-            for number, graph in enumerate(attribute.graphs):
-                yield from _walk_nodes(graph.node, f"{name}/{attribute.name}/{number}/")
+            for node_index, graph in enumerate(attribute.graphs):
+                yield from _walk_nodes(graph.node, f"{name}/{attribute.name}/{node_index}/")

@@ -1,4 +1,4 @@
-"""Validation of a model: the onnx package's evaluator also runs models that no runtime accepts."""
+"""Validation of a model, as the onnx package's evaluator runs models that no runtime accepts."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,21 +12,21 @@ from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.wire import Message
 from ndtool.storage import locations
 
-_NO_MEMORY = ("bad_alloc", "failed to map segment", "Cannot allocate memory")  # in messages
-_LONG = 500  # characters of a message of the package
-_SMALL = 1 << 16  # bytes of a tensor whose values shape inference reads
+_MEMORY_MESSAGES = ("bad_alloc", "failed to map segment", "Cannot allocate memory")  # in messages
+_MAX_MESSAGE = 500  # characters of a message of the package
+_MAX_LOADED = 1 << 16  # bytes of a tensor whose values shape inference reads
 
 
 @contextmanager
 def converted_errors(path: str, verb: str = "cannot run") -> Iterator[None]:
-    """Raise errors of ndtool for exceptions of the onnx package; verb: what it does."""
+    """Raise errors of ndtool for exceptions of the onnx package; verb: what the package did."""
     try:
         yield
     except NdtoolError:
         raise
     except Exception as exc:
-        reason = library_message(exc, _LONG)
-        if isinstance(exc, MemoryError) or any(sign in reason for sign in _NO_MEMORY):
+        reason = library_message(exc, _MAX_MESSAGE)
+        if isinstance(exc, MemoryError) or any(text in reason for text in _MEMORY_MESSAGES):
             raise ResourceError(f"{printable(path)}: not enough memory: {reason}") from None
         raise RuleError(f"{printable(path)}: the onnx package {verb} it: {reason}") from None
 
@@ -40,13 +40,13 @@ def check(path: str) -> None:
         model = onnx.load(path, load_external_data=False)
         _check_version(path, model, onnx.defs.onnx_opset_version())
         _complete_shapes(model)
-        checker.check_model(model, skip_opset_compatibility_check=True)  # of functions
+        checker.check_model(model, skip_opset_compatibility_check=True)  # functions' may differ
         model = onnx.load(path, load_external_data=False)
         for graph in (model.graph, *_subgraphs(_nodes(model))):
             for value in (*graph.output, *graph.value_info):
                 if value.type.HasField("tensor_type"):
-                    value.type.tensor_type.ClearField("shape")  # elsewhere only a warning
-        _load_small(path, model)
+                    value.type.tensor_type.ClearField("shape")  # runtimes only warn if it is wrong
+        _load_small_tensors(path, model)
         inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
@@ -60,36 +60,38 @@ def _check_version(path: str, model: Any, newest: int) -> None:
 
 
 def _complete_shapes(model: Any) -> None:
-    """Add the shapes of inputs and outputs that only the checker requires.
+    """Add shapes of inputs and outputs that only the checker requires.
 
-    The checker would look for external data in the current directory, so those tensors become
-    empty.
+    Tensors with external data become empty, as the checker would read files of the current
+    directory.
     """
     for value in (*model.graph.input, *model.graph.output):
         if value.type.HasField("tensor_type"):
             if not value.type.tensor_type.elem_type:
                 raise ValueError(f"{value.name} has no element type")
             value.type.tensor_type.shape.SetInParent()
-    for tensor in _external(model):
+    for tensor in _external_tensors(model):
         tensor.dims[:] = [0]
         _store_bytes(tensor, b"")
 
 
-def _load_small(path: str, model: Any) -> None:
+def _load_small_tensors(path: str, model: Any) -> None:
     """Load the external data of small tensors, whose values shape inference needs."""
     with closing(locations.open_storage(path)) as model_file:
         folder = Folder(path, model_file)
-        for tensor in _external(model):
+        for tensor in _external_tensors(model):
             label = f"{path}:{tensor.name}"
             header = _header(tensor.SerializeToString(), label)
-            if header.stored_nbytes <= _SMALL:
+            if header.stored_nbytes <= _MAX_LOADED:
                 data_path, start = folder.find_data(header, label)
                 with closing(locations.open_storage(data_path)) as data:
                     _store_bytes(tensor, bytes(data.peek(start, header.stored_nbytes)))
 
 
 def _header(raw: bytes, label: str) -> tensorproto.Tensor:
-    return tensorproto.read(Message(lambda at, count: raw[at : at + count], 0, len(raw), label))
+    return tensorproto.read(
+        Message(lambda start, count: raw[start : start + count], 0, len(raw), label)
+    )
 
 
 def _store_bytes(tensor: Any, raw: bytes) -> None:
@@ -99,7 +101,7 @@ def _store_bytes(tensor: Any, raw: bytes) -> None:
     tensor.raw_data = raw
 
 
-def _external(model: Any) -> list[Any]:
+def _external_tensors(model: Any) -> list[Any]:
     """Return the tensors of a model whose data are in other files."""
     tensors = (*model.graph.initializer, *_tensors(_nodes(model)))
     return [tensor for tensor in tensors if tensor.data_location == tensor.EXTERNAL]

@@ -1,4 +1,4 @@
-"""The inputs of a model: arrays read from files, and validated against its declarations."""
+"""The inputs of a model, read from files and validated against its declarations."""
 
 import os
 from collections.abc import Mapping
@@ -15,55 +15,56 @@ from ndtool.formats.streams import Streams
 from ndtool.rules import dtypes
 
 Arrays = dict[str, NDArray[Any]]
-_DATA_SET = "test_data_set_0"  # of ONNX's backend tests
+_DATA_SET = "test_data_set_0"  # a folder of ONNX's backend tests
 
 
 def read(inputs: str | Mapping[str, NDArray[Any]], model: ModelInfo) -> Arrays:
     """Return the inputs of a model by name; those with a default value may be missing.
 
-    inputs: the arrays, an archive of them, or a folder with input_0.pb and so on. Raises
-    RuleError or DtypeError for an input that differs from the model's declaration.
+    inputs: arrays by name, an archive of them, or a folder with input_0.pb and so on. Raises
+    RuleError or DtypeError for an input that differs from its declaration in the model.
     """
-    needed = [name for name in model.inputs if name not in model.initialized]
+    required = [name for name in model.inputs if name not in model.initialized]
     if not isinstance(inputs, str):
-        _require_names("inputs", inputs, needed, model)
+        _require_names("inputs", inputs, required, model)
         for name, array in inputs.items():
             actual = DeclaredType(dtypes.from_numpy(array.dtype).name, array.shape)
-            _require_as_declared(f"inputs[{name!r}]", actual, name, model.inputs[name])
+            _require_declared_type(f"inputs[{name!r}]", actual, name, model.inputs[name])
         return dict(inputs)
     if os.path.isdir(inputs):
-        files = _tensors(inputs)
-        names = list(model.inputs) if len(files) == len(model.inputs) else needed
+        files = _tensor_files(inputs)
+        names = list(model.inputs) if len(files) == len(model.inputs) else required
         if len(files) != len(names):
-            expected = f"expected {len(needed)}: {_listed(needed)}"
+            expected = f"expected {len(required)}: {_join_names(required)}"
             raise UsageError(f"{printable(inputs)} has {len(files)} inputs: {expected}")
         arguments = dict(zip(names, files, strict=True))
     else:
         arguments = {entry.member or "": entry.name for entry in locators.describe(inputs)}
-        _require_names(inputs, arguments, needed, model)
-    return {name: _array(arguments[name], name, model.inputs[name]) for name in arguments}
+        _require_names(inputs, arguments, required, model)
+    return {name: _read_array(arguments[name], name, model.inputs[name]) for name in arguments}
 
 
 def _require_names(
-    location: str, names: Mapping[str, Any], needed: list[str], model: ModelInfo
+    location: str, names: Mapping[str, Any], required: list[str], model: ModelInfo
 ) -> None:
     """Raise UsageError for a missing input, RuleError for a name that is no input."""
-    if missing := [name for name in needed if name not in names]:
+    if missing := [name for name in required if name not in names]:
         raise UsageError(
-            f"{printable(location)} has no input {_listed(missing)}: expected {_listed(needed)}"
+            f"{printable(location)} has no input {_join_names(missing)}: expected"
+            f" {_join_names(required)}"
         )
     if unknown := [name for name in names if name not in model.inputs]:
         raise RuleError(
-            f"{printable(location)} has {_listed(unknown)}, which are not inputs of the model:"
-            f" expected {_listed(list(model.inputs))}"
+            f"{printable(location)} has {_join_names(unknown)}, which are not inputs of the model:"
+            f" expected {_join_names(list(model.inputs))}"
         )
 
 
-def _listed(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(map(printable, names)) or "nothing"
 
 
-def _tensors(folder: str) -> list[str]:
+def _tensor_files(folder: str) -> list[str]:
     """Return the files input_0.pb and so on of a folder, or of the data set in it."""
     for directory in (folder, os.path.join(folder, _DATA_SET)):
         files = (os.path.join(directory, f"input_{number}.pb") for number in count())
@@ -74,8 +75,8 @@ def _tensors(folder: str) -> list[str]:
     )
 
 
-def _array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any]:
-    """Read an input; declared: the model's declaration."""
+def _read_array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any]:
+    """Read an input, and validate it against the model's declaration."""
     source = locators.open_source(argument, Streams())
     try:
         metadata = source.metadata
@@ -83,14 +84,14 @@ def _array(argument: str, name: str, declared: DeclaredType) -> NDArray[Any]:
         if dtype.kind == "V" and declared.dtype in dtypes.EXTENDED:
             dtype = dtypes.view_as(dtype, declared.dtype)
         actual = DeclaredType("string" if dtype.kind in "US" else dtype.name, metadata.shape)
-        _require_as_declared(argument, actual, name, declared)
+        _require_declared_type(argument, actual, name, declared)
         array = as_array(whole(source).buffer, dtype, metadata.shape, metadata.order == "F")
         return array.astype(array.dtype.newbyteorder("="), order="C")
     finally:
         source.close()
 
 
-def _require_as_declared(
+def _require_declared_type(
     argument: str, actual: DeclaredType, name: str, declared: DeclaredType
 ) -> None:
     """Raise DtypeError or RuleError unless an array matches the declaration of an input."""
@@ -100,8 +101,8 @@ def _require_as_declared(
     if declared.shape is None or actual.shape is None:
         return
     sizes = zip(actual.shape, declared.shape, strict=False)
-    fixed = (
+    differs = (
         isinstance(size, int) and size >= 0 and actual_size != size for actual_size, size in sizes
     )
-    if len(actual.shape) != len(declared.shape) or any(fixed):
+    if len(actual.shape) != len(declared.shape) or any(differs):
         raise RuleError(f"{prefix} {declared.described}")

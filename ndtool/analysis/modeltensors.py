@@ -1,4 +1,4 @@
-"""Files for the tensors of a model's nodes, which `explain` can read."""
+"""Files of the inputs and outputs of a model's nodes, which the command `explain` can read."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from ndtool.rules import dtypes
 from ndtool.storage import locations
 from ndtool.storage.descriptors import failure
 
-_LONGEST = 60  # characters of a node's name in a file's name
+_MAX_NAME = 60  # characters of a node's name in a file name
 
 
 def prepare(folder: str) -> str:
@@ -28,7 +28,7 @@ def prepare(folder: str) -> str:
         raise UsageError(f"{printable(folder)} is a URL: expected a directory for tensors")
     if not directory:
         raise UsageError("--save is empty: expected a directory for tensors")
-    if directory.startswith("-"):  # or a command would take the paths of files for options
+    if directory.startswith("-"):  # a command would parse its files' paths as options
         directory = os.path.join(".", directory)
     try:
         os.makedirs(directory, exist_ok=True)
@@ -41,30 +41,34 @@ def prepare(folder: str) -> str:
     return directory
 
 
-def save(folder: str, number: int, node: str, tensors: dict[str, NDArray[Any]]) -> dict[str, str]:
+def save(
+    folder: str, node_index: int, node: str, tensors: dict[str, NDArray[Any]]
+) -> dict[str, str]:
     """Write the tensors of a node, all or none, and return their files by role.
 
     A file's name is the node's number, its name with other characters than letters and digits
     replaced, and the role.
     """
-    safe = re.sub(r"[^A-Za-z0-9_-]+", "_", node)[:_LONGEST].strip("_-") or "node"
-    files = {role: os.path.join(folder, f"{number + 1}-{safe}.{role}.npy") for role in tensors}
+    file_stem = re.sub(r"[^A-Za-z0-9_-]+", "_", node)[:_MAX_NAME].strip("_-") or "node"
+    files = {
+        role: os.path.join(folder, f"{node_index + 1}-{file_stem}.{role}.npy") for role in tensors
+    }
     with ExitStack() as stack:
-        written: list[Sink] = []
+        open_sinks: list[Sink] = []
         for role, array in tensors.items():
-            plain = np.ascontiguousarray(_without_objects(array)).reshape(array.shape)
-            dtype = dtypes.from_numpy(plain.dtype)
-            metadata = ArrayMetadata(dtype, plain.shape, "C", plain.shape, {})
+            contiguous = np.ascontiguousarray(_as_fixed_strings(array)).reshape(array.shape)
+            dtype = dtypes.from_numpy(contiguous.dtype)
+            metadata = ArrayMetadata(dtype, contiguous.shape, "C", contiguous.shape, {})
             sink: Sink = outputs.create(outputs.resolve(f"npy:{files[role]}", metadata))
             stack.callback(sink.abort)
-            deliver(raw(plain).data, sink)
-            written.append(sink)
-        sinks.commit(*written)
+            deliver(raw(contiguous).data, sink)
+            open_sinks.append(sink)
+        sinks.commit(*open_sinks)
     return files
 
 
-def _without_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of Python strings as fixed-length strings, which files can hold."""
+def _as_fixed_strings(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of Python strings as fixed-length strings, which files can store."""
     if not array.dtype.hasobject:
         return array
     texts = [

@@ -1,7 +1,7 @@
-"""A preview of an output: the elements shown, computed without the others.
+"""A preview of an output: some of its elements, computed without the others.
 
-Gathers read only these elements. Scatters pass over all index tuples, in blocks, and apply the
-updates of these elements in order, so the bits are those of a complete run.
+Gathers read only these elements. Scatters read all index tuples, in blocks, and apply the updates
+of these elements in order, so the bits are those of a complete run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ndtool.analysis import mapping, tuples, values
+from ndtool.analysis.mapping import Position, Positions
 from ndtool.analysis.oracle.blocks import flat_view
 from ndtool.analysis.running import RunningValues
 from ndtool.analysis.values import EDGE_ITEMS
+from ndtool.arrays import source
+from ndtool.arrays.source import Source
 from ndtool.engine import layouts
 from ndtool.engine.counting import ReductionOptions
+from ndtool.rules.dtypes import Dtype
 from ndtool.rules.inference import Inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
@@ -26,25 +30,24 @@ from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
-ElementUpdates = Iterator[
-    tuple[Array, Array]
-]  # linear indices of shown elements, and their updates
+ElementUpdates = Iterator[tuple[Array, Array]]  # linear indices in the window, and updates
 
-_SHOWN = 1000  # elements of a preview
-_WHOLE = 100  # elements up to which an array is shown without gaps
-_BLOCK = 1 << 18  # index tuples to process at a time
+_MAX_SHOWN = 1000  # elements of a preview
+_MAX_COMPLETE = 100  # elements of an array that is not summarized
+_BLOCK_TUPLES = 1 << 18  # index tuples in a block
 
 
 class Window(NamedTuple):
     """The elements of an array to show: all combinations of positions along its axes.
 
-    corner: the number of leading axes of which only the first position is shown. gaps: whether only
-    the ends of a long axis are shown, with one position between them for the omitted ones.
+    leading_axes: the number of leading axes of which only the first position is shown.
+    is_summarized: whether only both ends of a long axis are shown; one position between them
+    stands for all omitted ones.
     """
 
     positions: tuple[tuple[int, ...], ...]
-    corner: int
-    gaps: bool
+    leading_axes: int
+    is_summarized: bool
 
     @property
     def shape(self) -> Shape:
@@ -65,128 +68,132 @@ def text(validated: Validated) -> str:
     for role, operand in loaded.items():
         _, dtype, shape = operand.info
         arrays[role] = values.as_array(operand.byte_range.buffer, dtype, shape, operand.fortran)
-    visible = window(inference.plan.output)
-    return window_text(title, elements(inference, arrays, visible), visible)
+    window = choose_window(inference.plan.output)
+    return window_text(title, compute_elements(inference, arrays, window), window)
 
 
-def window_text(title: str, values_shown: Array, visible: Window) -> str:
-    """Return the text of a window's elements, under a title."""
-    corner = "[" + "0, " * visible.corner + "...] of " if visible.corner else ""
-    return (
-        corner
-        + title
-        + "\n"
-        + values.format_array(values_shown[(0,) * visible.corner + (...,)], visible.gaps)
-    )
+def window_text(title: str, elements: Array, window: Window) -> str:
+    """Return the elements of a window as text, after a title."""
+    prefix = "[" + "0, " * window.leading_axes + "...] of " if window.leading_axes else ""
+    shown = elements[(0,) * window.leading_axes + (...,)]
+    return f"{prefix}{title}\n{values.format_array(shown, window.is_summarized)}"
 
 
-def window(shape: Shape) -> Window:
-    """Return the window of an array of any shape."""
+def choose_window(shape: Shape) -> Window:
+    """Choose the window of an array by its shape."""
     if 0 in shape:
         return Window(((),) * len(shape), 0, False)
-    corner, count = len(shape), 1
+    leading_axes, count = len(shape), 1
     for axis in range(len(shape) - 1, -1, -1):
         count *= min(shape[axis], 2 * EDGE_ITEMS + 1)
-        if count > _SHOWN:
+        if count > _MAX_SHOWN:
             break
-        corner = axis
-    shown_shape = shape[corner:]
-    gaps = bool(np.prod(shown_shape, dtype=object) > _WHOLE)
-    axis_positions = [_ends(size) if gaps else tuple(range(size)) for size in shown_shape]
-    return Window(((0,),) * corner + tuple(axis_positions), corner, gaps)
+        leading_axes = axis
+    window_shape = shape[leading_axes:]
+    is_summarized = bool(np.prod(window_shape, dtype=object) > _MAX_COMPLETE)
+    axis_positions = [
+        _edge_positions(size) if is_summarized else tuple(range(size)) for size in window_shape
+    ]
+    return Window(((0,),) * leading_axes + tuple(axis_positions), leading_axes, is_summarized)
 
 
-def _ends(size: int) -> tuple[int, ...]:
+def _edge_positions(size: int) -> tuple[int, ...]:
     if size <= 2 * EDGE_ITEMS:
         return tuple(range(size))
     return (*range(EDGE_ITEMS + 1), *range(size - EDGE_ITEMS, size))
 
 
-def elements(inference: Inference, arrays: dict[str, Array], visible: Window) -> Array:
-    """Compute the elements of the output in a window; arrays: the inputs, indices validated."""
+def compute_elements(inference: Inference, arrays: dict[str, Array], window: Window) -> Array:
+    """Compute the elements of the output in a window; arrays: inputs, with validated indices."""
     plan, dtype = inference.plan, arrays["data"].dtype
-    if not all(visible.shape):
-        return np.empty(visible.shape, dtype)
-    opaque = np.dtype((np.void, dtype.itemsize))  # or NumPy would make all true bools the same
-    data = arrays["data"].view(opaque)
-    rule = inference.handling
+    if not all(window.shape):
+        return np.empty(window.shape, dtype)
+    void_type = np.dtype((np.void, dtype.itemsize))  # preserves the bytes of booleans
+    data = arrays["data"].view(void_type)
+    handling = inference.handling
     if "updates" not in arrays:
-        empty = np.frombuffer(inference.filling, opaque)
-        return _gathered(plan, data, arrays["indices"], visible, rule, empty).view(dtype)
-    result = pick(data, _index_arrays(visible.positions), visible.shape).view(dtype)
+        fill_value = np.frombuffer(inference.filling, void_type)
+        return _gather(plan, data, arrays["indices"], window, handling, fill_value).view(dtype)
+    result = pick(data, _index_arrays(window.positions), window.shape).view(dtype)
     updates_dtype = arrays["updates"].dtype
-    arrays = {**arrays, "updates": arrays["updates"].view(opaque)}
+    arrays = {**arrays, "updates": arrays["updates"].view(void_type)}
     if isinstance(plan, NdPlan):
-        targets = _linear_indices(_index_arrays(visible.positions), plan.data).reshape(-1)
-        element_updates = tuples.element_updates(plan, arrays["indices"], rule, targets)
+        targets = _linear_indices(_index_arrays(window.positions), plan.data).reshape(-1)
+        element_updates = tuples.element_updates(plan, arrays["indices"], handling, targets)
         updates_in_order = flat_view(arrays["updates"])
-        updated: ElementUpdates = (
-            (ordinal, np.asarray(updates_in_order[number])) for ordinal, number in element_updates
+        updates_in_window: ElementUpdates = (
+            (positions, np.asarray(updates_in_order[update_indices]))
+            for positions, update_indices in element_updates
         )
     else:
-        updated = _updates_of(plan, arrays, visible, rule)
+        updates_in_window = _updates_along_axis(plan, arrays, window, handling)
     running = RunningValues(
         result.reshape(-1), ReductionOptions.from_attributes(inference.attributes)
     )
-    for at, updates in updated:
-        running.apply(at, updates.view(updates_dtype))
+    for positions, updates in updates_in_window:
+        running.apply(positions, updates.view(updates_dtype))
     return running.values().reshape(result.shape)
 
 
-def _gathered(
-    plan: Plan, data: Array, indices: Array, visible: Window, rule: Handling, empty: Array
+def _gather(
+    plan: Plan, data: Array, indices: Array, window: Window, handling: Handling, fill_value: Array
 ) -> Array:
-    """Gather the elements of a window; empty: the fill value's bytes."""
-    positions = list(product(*visible.positions))
-    rows = np.array(
-        [np.atleast_1d(element_at(indices, mapping.tuple_of(plan, at))) for at in positions]
+    """Gather the elements of a window; fill_value: an array of one element."""
+    positions = list(product(*window.positions))
+    index_tuples = np.array(
+        [
+            np.atleast_1d(element_at(indices, mapping.index_tuple_position(plan, position)))
+            for position in positions
+        ]
     )
-    valid, normalized = tuples.selecting(plan, rows, rule)
-    gathered = np.repeat(empty, len(positions))
-    for number, index in zip(valid.tolist(), normalized.tolist(), strict=True):
-        gathered[number] = element_at(data, mapping.source_of(plan, positions[number], index))
-    return gathered.reshape(visible.shape)
+    valid, normalized = tuples.select_valid(plan, index_tuples, handling)
+    gathered = np.repeat(fill_value, len(positions))
+    for n, index_tuple in zip(valid.tolist(), normalized.tolist(), strict=True):
+        gathered[n] = element_at(data, mapping.source_position(plan, positions[n], index_tuple))
+    return gathered.reshape(window.shape)
 
 
-def _updates_of(
-    plan: ElementsPlan, arrays: dict[str, Array], visible: Window, rule: Handling
+def _updates_along_axis(
+    plan: ElementsPlan, arrays: dict[str, Array], window: Window, handling: Handling
 ) -> ElementUpdates:
-    """Yield linear indices in the window and their updates, in order along the axis."""
-    a, size = plan.axis, plan.data[plan.axis]
+    """Yield linear indices of elements in the window, and updates, in order along the axis."""
+    axis, size = plan.axis, plan.data[plan.axis]
     coordinates = [
-        [p for p in along if p < n]
-        for along, n in zip(visible.positions, plan.indices, strict=True)
+        [p for p in axis_positions if p < n]
+        for axis_positions, n in zip(window.positions, plan.indices, strict=True)
     ]
-    lines = int(np.prod([len(p) for d, p in enumerate(coordinates) if d != a]))
-    step = max(1, _BLOCK // max(1, lines))
-    for first in range(0, plan.indices[a], step):
-        coordinates[a] = list(range(first, min(first + step, plan.indices[a])))
-        at = _index_arrays(coordinates)
+    line_count = int(np.prod([len(p) for d, p in enumerate(coordinates) if d != axis]))
+    step = max(1, _BLOCK_TUPLES // max(1, line_count))
+    for first in range(0, plan.indices[axis], step):
+        coordinates[axis] = list(range(first, min(first + step, plan.indices[axis])))
+        index_arrays = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
-        picked = pick(arrays["indices"], at, block_shape)
-        values = normalize_indices(picked, size, rule)
-        if rule.pad is not None:
-            values[picked == rule.pad] = size
-        ordinal, hits = _matches(np.array(visible.positions[a]), values.reshape(-1))
-        if len(ordinal):
-            ordinals = list(np.unravel_index(hits, values.shape))
-            ordinals[a] = ordinal
-            updates = pick(arrays["updates"], at, block_shape).reshape(-1)[hits]
-            yield _linear_indices(ordinals, visible.shape), updates
+        stored = pick(arrays["indices"], index_arrays, block_shape)
+        normalized = normalize_indices(stored, size, handling)
+        if handling.pad is not None:
+            normalized[stored == handling.pad] = size
+        axis_matches, matches = _match(np.array(window.positions[axis]), normalized.reshape(-1))
+        if len(axis_matches):
+            coordinates_in_window = list(np.unravel_index(matches, normalized.shape))
+            coordinates_in_window[axis] = axis_matches
+            updates = pick(arrays["updates"], index_arrays, block_shape).reshape(-1)[matches]
+            yield _linear_indices(coordinates_in_window, window.shape), updates
 
 
-def _linear_indices(components: Sequence[Array] | Array, sizes: Shape) -> Array:
-    """Return linear indices of coordinates; np.ravel_multi_index stops at 63 axes."""
-    steps = layouts.contiguous_strides(sizes, 1)
-    return np.asarray(sum(at * step for at, step in zip(components, steps, strict=True)))
+def _linear_indices(coordinates: Sequence[Array] | Array, sizes: Shape) -> Array:
+    """Return linear indices of coordinates; np.ravel_multi_index supports only 63 axes."""
+    strides = layouts.contiguous_strides(sizes, 1)
+    return np.asarray(
+        sum(coordinate * stride for coordinate, stride in zip(coordinates, strides, strict=True))
+    )
 
 
-def _matches(targets: Array, values: Array) -> tuple[Array, Array]:
-    """Return where values occur in `targets`, which ascends: the positions there, and in values."""
-    ordinal = np.searchsorted(targets, values)
-    ordinal[ordinal == len(targets)] = 0
-    (hits,) = np.nonzero(targets[ordinal] == values)
-    return ordinal[hits], hits
+def _match(targets: Array, values: Array) -> tuple[Array, Array]:
+    """Return the positions in `targets`, which ascend, and in `values` of equal elements."""
+    positions = np.searchsorted(targets, values)
+    positions[positions == len(targets)] = 0
+    (matches,) = np.nonzero(targets[positions] == values)
+    return positions[matches], matches
 
 
 def element_at(array: Array, position: tuple[int, ...]) -> Array:
@@ -195,17 +202,30 @@ def element_at(array: Array, position: tuple[int, ...]) -> Array:
     return np.asarray(array[subscript])
 
 
-def pick(array: Array, at: tuple[Array, ...], shape: Shape) -> Array:
-    """Return the elements selected by index arrays, one for each axis, in some shape.
+def elements_at(array_source: Source, dtype: Dtype, positions: list[Position]) -> list[Array]:
+    """Return copies of elements as 0-d arrays, reading only these if the format allows it."""
+    if not positions:
+        return []
+    metadata = array_source.metadata
+    buffer = source.whole(array_source, Positions(metadata.shape, positions)).buffer
+    array = values.as_array(buffer, dtype, metadata.shape, metadata.order == "F")
+    return [
+        element_at(values.as_void(array), position).copy().view(array.dtype)
+        for position in positions
+    ]
 
-    Skips axes of size 1, as NumPy takes at most 63 index arrays.
+
+def pick(array: Array, index_arrays: tuple[Array, ...], shape: Shape) -> Array:
+    """Return the elements that index arrays select, one for each axis, broadcast to `shape`.
+
+    Skips axes of size 1, as NumPy supports at most 63 index arrays.
     """
-    long_axes = [d for d, size in enumerate(array.shape) if size != 1]
-    squeezed = array.reshape([array.shape[d] for d in long_axes])
-    picked = np.asarray(squeezed[tuple(at[d] for d in long_axes)])
+    varying_axes = [d for d, size in enumerate(array.shape) if size != 1]
+    squeezed = array.reshape([array.shape[d] for d in varying_axes])
+    picked = np.asarray(squeezed[tuple(index_arrays[d] for d in varying_axes)])
     return np.array(np.broadcast_to(picked, shape))
 
 
 def _index_arrays(positions: Sequence[Sequence[int]]) -> tuple[Array, ...]:
     """Return index arrays that select every combination of positions."""
-    return np.ix_(*(np.array(along, np.int64) for along in positions))
+    return np.ix_(*(np.array(axis_positions, np.int64) for axis_positions in positions))

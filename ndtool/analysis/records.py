@@ -1,4 +1,4 @@
-"""Answers as JSON objects, which the option --json prints and Python's functions return."""
+"""JSON objects of answers, which the option --json prints and functions in Python return."""
 
 from __future__ import annotations
 
@@ -29,18 +29,20 @@ _BYTE_ORDERS = {"<": "little", ">": "big"}
 
 
 def has_plain_indices(plan: Plan) -> bool:
-    """Whether an index is one integer, not a tuple."""
+    """Whether an index is an integer, not a tuple."""
     return isinstance(plan, ElementsPlan) or plan.plain
 
 
 def attributes_of(inference: Inference) -> dict[str, int | str]:
-    """Return the attributes of a call that its operator has."""
+    """Return the attributes of a call, only those that its operator has."""
     return operator_of(inference.operator).given(inference.attributes)
 
 
 def trace_records(trace: Trace) -> list[dict[str, str]]:
     """Return a trace as JSON objects."""
-    return [{"rule": s.rule, "with": s.numbers, "result": s.result} for s in trace.steps]
+    return [
+        {"rule": step.rule, "with": step.numbers, "result": step.result} for step in trace.steps
+    ]
 
 
 def inference_record(inference: Inference, output: str | None = None) -> dict[str, Any]:
@@ -106,16 +108,16 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
-    rule, outside = call.inference.attributes.out_of_bounds, outcome.bounds_report
-    if rule == "error":
+    mode, bounds_report = call.inference.attributes.out_of_bounds, outcome.bounds_report
+    if mode == "error":
         return record
-    count, first = (outside.count, outside.first()) if outside else (0, None)
-    return {**record, "out_of_bounds": {"rule": rule, "count": count, "first": first}}
+    count, first = (bounds_report.count, bounds_report.first()) if bounds_report else (0, None)
+    return {**record, "out_of_bounds": {"rule": mode, "count": count, "first": first}}
 
 
-def member_record(entry: MemberInfo) -> dict[str, Any]:
-    """Return a file's or member's info as a JSON object; most keys are null if it is no array."""
-    metadata = entry.metadata
+def member_record(info: MemberInfo) -> dict[str, Any]:
+    """Return info on a file or member as a JSON object; most keys are null if it is no array."""
+    metadata = info.metadata
     properties: dict[str, Any] = dict.fromkeys(
         ("dtype", "byte_order", "shape", "order", "chunks", "bytes", "npy_version", "offset")
     )
@@ -130,19 +132,19 @@ def member_record(entry: MemberInfo) -> dict[str, Any]:
             **notes_of(metadata),
         }
     return {
-        "name": entry.name,
-        "member": entry.member,
+        "name": info.name,
+        "member": info.member,
         **properties,
-        "mappable": entry.position is not None,
-        "position": entry.position,
-        "file_size": entry.file_size,
-        "problem": entry.problem or None,
-        "warning": entry.warning,
+        "mappable": info.position is not None,
+        "position": info.position,
+        "file_size": info.file_size,
+        "problem": info.problem or None,
+        "warning": info.warning,
     }
 
 
 def notes_of(metadata: ArrayMetadata) -> dict[str, Any]:
-    """Return the format-specific metadata of an array, with its chunks."""
+    """Return the format-specific metadata of an array, with those of chunks if it has any."""
     if metadata.layout is None:
         return metadata.notes
     chunks, shards, codecs, _ = metadata.layout
@@ -153,13 +155,13 @@ def notes_of(metadata: ArrayMetadata) -> dict[str, Any]:
 def explanation_record(
     call: OpenCall, elements: list[Element], origins: list[Origin], single: bool
 ) -> dict[str, Any]:
-    """Return an explanation as a JSON object, with iterators for long lists.
+    """Return an explanation as a JSON object with iterators for lists of any length.
 
-    single: whether the answer is about one element.
+    single: whether only one element is explained.
     """
-    listed = chain(map(_element_record, elements), map(_origin_record, origins))
-    answer_texts = next(listed) if single else {"explained": listed}
-    return {"version": __version__, "operator": call.reported.operator, **answer_texts}
+    records = chain(map(_element_record, elements), map(_origin_record, origins))
+    fields = next(records) if single else {"explained": records}
+    return {"version": __version__, "operator": call.reported.operator, **fields}
 
 
 def _element_record(element: Element) -> dict[str, Any]:
@@ -202,7 +204,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
     """Return statistics as a JSON object."""
     from ndtool.analysis.stats import causes
 
-    alone = has_plain_indices(call.inference.plan)
+    is_plain = has_plain_indices(call.inference.plan)
     return {
         "version": __version__,
         "operator": call.reported.operator,
@@ -213,7 +215,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
         ],
         "out_of_bounds": stats.out_of_bounds,
         "first_out_of_bounds": [
-            {**index._asdict(), "component": None if alone else index.component}
+            {**index._asdict(), "component": None if is_plain else index.component}
             for index in stats.first_out_of_bounds
         ],
         "hints": causes(stats, call.inference.inputs["indices"].dtype),
@@ -233,7 +235,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
 
 
 def bytes_of_data(call: OpenCall) -> int:
-    """Return the bytes of all data, selected or not."""
+    """Return the size of data in bytes."""
     data = call.inference.inputs["data"]
     return prod(data.shape) * data.dtype.itemsize
 
@@ -286,8 +288,8 @@ def node_record(model_node: ModelNode) -> dict[str, Any]:
         "opset": node.version,
         "attributes": node.attributes,
         "inputs": {
-            role: {"name": name, "dtype": known.dtype, "shape": known.shape}
-            for role, (name, known) in model_node.inputs.items()
+            role: {"name": name, "dtype": declared.dtype, "shape": declared.shape}
+            for role, (name, declared) in model_node.inputs.items()
         },
         "output": {"name": node.output, "dtype": output.dtype, "shape": output.shape},
         "assumed": model_node.assumed if model_node.actual_output is None else (),
@@ -318,10 +320,10 @@ def verification_record(
 
 
 def inspection_record(
-    entries: Sequence[MemberInfo], nodes: Sequence[OperatorNode]
+    members: Sequence[MemberInfo], nodes: Sequence[OperatorNode]
 ) -> dict[str, Any]:
     """Return the answer of `inspect` as a JSON object."""
-    arrays = [member_record(entry) for entry in entries]
+    arrays = [member_record(member) for member in members]
     return {"version": __version__, "arrays": arrays, "nodes": [node._asdict() for node in nodes]}
 
 

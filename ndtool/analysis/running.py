@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class RunningValues:
-    """Elements along one axis, and how many updates each has received."""
+    """A vector of elements, and the count of updates that each has received."""
 
     def __init__(
         self,
@@ -30,27 +30,29 @@ class RunningValues:
         self._sums, self._reduction_options = elements, reduction_options
         self._counts = np.zeros(len(elements), np.uint64) if counts is None else counts
 
-    def apply(self, at: Array, updates: Array) -> None:
-        """Apply updates, in order, to the elements numbered `at`."""
+    def apply(self, targets: Array, updates: Array) -> None:
+        """Apply updates in order; targets: the index of the element of each."""
         reduction_options = self._reduction_options
-        step: Any = (
+        reduction: Any = (
             "add" if REDUCTIONS[reduction_options.reduction].counts else reduction_options.reduction
         )
         duplicates: Any = reduction_options.duplicates
-        fresh = np.full(len(at), False)
+        is_first = np.full(len(targets), False)
         if reduction_options.copies_first_update:
-            fresh = self._counts[at] == 0
-        for selection, include_self in ((fresh, False), (~fresh, True)):
-            if selection.any() and not (include_self and duplicates == "first"):
-                selected = values.as_void(updates)[selection].view(updates.dtype)  # with padding
+            is_first = self._counts[targets] == 0
+        for mask, include_self in ((is_first, False), (~is_first, True)):
+            if mask.any() and not (include_self and duplicates == "first"):
+                selected = values.as_void(updates)[mask].view(updates.dtype)  # with padding
                 self._sums = ops.scatter_nd(
-                    self._sums, at[selection][:, None], selected, step, threads=1,
+                    self._sums, targets[mask][:, None], selected, reduction, threads=1,
                     include_self=include_self, duplicates=duplicates,
                 )  # fmt: skip
-        self._counts = self._counts + np.bincount(at, minlength=len(self._sums)).astype(np.uint64)
+        self._counts = self._counts + np.bincount(targets, minlength=len(self._sums)).astype(
+            np.uint64
+        )
 
     def values(self) -> Array:
-        """Return the output of a run with the updates so far."""
+        """Return the elements that a run with the updates so far would write."""
         if not REDUCTIONS[self._reduction_options.reduction].counts:
             return self._sums
         dtype = self._sums.dtype
@@ -58,17 +60,19 @@ class RunningValues:
         counts = UpdateCounts(
             raw(self._counts), self._counts.itemsize, self._reduction_options.copies_first_update
         )
-        kind = from_numpy(sums.dtype)
-        self._reduction_options.divide_sums(counts, raw(sums), kind.itemsize, kind, 1)
+        element_type = from_numpy(sums.dtype)
+        self._reduction_options.divide_sums(
+            counts, raw(sums), element_type.itemsize, element_type, 1
+        )
         return sums.astype(dtype)
 
-    def repeated(self, times: int) -> RunningValues:
-        """Return copies of a single element, which has as many numbers."""
-        copies = np.repeat(values.as_void(self._sums), times).view(self._sums.dtype)
-        return RunningValues(copies, self._reduction_options, np.repeat(self._counts, times))
+    def repeat(self, count: int) -> RunningValues:
+        """Return `count` copies of a single element, with its count of updates."""
+        copies = np.repeat(values.as_void(self._sums), count).view(self._sums.dtype)
+        return RunningValues(copies, self._reduction_options, np.repeat(self._counts, count))
 
     def element(self, n: int) -> RunningValues:
-        """Return a single element."""
+        """Return element n with its count of updates."""
         return RunningValues(
             self._sums[n : n + 1], self._reduction_options, self._counts[n : n + 1]
         )

@@ -1,7 +1,7 @@
-"""Statistics of an index array: which slices of data it selects, how often, and bounds.
+"""Statistics of an index array: the slices of data that it selects, their counts, and bounds.
 
-One pass over the indices, in blocks; another if data have too many slices for a counter each; and
-one more to find the tuples that select the most frequent slices.
+One pass reads the indices, in blocks; a second one if data have too many slices for a counter each;
+a last one searches for the tuples that select the most frequent slices.
 """
 
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ from ndtool._kernels import PAGE
 from ndtool.analysis import mapping, tuples
 from ndtool.analysis.mapping import Position
 from ndtool.analysis.oracle.blocks import ProgressCallback, portion, silent
-from ndtool.analysis.tally import Numbers, Tally
+from ndtool.analysis.tally import Int64Array, Tally
 from ndtool.analysis.tuples import Search, Tuples
 from ndtool.analysis.typed import TypeSource, open_typed_call, type_source
 from ndtool.arrays.source import ArrayMetadata, Source
@@ -32,10 +32,13 @@ from ndtool.runs.request import Request
 
 Array = NDArray[Any]
 
-MOST = 5  # most frequent slices, and indices out of bounds, to list
-BINS = 16  # of the histogram in text
-FINE = 240  # of the histogram in a picture
-_MASK = "all are 0 or 1, as many as slices: is it a mask? np.argwhere gives indices"
+MAX_LISTED = 5  # listed slices, and listed indices out of bounds
+TEXT_BINS = 16  # bins of the histogram in text
+PICTURE_BINS = 240  # bins of the histogram in a picture
+_MASK_HINT = (
+    "all indices are 0 or 1, and there are as many as slices: is it a mask?"
+    " np.argwhere gives indices"
+)
 
 
 class Component(NamedTuple):
@@ -55,7 +58,7 @@ class Component(NamedTuple):
 
 
 class BadIndex(NamedTuple):
-    """An index out of bounds: its tuple's position, its component's number, its value."""
+    """An index out of bounds: the position of its tuple, its component from 0, its value."""
 
     position: Position
     component: int
@@ -129,8 +132,8 @@ def open_call(request: Request, sources: dict[str, Source] | None = None) -> Ope
 
 
 def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
-    """Return the statistics of a call's indices; counts those out of bounds without raising."""
-    index_tuples = tuples.of(call)
+    """Return the statistics of a call's indices; indices out of bounds are counted."""
+    index_tuples = tuples.load_tuples(call)
     first_pass = _TuplePass(index_tuples)
     for first, block in index_tuples.blocks(portion(progress, 0, 0.4)):
         first_pass.add(first, block)
@@ -139,13 +142,13 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         try:
             for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
                 tally.sort(first_pass.rows(first, block))
-        except ValueError:  # fewer numbers in the first pass
+        except ValueError:  # the first pass counted fewer slices
             raise operands.changed_error(call.inference) from None
-    totals = _SliceTotals(call, first_pass.runs)
-    for rows, counts in tally.ascending(portion(progress, 0.6, 0.8)):
+    totals = _SliceTotals(call, first_pass.slice_grid)
+    for rows, counts in tally.iterate_counts(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)
-    most = totals.most
-    searches = [Search(first_pass.first_element(row), False) for row, _ in most]
+    most_frequent = totals.most_frequent
+    searches = [Search(first_pass.first_element(row), False) for row, _ in most_frequent]
     if searches:
         index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
     call.recheck()
@@ -155,23 +158,26 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         first_pass.all_minus_one,
         [column.component for column in first_pass.columns],
         first_pass.first_out_of_bounds,
-        first_pass.ascending,
-        first_pass.runs,
+        first_pass.iterate_counts,
+        first_pass.slice_grid,
         totals.distinct,
         totals.duplicated,
         [
             Frequent(
-                layouts.unravel_index(row, first_pass.runs),
+                layouts.unravel_index(row, first_pass.slice_grid),
                 count,
-                [index_tuples.position(search.target, number) for number in search.stored.tolist()],
+                [
+                    index_tuples.position(search.target, linear_index)
+                    for linear_index in search.stored.tolist()
+                ],
             )
-            for search, (row, count) in zip(searches, most, strict=True)
+            for search, (row, count) in zip(searches, most_frequent, strict=True)
         ],
-        totals.distinct * totals.nbytes,
+        totals.distinct * totals.slice_nbytes,
         totals.pages if totals.contiguous else None,
         totals.histogram.counts.tolist(),
         totals.histogram.width,
-        totals.fine.counts.tolist(),
+        totals.fine_histogram.counts.tolist(),
         np.trim_zeros(totals.repeats, "b").tolist(),
     )
 
@@ -187,58 +193,58 @@ class _TuplePass:
             _Column(axis + j, size, negatives, call.handling.pad)
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
-        self.runs = mapping.slice_grid(plan)
-        self.tally = Tally(prod(self.runs), len(call.rows))
+        self.slice_grid = mapping.slice_grid(plan)
+        self.tally = Tally(prod(self.slice_grid), len(call.rows))
         self.out_of_bounds = self.all_minus_one = 0
         self.first_out_of_bounds: list[BadIndex] = []
-        self.ascending = True
+        self.iterate_counts = True
         self._last = 0
 
     def add(self, first: int, block: Array) -> None:
         """Process the next block of tuples."""
-        bad = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
-        if any(column_bad is not None for column_bad in bad):
-            self._list_out_of_bounds(first, block, bad)
+        masks = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
+        if any(mask is not None for mask in masks):
+            self._list_out_of_bounds(first, block, masks)
         pads = self._call.handling.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
-        if self.ascending and len(rows):
-            self.ascending = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
+        if self.iterate_counts and len(rows):
+            self.iterate_counts = bool(rows[0] >= self._last and (rows[1:] >= rows[:-1]).all())
             self._last = int(rows[-1])
         self.tally.add(rows)
 
-    def _list_out_of_bounds(self, first: int, block: Array, bad: list[Array | None]) -> None:
+    def _list_out_of_bounds(self, first: int, block: Array, masks: list[Array | None]) -> None:
         """Count tuples that are out of bounds; list the first ones."""
-        none = np.zeros(len(block), np.bool_)
-        wrong = np.stack([none if column_bad is None else column_bad for column_bad in bad], axis=1)
-        self.out_of_bounds += int(wrong.any(axis=1).sum())
-        for number, j in np.argwhere(wrong)[: MOST - len(self.first_out_of_bounds)].tolist():
-            position = layouts.unravel_index(first + number, self._call.plan.positions)
-            self.first_out_of_bounds.append(BadIndex(position, j, int(block[number, j])))
+        all_valid = np.zeros(len(block), np.bool_)
+        is_wrong = np.stack([all_valid if mask is None else mask for mask in masks], axis=1)
+        self.out_of_bounds += int(is_wrong.any(axis=1).sum())
+        for row, j in np.argwhere(is_wrong)[: MAX_LISTED - len(self.first_out_of_bounds)].tolist():
+            position = layouts.unravel_index(first + row, self._call.plan.positions)
+            self.first_out_of_bounds.append(BadIndex(position, j, int(block[row, j])))
 
-    def rows(self, first: int, block: Array) -> Numbers:
-        """Return the linear indices of the slices that tuples select.
+    def rows(self, first: int, block: Array) -> Int64Array:
+        """Return the linear indices of the slices that the tuples of a block select.
 
-        Applies modes that redirect indices out of bounds; in other modes such tuples select none.
+        Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         call, valid = self._call, np.arange(len(block))
         if call.handling.drops:
-            valid, block = tuples.selecting(call.plan, block, call.handling)
-            return tuples.slice_numbers(call.plan, first, block, valid)
+            valid, block = tuples.select_valid(call.plan, block, call.handling)
+            return tuples.slice_indices(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
-            bad = column.bad(block[:, j])
-            if bad is not None:
-                valid, block = valid[~bad], block[~bad]
-        return tuples.slice_numbers(call.plan, first, block, valid)
+            out_of_bounds = column.out_of_bounds_mask(block[:, j])
+            if out_of_bounds is not None:
+                valid, block = valid[~out_of_bounds], block[~out_of_bounds]
+        return tuples.slice_indices(call.plan, first, block, valid)
 
     def first_element(self, row: int) -> Position:
         """Return the position in data of a slice's first element."""
-        plan, at = self._call.plan, layouts.unravel_index(row, self.runs)
+        plan, coordinates = self._call.plan, layouts.unravel_index(row, self.slice_grid)
         if isinstance(plan, ElementsPlan):
-            return at
+            return coordinates
         groups, skipped = len(plan.groups), len(plan.batch) - len(plan.groups)
-        return (*at[:groups], *(0,) * skipped, *at[groups:])
+        return (*coordinates[:groups], *(0,) * skipped, *coordinates[groups:])
 
 
 class _Column:
@@ -249,74 +255,81 @@ class _Column:
         self.component = Component(axis, size, -size if negatives else 0, None, None, 0, 0)
 
     def add(self, column: Array) -> Array | None:
-        """Process the next values; return which are out of bounds, None if none is."""
-        so_far, bad = self.component, self.bad(column)
-        low, high = int(column.min()), int(column.max())
-        self.component = so_far._replace(
-            lowest=low if so_far.lowest is None else min(so_far.lowest, low),
-            highest=high if so_far.highest is None else max(so_far.highest, high),
-            negative=so_far.negative + (int((column < 0).sum()) if low < 0 else 0),
-            out_of_bounds=so_far.out_of_bounds + (0 if bad is None else int(bad.sum())),
+        """Process the next indices; return a mask of those out of bounds, None if none is."""
+        previous, mask = self.component, self.out_of_bounds_mask(column)
+        lowest, highest = int(column.min()), int(column.max())
+        self.component = previous._replace(
+            lowest=lowest if previous.lowest is None else min(previous.lowest, lowest),
+            highest=highest if previous.highest is None else max(previous.highest, highest),
+            negative=previous.negative + (int((column < 0).sum()) if lowest < 0 else 0),
+            out_of_bounds=previous.out_of_bounds + (0 if mask is None else int(mask.sum())),
         )
-        return bad
+        return mask
 
-    def bad(self, column: Array) -> Array | None:
-        """Return which values are out of bounds, None if none is."""
-        first, size = self.component.lowest_valid, self.component.size
-        if not len(column) or (column.min() >= first and column.max() < size):
+    def out_of_bounds_mask(self, column: Array) -> Array | None:
+        """Return a mask of the indices that are out of bounds, None if none is."""
+        lowest_valid, size = self.component.lowest_valid, self.component.size
+        if not len(column) or (column.min() >= lowest_valid and column.max() < size):
             return None
-        bad: Array = (column < first) | (column >= size)
-        return bad if self._pad is None else bad & (column != self._pad)
+        mask: Array = (column < lowest_valid) | (column >= size)
+        return mask if self._pad is None else mask & (column != self._pad)
 
 
 class _SliceTotals:
     """Totals over the selected slices, in ascending order, with the count of each."""
 
-    def __init__(self, call: OpenCall, runs: Shape) -> None:
+    def __init__(self, call: OpenCall, slice_grid: Shape) -> None:
         plan, metadata = call.inference.plan, call.sources["data"].metadata
-        self.nbytes = call.inference.dtype.itemsize  # of a slice
-        repeated = 1
+        self.slice_nbytes = call.inference.dtype.itemsize  # of a slice
+        repeats = 1
         if not isinstance(plan, ElementsPlan):
-            repeated = plan.repeats
-            self.nbytes *= plan.width * repeated
-        self.contiguous = (
-            metadata.order == "C" and metadata.grid == metadata.shape and repeated == 1
-        )
+            repeats = plan.repeats
+            self.slice_nbytes *= plan.width * repeats
+        self.contiguous = metadata.order == "C" and metadata.grid == metadata.shape and repeats == 1
         self.distinct = self.duplicated = self.pages = 0
-        self.most: list[tuple[int, int]] = []
-        self.histogram, self.fine = (_Histogram(prod(runs), bins) for bins in (BINS, FINE))
+        self.most_frequent: list[tuple[int, int]] = []
+        self.histogram, self.fine_histogram = (
+            _Histogram(prod(slice_grid), bins) for bins in (TEXT_BINS, PICTURE_BINS)
+        )
         self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
-        self._page = -1  # the last page counted
+        self._page = -1  # the last page that was counted
 
-    def add(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Int64Array, counts: Int64Array) -> None:
         """Process the next slices and their counts."""
         self.distinct += len(rows)
         self.duplicated += int((counts > 1).sum())
         self.histogram.add(rows, counts)
-        self.fine.add(rows, counts)
+        self.fine_histogram.add(rows, counts)
         np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
-        least = self.most[-1][1] if len(self.most) == MOST else 1
-        (more_frequent,) = np.nonzero(counts > least)
-        frequent = more_frequent[np.lexsort((rows[more_frequent], -counts[more_frequent]))[:MOST]]
-        candidates = self.most + list(
+        threshold = self.most_frequent[-1][1] if len(self.most_frequent) == MAX_LISTED else 1
+        (more_frequent,) = np.nonzero(counts > threshold)
+        frequent = more_frequent[
+            np.lexsort((rows[more_frequent], -counts[more_frequent]))[:MAX_LISTED]
+        ]
+        candidates = self.most_frequent + list(
             zip(rows[frequent].tolist(), counts[frequent].tolist(), strict=True)
         )
-        self.most = sorted(candidates, key=lambda candidate: (-candidate[1], candidate[0]))[:MOST]
-        if self.contiguous and self.nbytes and len(rows):
-            first, last = rows * self.nbytes // PAGE, ((rows + 1) * self.nbytes - 1) // PAGE
-            before = np.concatenate([[self._page], last[:-1]])
-            self.pages += int((last - np.maximum(first, before + 1) + 1).sum())
+        self.most_frequent = sorted(
+            candidates, key=lambda candidate: (-candidate[1], candidate[0])
+        )[:MAX_LISTED]
+        if self.contiguous and self.slice_nbytes and len(rows):
+            first, last = (
+                rows * self.slice_nbytes // PAGE,
+                ((rows + 1) * self.slice_nbytes - 1) // PAGE,
+            )
+            previous_pages = np.concatenate([[self._page], last[:-1]])
+            self.pages += int((last - np.maximum(first, previous_pages + 1) + 1).sum())
             self._page = int(last[-1])
 
 
 class _Histogram:
-    """Counts of tuples by equal ranges of slices, at most `bins` of them."""
+    """Counts of tuples in at most `bins` equal ranges of slices."""
 
-    def __init__(self, runs: int, bins: int) -> None:
-        self.width = -(-runs // bins) or 1
-        self.counts = np.zeros(-(-runs // self.width), np.int64)
+    def __init__(self, slice_count: int, bins: int) -> None:
+        self.width = -(-slice_count // bins) or 1
+        self.counts = np.zeros(-(-slice_count // self.width), np.int64)
 
-    def add(self, rows: Numbers, counts: Numbers) -> None:
+    def add(self, rows: Int64Array, counts: Int64Array) -> None:
         """Add slices and their counts."""
         np.add.at(self.counts, rows // self.width, counts)
 
@@ -325,24 +338,26 @@ def causes(statistics: Stats, dtype: Dtype) -> list[str]:
     """Return likely causes of suspicious indices and of indices out of bounds."""
     sizes = [component.size for component in statistics.components]
     if not statistics.first_out_of_bounds:
-        return [_MASK] if _is_mask(statistics) else _padding(statistics)
+        return [_MASK_HINT] if _is_mask(statistics) else _padding(statistics)
     values = [(index.value, sizes[index.component]) for index in statistics.first_out_of_bounds]
-    guesses, (value, _) = mistakes.likely(values, dtype), values[0]
+    hints, (value, _) = mistakes.likely(values, dtype), values[0]
     if all(value == size for value, size in values):
-        lowest = min(c.lowest for c in statistics.components if c.lowest is not None)
-        base = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
-        guesses.append(f"{value} equals the size of the axis: {base}")
+        lowest = min(
+            component.lowest for component in statistics.components if component.lowest is not None
+        )
+        question = "are they 1-based?" if lowest > 0 else "is it a placeholder for a missing index?"
+        hints.append(f"{value} equals the size of the axis: {question}")
     if len(sizes) > 1 and all(
-        -size <= c.lowest and c.highest < size
-        for c, size in zip(statistics.components, reversed(sizes), strict=True)
-        if c.lowest is not None and c.highest is not None
+        -size <= component.lowest and component.highest < size
+        for component, size in zip(statistics.components, reversed(sizes), strict=True)
+        if component.lowest is not None and component.highest is not None
     ):
-        guesses.append("all are in bounds if the components are reversed: is their order wrong?")
-    return guesses
+        hints.append("all are in bounds if the components are reversed: is their order wrong?")
+    return hints
 
 
 def _is_mask(statistics: Stats) -> bool:
-    """Whether indices are a 0 or 1 for each slice along an axis longer than 2."""
+    """Whether there is an index 0 or 1 for each slice along an axis longer than 2."""
     return len(statistics.components) == 1 and all(
         component.lowest == 0 and component.highest == 1 and statistics.tuples == component.size > 2
         for component in statistics.components
@@ -350,7 +365,7 @@ def _is_mask(statistics: Stats) -> bool:
 
 
 def _padding(statistics: Stats) -> list[str]:
-    """Return the hint that -1 is padding, [] unless it is the lowest value of all components."""
+    """Return the hint that -1 is padding, if it is the lowest value of every component."""
     if any(component.lowest != -1 for component in statistics.components):
         return []
     padding = mistakes.padding(

@@ -58,18 +58,18 @@ class TypeSource:
         """Do nothing: no file is open."""
 
 
-def type_source(argument: str, symbolic: bool = False) -> TypeSource | None:
+def type_source(argument: str, allow_symbols: bool = False) -> TypeSource | None:
     """Return a Typed if an argument is `dtype[d0,d1,...]`, and not the name of a file.
 
-    symbolic: whether sizes may be symbolic.
+    allow_symbols: whether sizes may be symbolic.
     """
     match = _TYPE.fullmatch(argument)
     if match is None or os.path.lexists(argument):
         return None
-    shape = _shape(argument, match[2], symbolic)
+    shape = _shape(argument, match[2], allow_symbols)
     dtype = dtypes.from_name(match[1])
     if dtype.kind in "mM" and "[" not in dtype.name and match[2].isalpha():
-        raise _not_a_type(argument)  # a unit in brackets, without a shape
+        raise _invalid_type(argument)  # a unit in brackets, without a shape
     return TypeSource(argument, ArrayMetadata(dtype, shape, "C", shape, {}))
 
 
@@ -77,29 +77,29 @@ def open_typed_call(request: Request, sources: dict[str, Source] | None = None) 
     """Open a call whose inputs may be types; sources: open inputs of the caller, by role."""
     from ndtool.runs import steps
 
-    opened_sources, names = sources or {}, request.arguments.items()
+    opened_sources, arguments = sources or {}, request.arguments.items()
     types: dict[str, Source] = {
         role: source
-        for role, name in names
+        for role, name in arguments
         if role not in opened_sources and (source := type_source(name))
     }
     return steps.open_call(request, types | opened_sources)
 
 
-def _shape(argument: str, sizes: str, symbolic: bool) -> Shape:
+def _shape(argument: str, sizes: str, allow_symbols: bool) -> Shape:
     if not _SIZES.fullmatch(sizes):
-        raise _not_a_type(argument)
+        raise _invalid_type(argument)
     size_texts = sizes.replace(" ", "").split(",") if sizes else []
     shape = tuple(int(word) if word.isdecimal() else Symbol(word) for word in size_texts)
     if any(size > shapes.MOST for size in shape):
-        raise _not_a_type(argument)
-    names = [size for size in shape if isinstance(size, Symbol)]
-    if names and not symbolic:
-        raise UsageError(f"{printable(argument)}: size {names[0]} is a symbol: expected a number")
+        raise _invalid_type(argument)
+    symbols = [size for size in shape if isinstance(size, Symbol)]
+    if symbols and not allow_symbols:
+        raise UsageError(f"{printable(argument)}: size {symbols[0]} is a symbol: expected a number")
     if len(shape) > shapes.MOST_RANK:
         raise UsageError(f"{printable(argument)}: rank {len(shape)}: valid 0..{shapes.MOST_RANK}")
     return shape
 
 
-def _not_a_type(argument: str) -> UsageError:
+def _invalid_type(argument: str) -> UsageError:
     return UsageError(f"{printable(argument)}: expected a file or dtype[d0,d1,...]")

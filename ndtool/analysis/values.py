@@ -14,43 +14,43 @@ from ndtool.rules.dtypes import EXTENDED, Dtype
 from ndtool.rules.plans import Shape
 
 EDGE_ITEMS = 3  # elements shown at each end of a long axis
-MAX_ITEMSIZE = 256  # bytes of the largest element to show
-# Dates without a unit, fields of too many axes: NumPy holds some arrays that it cannot write.
-_UNWRITABLE = (ValueError, OverflowError)
+MAX_ITEMSIZE = 256  # bytes of the largest element that is shown
+# NumPy cannot format some arrays: dates without a unit, fields of too many axes.
+_FORMAT_ERRORS = (ValueError, OverflowError)
 
 
 def as_array(buffer: memoryview, dtype: Dtype, shape: Shape, fortran: bool = False) -> NDArray[Any]:
-    """Return the array over an input's or a result's bytes, without a copy."""
-    return np.ndarray(shape, _numpy(dtype), buffer, order="F" if fortran else "C")
+    """Return a view of the bytes of an input or result as an array."""
+    return np.ndarray(shape, _numpy_dtype(dtype), buffer, order="F" if fortran else "C")
 
 
-def _numpy(dtype: Dtype) -> np.dtype[Any]:
+def _numpy_dtype(dtype: Dtype) -> np.dtype[Any]:
     if dtype.name not in EXTENDED:
         try:
-            plain_dtype: np.dtype[Any] = descr_to_dtype(dtype.descr)
-        except TypeError:  # long doubles have other sizes on other machines
+            numpy_dtype: np.dtype[Any] = descr_to_dtype(dtype.descr)
+        except TypeError:  # the size of long double depends on the machine
             raise UsageError(
                 f"{dtype.name} is not one of NumPy's types on this machine",
                 hint="operators without arithmetic can still copy its elements from file to file",
             ) from None
-        return plain_dtype
+        return numpy_dtype
     try:
         import ml_dtypes
 
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))
-    except (ImportError, AttributeError):  # an older one lacks some of the types
+        extended_dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype.name))
+    except (ImportError, AttributeError):  # older versions lack some types
         raise UsageError(
             f"{dtype.name} is not one of NumPy's types: it needs the package ml_dtypes",
             hint="pip install --upgrade 'ndtool[ml]'",
         ) from None
-    return extended
+    return extended_dtype
 
 
-def format_array(array: NDArray[Any], gaps: bool) -> str:
-    """Return an array as lines of text; gaps: whether to show only the ends of long axes."""
-    width = _columns()
-    written = _text(array, width, gaps).split("\n")
-    return "\n".join([printable(line, max(width, 20)) for line in written]) + "\n"
+def format_array(array: NDArray[Any], summarize: bool) -> str:
+    """Return an array as lines of text; summarize: whether to show only both ends of long axes."""
+    width = _terminal_columns()
+    lines = _array_text(array, width, summarize).split("\n")
+    return "\n".join([printable(line, max(width, 20)) for line in lines]) + "\n"
 
 
 def element(array: NDArray[Any]) -> str:
@@ -58,8 +58,8 @@ def element(array: NDArray[Any]) -> str:
     if array.dtype.itemsize > MAX_ITEMSIZE:
         return f"{array.dtype.itemsize} bytes"
     try:
-        return str(_legible(array)[()])
-    except _UNWRITABLE:
+        return str(_escape_strings(array)[()])
+    except _FORMAT_ERRORS:
         return str(as_void(array)[()])
 
 
@@ -69,39 +69,39 @@ def short_text(array: NDArray[Any]) -> str:
 
 
 def json_value(array: NDArray[Any]) -> bool | int | float | str:
-    """Return the element of a 0-d array as a JSON value, as text if JSON has no exact one.
+    """Return the element of a 0-d array as a JSON value, as text if a JSON number is not exact.
 
-    Numbers are exact: floats of at most 64 bits, integers of magnitude at most 2^53.
+    Floats of at most 64 bits and integers of magnitude at most 2^53 are exact.
     """
-    extended = array.dtype.isbuiltin == 2  # registered by another package, such as bfloat16
+    is_extended = array.dtype.isbuiltin == 2  # registered by another package, such as bfloat16
     if array.dtype.kind in "biu" and abs(int(array)) <= 2**53:
         return bool(array) if array.dtype.kind == "b" else int(array)
-    if extended or (array.dtype.kind == "f" and array.dtype.itemsize <= 8):
+    if is_extended or (array.dtype.kind == "f" and array.dtype.itemsize <= 8):
         value = float(array)
         return value if isfinite(value) else str(value)
     return element(array)
 
 
-def _text(array: NDArray[Any], width: int, gaps: bool) -> str:
+def _array_text(array: NDArray[Any], width: int, summarize: bool) -> str:
     layout: dict[str, Any] = {
         "max_line_width": width,
-        "threshold": 0 if gaps else array.size,
+        "threshold": 0 if summarize else array.size,
         "edgeitems": EDGE_ITEMS,
         "suppress_small": True,
     }
     try:
-        return np.array2string(_legible(array), **layout)
-    except _UNWRITABLE:
+        return np.array2string(_escape_strings(array), **layout)
+    except _FORMAT_ERRORS:
         return np.array2string(as_void(array), **layout)
 
 
-def _legible(array: NDArray[Any]) -> NDArray[Any]:
+def _escape_strings(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array with invalid code points in its strings escaped."""
     if array.dtype.names is not None:
-        fields = [_legible(_short(array[name], array)) for name in array.dtype.names]
+        fields = [_escape_strings(_reshape_empty(array[name], array)) for name in array.dtype.names]
         shapes = [field.shape[array.ndim :] for field in fields]
         formats = [(p.dtype, s) if s else p.dtype for p, s in zip(fields, shapes, strict=True)]
-        names = [f"f{i}" for i in range(len(fields))]  # NumPy writes no record with the name ""
+        names = [f"f{i}" for i in range(len(fields))]  # NumPy cannot format a field named ""
         result = np.empty(array.shape, np.dtype({"names": names, "formats": formats}))
         for name, field in zip(names, fields, strict=True):
             result[name] = field
@@ -109,26 +109,26 @@ def _legible(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "U":
         return array
     order, length = array.dtype.str[0], array.dtype.itemsize // 4
-    points = np.ndarray((array.size, length), f"{order}u4", array.tobytes())
-    texts = ["".join(map(_character, text)) for text in points.tolist()]
+    code_points = np.ndarray((array.size, length), f"{order}u4", array.tobytes())
+    texts = ["".join(map(_format_code_point, text)) for text in code_points.tolist()]
     return np.array(texts, np.str_).reshape(array.shape)
 
 
-def _short(field: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
-    """Return a field of records; reshaped if empty, such as 2^31 rows of no elements."""
+def _reshape_empty(field: NDArray[Any], array: NDArray[Any]) -> NDArray[Any]:
+    """Return a field of records; an empty one, such as of 2^31 rows, in a shape of size 0."""
     return field if field.size else field.reshape(*array.shape, 0)
 
 
-def _character(point: int) -> str:
-    return chr(point) if point <= sys.maxunicode else f"\\U{point:08x}"
+def _format_code_point(code_point: int) -> str:
+    return chr(code_point) if code_point <= sys.maxunicode else f"\\U{code_point:08x}"
 
 
 def as_void(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array as void bytes: copies of records would drop the padding of fields."""
+    """Return the array as void bytes, as copies of records would drop padding between fields."""
     return array.view(f"V{array.dtype.itemsize}")
 
 
-def _columns() -> int:
+def _terminal_columns() -> int:
     try:
         return os.get_terminal_size(1).columns or 80
     except OSError:

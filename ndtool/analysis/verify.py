@@ -36,13 +36,13 @@ from ndtool.storage.local import ByteRange
 
 # Classes of elements by distance in ulps; the first has the elements of equal bits.
 CLASSES = ("0", "1", "2..4", "5..64", ">64")
-LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
+CLASS_LIMITS = np.array([0, 1, 4, 64], np.uint64)  # the largest distance in each class but the last
 
 
 class Difference(NamedTuple):
-    """An element with different bits. output, expected: 0-d arrays.
+    """An element whose bits differ from the expected ones. output, expected: 0-d arrays.
 
-    ulps: the distance, None if there is none.
+    ulps: the distance in units in the last place, None if there is none.
     """
 
     position: tuple[int, ...]
@@ -54,13 +54,14 @@ class Difference(NamedTuple):
 class Comparison(NamedTuple):
     """The comparison of an output with the correct one.
 
-    described: the type and shape. total, different, beyond: counts of elements, of those with
-    different bits, of those more than `within` ulps apart. first: the first one beyond, else the
-    first different one. largest: the first of those furthest apart. ulps: counts of elements by
-    distance, see CLASSES. examined: how many of those furthest apart were diagnosed. lost, doubled:
-    how many of them lack exactly one update, or have one twice. otherwise: how many are a max or
-    min by another rule for NaN or signed zeros. These three are None in a gather. cause: the
-    options that give all examined elements, None if no such are known.
+    described: the type and shape. total, different, beyond: counts of all elements, of those with
+    different bits, and of those more than `within` ulps apart. first: the first difference of more
+    than `within` ulps, else the first difference. largest: the first of the largest differences.
+    ulps: counts of elements by distance, see CLASSES. examined: how many elements were diagnosed,
+    by descending difference. lost, doubled: how many of these lack exactly one update, or have one
+    twice. otherwise: how many are a max or min by another rule for NaN or signed zeros. The last
+    three are None for a gather. cause: the options that give all examined elements, None if none
+    are known.
     """
 
     described: str
@@ -83,9 +84,9 @@ class Comparison(NamedTuple):
         is_sample = self.examined < self.different
         examined = f"the {self.examined} furthest apart" if is_sample else str(self.examined)
         sentences = []
-        if off := (self.lost or 0) + (self.doubled or 0):
+        if count := (self.lost or 0) + (self.doubled or 0):
             sentences.append(
-                f"{off} of {examined} are off by exactly one update:"
+                f"{count} of {examined} are off by exactly one update:"
                 f" {self.lost} lost one, {self.doubled} applied one twice"
             )
         if self.otherwise:
@@ -111,24 +112,24 @@ def verify(
 ) -> Comparison:
     """Check that `request.output` is the operator's output, and return the comparison.
 
-    within: the largest accepted distance, in units in the last place. The recomputed output is in a
-    temporary file if memory is short. Raises DifferenceError about the first element that is
-    further apart, in row-major order; it has the comparison. sources: inputs,
-    and the output, that the caller has open, by role.
+    within: the largest accepted distance, in units in the last place. sources: inputs and output
+    that the caller has opened, by role. The recomputed output is in a temporary file if memory is
+    short. Raises DifferenceError, with the comparison, if distances are larger; it names the first
+    such element in row-major order.
     """
     with open_arrays(request, sources) as call:
         result = call.arrays.pop("output")
         expected = recompute(request, call.arrays, portion(progress, 0, 0.9), result)
-        compared = compare(
+        comparison = compare(
             request, call.arrays, result, expected, portion(progress, 0.9, 1), within
         )
-        if error := difference_error(compared, output_label(request), request.operator):
+        if error := difference_error(comparison, output_label(request), request.operator):
             raise error
-    return compared
+    return comparison
 
 
 class OpenArrays(NamedTuple):
-    """The inputs of a call, and its output if any, by role; byte_ranges: their bytes."""
+    """The inputs of a call, and its output if it has one, by role; byte_ranges: their bytes."""
 
     arrays: dict[str, NDArray[Any]]
     byte_ranges: dict[str, ByteRange]
@@ -136,38 +137,38 @@ class OpenArrays(NamedTuple):
 
 @contextmanager
 def open_arrays(request: Request, sources: dict[str, Source] | None = None) -> Iterator[OpenArrays]:
-    """Open the inputs of a call, and its output if any; raise OutputError if one changes.
+    """Open the inputs of a call, and its output if it has one; raise OutputError if a file changes.
 
-    sources: the inputs that are open already, by role.
+    sources: inputs that the caller has opened, by role.
     """
     specs.check_mode("ndtool", specs.resolve("ndtool", request.operator), request.attributes)
     arguments = dict(request.arguments)
     if request.output is not None:
         arguments["output"] = request.output
-    call, opened, streams = OpenArrays({}, {}), list[Source](), Streams()
+    call, opened_sources, streams = OpenArrays({}, {}), list[Source](), Streams()
     with ExitStack() as stack:
         for role, argument in arguments.items():
-            data = opened[0].metadata.dtype if opened else None
+            data = opened_sources[0].metadata.dtype if opened_sources else None
             source = (sources or {}).get(role) or locators.open_role(role, argument, streams, data)
             stack.callback(source.close)
-            opened.append(source)
+            opened_sources.append(source)
             call.byte_ranges[role] = whole(source)
-            call.arrays[role] = _array(source, call.byte_ranges[role], role, request.dtype)
+            call.arrays[role] = _as_array(source, call.byte_ranges[role], role, request.dtype)
         try:
             yield call
-        except (DifferenceError, BoundsError):  # a changed input is the likelier cause
-            _recheck(opened)
+        except (DifferenceError, BoundsError):  # the cause may be a changed input
+            _recheck_all(opened_sources)
             raise
-        _recheck(opened)
+        _recheck_all(opened_sources)
 
 
-def _recheck(sources: list[Source]) -> None:
+def _recheck_all(sources: list[Source]) -> None:
     for source in sources:
         source.recheck()
 
 
 def output_label(request: Request) -> str:
-    """Return the name of a call's output in messages."""
+    """Return the name of a call's output for messages."""
     return "the output" if request.output is None else argument_name(request.output)
 
 
@@ -177,12 +178,12 @@ def recompute(
     progress: ProgressCallback = silent,
     result: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return the correct output; raise unless `result`, if any, has its dtype and shape."""
+    """Return the correct output; raise DifferenceError if `result` has another dtype or shape."""
     label = output_label(request)
 
     def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if result is not None:
-            _compare_types(result, shape, dtype, label, request.operator)
+            _check_type(result, shape, dtype, label, request.operator)
         buffer = tempfiles.allocate(prod(shape) * dtype.itemsize, f"temporary copy of {label}")
         return np.ndarray(shape, dtype, buffer)
 
@@ -206,7 +207,7 @@ def recompute(
         }
         name_inputs(exc, named_inputs)
         raise
-    except IndexError:  # they were validated
+    except IndexError:  # indices were validated
         raise OutputError(f"{argument_name(request.indices)} changed during the run") from None
     return output
 
@@ -219,54 +220,58 @@ def compare(
     progress: ProgressCallback = silent,
     within: int = 0,
 ) -> Comparison:
-    """Compare an output with the expected one, of the same type and shape; arrays: the inputs."""
-    comparing = _ComparisonPass(result, expected, within)
-    comparing.run(progress)
-    diagnosed = None
+    """Compare an output with the expected one of the same type and shape; arrays: the inputs."""
+    comparison_pass = _ComparisonPass(result, expected, within)
+    comparison_pass.run(progress)
+    element_diagnosis = None
     if "updates" in arrays:
         attributes = request.attributes
         sizes = {role: array.shape for role, array in arrays.items()}
         plan = shapes.infer(request.operator, sizes, attributes)[1]
-        reduction_options, wrong = ReductionOptions.from_attributes(attributes), comparing.wrong
-        handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
-        diagnosed = diagnosis.diagnose(
-            plan, arrays, reduction_options, wrong, result, expected, handling
+        reduction_options, wrong_indices = (
+            ReductionOptions.from_attributes(attributes),
+            comparison_pass.wrong_indices,
         )
-    return comparing.comparison(diagnosed)
+        handling = Handling(attributes.out_of_bounds, attributes.pad, attributes.negatives)
+        element_diagnosis = diagnosis.diagnose(
+            plan, arrays, reduction_options, wrong_indices, result, expected, handling
+        )
+    return comparison_pass.comparison(element_diagnosis)
 
 
-def difference_error(compared: Comparison, label: str, operator: str) -> DifferenceError | None:
-    """Return the error about a wrong output, called `label`; None if it is right."""
-    first, within = compared.first, compared.within
-    if not compared.beyond:
+def difference_error(comparison: Comparison, label: str, operator: str) -> DifferenceError | None:
+    """Return the error about a wrong output, which it calls `label`; None if it is correct."""
+    first, within = comparison.first, comparison.within
+    if not comparison.beyond:
         return None
     assert first is not None
     position = ", ".join(map(str, first.position))
-    more = f" by more than {within} ulp" if within else ""
+    margin = f" by more than {within} ulp" if within else ""
     error = DifferenceError(
-        f"{label} differs from {operator}{more} in {compared.beyond} of {compared.total} elements",
+        f"{label} differs from {operator}{margin} in {comparison.beyond} of {comparison.total}"
+        " elements",
         places=(
             f"{label}[{position}] = {format_with_bytes(first.output)}",
             f"{operator} gives {format_with_bytes(first.expected)}",
         ),
     )
-    error.comparison = compared
+    error.comparison = comparison
     return error
 
 
-def _array(source: Source, bytes_: ByteRange, name: str, dtype: str | None) -> NDArray[Any]:
+def _as_array(source: Source, byte_range: ByteRange, role: str, dtype: str | None) -> NDArray[Any]:
     metadata = source.metadata
     argument = Input(source.name, metadata.dtype, metadata.shape)
-    typed = argument if name.endswith("indices") else argument.viewed_as(dtype)
-    return as_array(bytes_.buffer, typed.dtype, metadata.shape, metadata.order == "F")
+    typed = argument if role.endswith("indices") else argument.viewed_as(dtype)
+    return as_array(byte_range.buffer, typed.dtype, metadata.shape, metadata.order == "F")
 
 
-def _compare_types(
+def _check_type(
     result: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], label: str, operator: str
 ) -> None:
-    if _code(result.dtype) != _code(dtype):
+    if _dtype_text(result.dtype) != _dtype_text(dtype):
         raise DifferenceError(
-            f"{label} has dtype {_code(result.dtype)}: {operator} gives {_code(dtype)}"
+            f"{label} has dtype {_dtype_text(result.dtype)}: {operator} gives {_dtype_text(dtype)}"
         )
     if result.shape != shape:
         raise DifferenceError(
@@ -275,7 +280,7 @@ def _compare_types(
         )
 
 
-def _code(dtype: np.dtype[Any]) -> str:
+def _dtype_text(dtype: np.dtype[Any]) -> str:
     return str(dtype) if dtype.kind == "V" else dtype.str
 
 
@@ -291,8 +296,8 @@ class _ComparisonPass:
         self.counts = dict.fromkeys(CLASSES, 0)
         self.beyond = 0
         self._first = self._first_beyond = -1
-        self._furthest = np.empty(0, np.int64)  # linear indices of those furthest apart, descending
-        self._apart = np.empty(0, np.uint64)  # their distances
+        # The linear indices of elements, by descending distance, and their distances.
+        self._worst_indices, self._worst_ulps = np.empty(0, np.int64), np.empty(0, np.uint64)
 
     def run(self, progress: ProgressCallback) -> None:
         """Compare all elements."""
@@ -300,36 +305,39 @@ class _ComparisonPass:
         for span in slices(self._result.size, self._result.itemsize, progress):
             expected_bits, actual_bits = bits(expected[span]), bits(actual[span])
             if not np.array_equal(expected_bits, actual_bits):
-                (at,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
-                self._add(span.start + at, distances(expected[span][at], actual[span][at]))
+                (different,) = np.nonzero((expected_bits != actual_bits).any(axis=1))
+                self._add(
+                    span.start + different,
+                    distances(expected[span][different], actual[span][different]),
+                )
 
-    def _add(self, numbers: NDArray[np.int64], ulps: Ulps) -> None:
+    def _add(self, indices: NDArray[np.int64], ulps: Ulps) -> None:
         """Process the next elements that differ."""
-        classes = np.bincount(np.searchsorted(LIMITS, ulps), minlength=len(CLASSES))
+        classes = np.bincount(np.searchsorted(CLASS_LIMITS, ulps), minlength=len(CLASSES))
         for name, count in zip(CLASSES, classes.tolist(), strict=True):
             self.counts[name] += count
-        self._first = self._first if self._first >= 0 else int(numbers[0])
+        self._first = self._first if self._first >= 0 else int(indices[0])
         exceeding = ulps > self._within
         if not self.beyond and exceeding.any():
-            self._first_beyond = int(numbers[exceeding.argmax()])
+            self._first_beyond = int(indices[exceeding.argmax()])
         self.beyond += int(exceeding.sum())
-        if len(self._apart) == diagnosis.EXAMINED:
-            further = ulps > self._apart[-1]
-            numbers, ulps = numbers[further], ulps[further]
-        numbers = np.concatenate([self._furthest, numbers])
-        ulps = np.concatenate([self._apart, ulps])
-        order = np.argsort(~ulps, kind="stable")[: diagnosis.EXAMINED]
-        self._furthest, self._apart = numbers[order], ulps[order]
+        if len(self._worst_ulps) == diagnosis.MAX_EXAMINED:
+            is_worse = ulps > self._worst_ulps[-1]
+            indices, ulps = indices[is_worse], ulps[is_worse]
+        indices = np.concatenate([self._worst_indices, indices])
+        ulps = np.concatenate([self._worst_ulps, ulps])
+        order = np.argsort(~ulps, kind="stable")[: diagnosis.MAX_EXAMINED]
+        self._worst_indices, self._worst_ulps = indices[order], ulps[order]
 
     @property
-    def wrong(self) -> NDArray[np.int64]:
-        """The linear indices of elements to diagnose: a lost update may be small."""
-        return self._furthest
+    def wrong_indices(self) -> NDArray[np.int64]:
+        """The linear indices of the elements to diagnose, which may be within the limit."""
+        return self._worst_indices
 
-    def comparison(self, diagnosed: diagnosis.Diagnosis | None) -> "Comparison":
-        """Return the comparison; diagnosed: the diagnosis."""
+    def comparison(self, element_diagnosis: diagnosis.Diagnosis | None) -> "Comparison":
+        """Return the comparison, with a diagnosis if there is one."""
         different, total = sum(self.counts.values()), self._result.size
-        examined, lost, doubled, otherwise, cause = diagnosed or (0, None, None, None, None)
+        examined, lost, doubled, otherwise, cause = element_diagnosis or (0, None, None, None, None)
         first = self._first_beyond if self.beyond else self._first
         return Comparison(
             dtypes.from_numpy(self._result.dtype).name + shapes.written(self._result.shape),
@@ -337,7 +345,7 @@ class _ComparisonPass:
             different,
             self.beyond,
             self._difference(first) if different else None,
-            self._difference(int(self._furthest[0])) if different else None,
+            self._difference(int(self._worst_indices[0])) if different else None,
             {**self.counts, CLASSES[0]: total - different},
             examined,
             lost,
@@ -347,14 +355,14 @@ class _ComparisonPass:
             self._within,
         )
 
-    def _difference(self, number: int) -> "Difference":
-        position = tuple(int(i) for i in np.unravel_index(number, self._result.shape))
+    def _difference(self, index: int) -> "Difference":
+        position = tuple(int(i) for i in np.unravel_index(index, self._result.shape))
         subscript: Any = (*position, ...)  # a 0-d array, not a scalar
         actual, expected = self._result[subscript].copy(), self._expected[subscript].copy()
         ulps = int(
-            distances(
-                self._flat_result[number : number + 1], self._flat_expected[number : number + 1]
-            )[0]
+            distances(self._flat_result[index : index + 1], self._flat_expected[index : index + 1])[
+                0
+            ]
         )
         return Difference(position, actual, expected, None if ulps == INFINITE else ulps)
 

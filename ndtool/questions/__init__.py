@@ -1,1 +1,1 @@
-"""The questions of the command line, as functions of Python, and the fields of their answers."""
+"""The commands that answer questions, as Python functions, and the classes of their answers."""

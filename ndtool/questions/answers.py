@@ -1,7 +1,7 @@
 """Answers to questions about calls, with the fields of the JSON objects that --json prints.
 
-Answers are immutable. Notebooks and `rich.print` show them as tables, `print` as text. A field
-whose name is a Python keyword ends in an underscore: `from_`, `with_`.
+Answers are immutable. Notebooks and `rich.print` show them as tables, `print` as text. The name of
+a field that would be a Python keyword ends in an underscore: `from_`, `with_`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Element = bool | int | float | str | None  # text if JSON has no such number
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An answer, or a nested value of one, made from a JSON object.
+    """An answer, or an object nested in one, created from a JSON object.
 
     NESTED: the classes of fields that are objects or lists of objects. OPTIONAL: fields without a
-    key in the object if they are None. INLINED: the field whose own fields are keys of the object.
+    key in the JSON object if they are None. INLINED: the field whose fields are keys of the JSON
+    object itself.
     """
 
     NESTED: ClassVar[Mapping[str, type[Value]]] = {}
@@ -30,28 +31,28 @@ class Value:
     INLINED: ClassVar[str] = ""
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Return the value with the fields of a JSON object."""
-        names, kind = names_of(cls), cls.NESTED.get(cls.INLINED)
-        inlined = {key: record[key] for key in record if cls.INLINED and key not in names}
-        values = {key: value for key, value in record.items() if key not in inlined}
-        if inlined and kind is not None:
-            inlined = {key: record[key] for key in names_of(kind) if key in record}
+        names, kind = field_names(cls), cls.NESTED.get(cls.INLINED)
+        inlined_fields = {key: record[key] for key in record if cls.INLINED and key not in names}
+        values = {key: value for key, value in record.items() if key not in inlined_fields}
+        if inlined_fields and kind is not None:
+            inlined_fields = {key: record[key] for key in field_names(kind) if key in record}
         if cls.INLINED:
-            values[cls.INLINED] = inlined if inlined or kind is None else None
+            values[cls.INLINED] = inlined_fields if inlined_fields or kind is None else None
         fields = {key if key in names else f"{key}_": value for key, value in values.items()}
-        return cls(**{name: _frozen(cls.NESTED.get(name), value) for name, value in fields.items()})
+        return cls(**{name: _freeze(cls.NESTED.get(name), value) for name, value in fields.items()})
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
-        values = ((name, getattr(self, name)) for name in names_of(type(self)))
+        values = ((name, getattr(self, name)) for name in field_names(type(self)))
         record = {
-            name.rstrip("_"): _plain(value)
+            name.rstrip("_"): _json_value(value)
             for name, value in values
             if value is not None or name not in self.OPTIONAL
         }
-        inlined = record.pop(self.INLINED, None) or {}
-        return record | inlined
+        inlined_fields = record.pop(self.INLINED, None) or {}
+        return record | inlined_fields
 
 
 class Fields(dict[str, Any]):
@@ -70,34 +71,34 @@ class Fields(dict[str, Any]):
         return Fields, (dict(self),)
 
 
-def names_of(kind: type[Value]) -> list[str]:
+def field_names(kind: type[Value]) -> list[str]:
     """Return the names of the fields of a class."""
     return [field.name for field in fields(kind)]
 
 
-def _frozen(kind: type[Value] | None, value: Any) -> Any:
+def _freeze(kind: type[Value] | None, value: Any) -> Any:
     """Return a JSON value as an immutable one; kind: the class of its objects."""
     if isinstance(value, Mapping):
         if kind is None or all(isinstance(item, Mapping) for item in value.values()):
-            return Fields({key: _frozen(kind, item) for key, item in value.items()})
-        return kind.of(value)
+            return Fields({key: _freeze(kind, item) for key, item in value.items()})
+        return kind.from_record(value)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return tuple(_frozen(kind, item) for item in value)
+        return tuple(_freeze(kind, item) for item in value)
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+def _json_value(value: Any) -> Any:
+    """Return a value of JSON's types."""
     if isinstance(value, Value):
         return value.fields()
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+        return {key: _json_value(item) for key, item in value.items()}
+    return [_json_value(item) for item in value] if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Value):
-    """An answer. version: that of ndtool."""
+    """An answer to a question. version: ndtool's version."""
 
     version: str
 
@@ -134,7 +135,7 @@ class Typed(Value):
 
 @dataclass(frozen=True, slots=True)
 class Output(Typed):
-    """An output. bytes: None if a size is a symbol. kept: the preserved members of its file."""
+    """An output. bytes: its size, None if it has symbols. kept: preserved members of its file."""
 
     OPTIONAL: ClassVar = ("kept",)
     bytes: int | None
@@ -150,7 +151,7 @@ class Origin(Typed):
 
 @dataclass(frozen=True, slots=True)
 class Rule(Value):
-    """A rule of the shape inference: its formula, that with numbers, the result."""
+    """A rule of the shape inference: its formula, the formula with numbers, the result."""
 
     rule: str
     with_: str
@@ -159,7 +160,7 @@ class Rule(Value):
 
 @dataclass(frozen=True, slots=True)
 class Resolved(Value):
-    """The row of a standard: its name, the operator's title and version there."""
+    """The resolved standard: its name, and the operator's name and version in it."""
 
     standard: str
     title: str
@@ -168,7 +169,7 @@ class Resolved(Value):
 
 @dataclass(frozen=True, slots=True)
 class Inferred(Answer):
-    """The inferred output of a call. trace: every rule. assumed: conditions on named sizes."""
+    """The inferred output of a call. trace: all rules. assumed: conditions on symbolic sizes."""
 
     NESTED: ClassVar = {"resolved": Resolved, "inputs": Typed, "output": Output, "trace": Rule}
     operator: str
@@ -196,8 +197,8 @@ class Inferred(Answer):
 class Step(Value):
     """A step in which an element of the output gets a value.
 
-    role: data, updates or fill. position, value: of the element of that array. indices: the
-    position of the index tuple, None for the element before updates. tuple: the tuple as stored.
+    role: data, updates or fill. position, value: those of an element of that array. indices: the
+    position of the index tuple, None for the current value in data. tuple: the tuple in indices.
     result: the element of the output after the step.
     """
 
@@ -211,7 +212,7 @@ class Step(Value):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedElement(Value):
-    """How an element of the output was computed. updates: their number, listed as steps or not."""
+    """The computation of an element of the output. updates: the count of all, listed or not."""
 
     NESTED: ClassVar = {"steps": Step}
     at: Position
@@ -222,9 +223,9 @@ class ExplainedElement(Value):
 
 @dataclass(frozen=True, slots=True)
 class ExplainedOrigin(Value):
-    """Where an element of data went. outputs: the first and last of `count` positions.
+    """The copies of an element of data. outputs: the first and last of `count` positions.
 
-    updates: in a scatter, the number of updates to the element.
+    updates: in a scatter, the count of updates to the element.
     """
 
     from_: Position
@@ -236,25 +237,27 @@ class ExplainedOrigin(Value):
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Answer):
-    """The explanation of elements: those of `at`, then those of `from_`.
+    """The explanation of elements: those of the argument `at`, then those of `from_`.
 
-    The fields of the only one are fields of the explanation, too: value, steps, outputs.
+    If one element is explained, its fields (value, steps, outputs) are the explanation's, too.
     """
 
     operator: str
     explained: tuple[ExplainedElement | ExplainedOrigin, ...]
 
     @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return the explanation in a JSON object, which has the fields of a single element."""
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the explanation with the fields of a JSON object."""
         remaining = dict(record)
-        head = {name: remaining.pop(name) for name in ("version", "operator")}
-        listed = remaining.get("explained", [remaining])
+        common = {name: remaining.pop(name) for name in ("version", "operator")}
+        items = remaining.get("explained", [remaining])
         explained = tuple(
-            ExplainedElement.of(item) if "at" in item else ExplainedOrigin.of(item)
-            for item in listed
+            ExplainedElement.from_record(item)
+            if "at" in item
+            else ExplainedOrigin.from_record(item)
+            for item in items
         )
-        return cls(**head, explained=explained)
+        return cls(**common, explained=explained)
 
     def fields(self) -> dict[str, Any]:
         """Return the JSON object that --json prints."""
@@ -264,7 +267,7 @@ class Explanation(Answer):
         return {**common, "explained": [element.fields() for element in self.explained]}
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the only element."""
+        """Return a field of the explained element, if there is only one."""
         if name == "explained" or name.startswith("_"):
             raise AttributeError(name)
         if len(self.explained) == 1:
@@ -273,15 +276,15 @@ class Explanation(Answer):
 
     def tables(self) -> list[Table]:
         """Return a table of steps, or of destinations, for each element."""
-        return [_explained(element) for element in self.explained]
+        return [_explanation_table(element) for element in self.explained]
 
 
-def _explained(element: ExplainedElement | ExplainedOrigin) -> Table:
+def _explanation_table(element: ExplainedElement | ExplainedOrigin) -> Table:
     if isinstance(element, ExplainedOrigin):
         title = (
             f"data{list(element.from_)} = {element.value}: {element.count} elements of the output"
         )
-        return Table(title, ("position",), [(str(list(at)),) for at in element.outputs])
+        return Table(title, ("position",), [(str(list(position)),) for position in element.outputs])
     rows = [
         (
             f"{step.role}{list(step.position)}",
@@ -291,8 +294,8 @@ def _explained(element: ExplainedElement | ExplainedOrigin) -> Table:
         )
         for step in element.steps
     ]
-    more = f", {element.updates} updates" if element.updates else ""
-    title = f"output{list(element.at)} = {element.value}{more}"
+    suffix = f", {element.updates} updates" if element.updates else ""
+    title = f"output{list(element.at)} = {element.value}{suffix}"
     return Table(title, ("from", "value", "index tuple", "result"), rows)
 
 
@@ -309,7 +312,7 @@ class Component(Value):
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond(Value):
+class BadIndex(Value):
     """An index out of bounds: the position of its tuple, its component, its value."""
 
     position: Position
@@ -319,7 +322,7 @@ class Beyond(Value):
 
 @dataclass(frozen=True, slots=True)
 class Frequent(Value):
-    """A slice selected more than once. tuples: the positions of tuples that select it."""
+    """A slice selected more than once. row: its position. tuples: those of tuples selecting it."""
 
     row: Position
     count: int
@@ -328,7 +331,7 @@ class Frequent(Value):
 
 @dataclass(frozen=True, slots=True)
 class Histogram(Value):
-    """Counts of tuples by `runs` slices each."""
+    """A histogram. tuples: the count for each range of slices. runs: the slices of a range."""
 
     runs: int
     tuples: tuple[int, ...]
@@ -336,22 +339,23 @@ class Histogram(Value):
 
 @dataclass(frozen=True, slots=True)
 class Statistics(Answer):
-    """Statistics of the indices of a call; counts are of tuples, of slices and of bytes.
+    """Statistics of the indices of a call.
 
-    tuples: all of them. first_out_of_bounds, most: the first, the most frequent. hints: likely
-    causes of suspicious indices. runs: the shape of all slices that tuples can select. distinct,
-    duplicated: slices selected at all, and more than once.
+    tuples: the count of index tuples. first_out_of_bounds: the first indices out of bounds. hints:
+    likely causes of suspicious indices. sorted: whether slices are selected in ascending order.
+    runs: the shape of the grid of slices. distinct, duplicated: the counts of slices selected at
+    all, and more than once. most: the most frequent slices.
     """
 
     NESTED: ClassVar = {
-        "components": Component, "first_out_of_bounds": Beyond, "most": Frequent,
+        "components": Component, "first_out_of_bounds": BadIndex, "most": Frequent,
         "histogram": Histogram,
     }  # fmt: skip
     operator: str
     tuples: int
     components: tuple[Component, ...]
     out_of_bounds: int
-    first_out_of_bounds: tuple[Beyond, ...]
+    first_out_of_bounds: tuple[BadIndex, ...]
     hints: tuple[str, ...]
     sorted: bool
     runs: Position

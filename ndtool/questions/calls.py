@@ -1,7 +1,7 @@
-"""Questions about calls of operators, as the commands of the same names answer them.
+"""Questions about calls of operators, answered as by the commands of the same names.
 
 Arguments are those of the command: a str, a path, a zarr.Array or an h5py.Dataset is a file, as in
-ndtool.files; another array may take its place. Answers have the fields of the command's --json.
+ndtool.files; any other array is also accepted. Answers have the fields of the command's --json.
 
 >>> explain("gather_nd", [[0, 1], [2, 3]], [[1], [0]], at=(0, 1)).value
 3
@@ -45,8 +45,8 @@ _Positions = _Position | Sequence[tuple[int, ...]] | None
 class AttributeOptions(CallOptions, total=False):
     """The attributes of an operator, keyword arguments of questions about its calls.
 
-    batch_dims, axis, reduction, mode: those of the operator. out_of_bounds, fill, pad, negatives,
-    include_self, duplicates: as in ndtool.gather_nd and ndtool.scatter_nd.
+    batch_dims, axis, reduction, mode: attributes in the standards. out_of_bounds, fill, pad,
+    negatives, include_self, duplicates: as in ndtool.gather_nd and ndtool.scatter_nd.
     """
 
     batch_dims: SupportsIndex
@@ -91,7 +91,7 @@ def infer(
     except RuleError as error:
         notebook.use_notebook_trace(error)
         raise
-    return Inferred.of(records.infer_record(inference))
+    return Inferred.from_record(records.infer_record(inference))
 
 
 def explain(
@@ -106,16 +106,16 @@ def explain(
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
 ) -> Explanation:
-    """Explain elements of an operator's output: what each was computed from, where it went.
+    """Explain elements: the inputs of an output's element, the destinations of one of data.
 
     operator: the name of one of ONNX's, such as "gather_nd". arguments: its inputs in order, each
     an array or a file; those without indices may be types such as "float32[4,3]". at: the position
     of an element of the output, or a list of positions. from_: of elements of data. A position has
     an int for each axis; negative ones count from the end. all: whether to list all updates, or
-    destinations, not only the first and last five; the answer then holds them. spec: the standard
+    destinations, not only the first and last five; the answer then stores them. spec: the standard
     to validate against, such as "onnx:18". dtype: the actual dtype of void data. text: whether
     files of unknown format are text. progress: True for a line on a terminal, or a callback for the
-    fraction done. attributes: those of the operator.
+    completed fraction. attributes: those of the operator.
 
     Returns the explanation: index tuples, positions and values, one step for each update.
     Raises UsageError for a position outside the array, BoundsError for any index out of bounds,
@@ -141,7 +141,7 @@ def explain(
         require_same_shape(inputs, call.sources)
         explained = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
-        answer = Explanation.of(records.explanation_record(call, *explained, single))
+        answer = Explanation.from_record(records.explanation_record(call, *explained, single))
         call.recheck()
     return answer
 
@@ -161,7 +161,7 @@ def stats(
     may be a type such as "float32[1000,64]". tensor_scatter takes past, update and write_indices.
     Scatters take no updates here. spec: the standard to validate against, such as "onnx:18". dtype:
     the actual dtype of void data. text: whether files of unknown format are text. progress: True
-    for a line on a terminal, or a callback for the fraction done. attributes: those of the
+    for a line on a terminal, or a callback for the completed fraction. attributes: those of the
     operator.
 
     Returns the statistics; counts are of index tuples, slices of data and bytes.
@@ -183,7 +183,7 @@ def stats(
         ProgressReporter("stats", progress) as report,
     ):
         require_same_shape(inputs, call.sources)
-        return Statistics.of(records.stats_record(call, statistics.stats(call, report)))
+        return Statistics.from_record(records.stats_record(call, statistics.stats(call, report)))
 
 
 def verify(
@@ -199,17 +199,17 @@ def verify(
     progress: Progress = False,
     **attributes: Unpack[AttributeOptions],
 ) -> Verification:
-    """Check an operator's output, and other engines, with a slow reference of ONNX's texts.
+    """Compare an operator's output, and other engines, with a slow reference of the ONNX text.
 
     operator, arguments: the inputs in order, then the output, each an array or a file; with
-    `against` the output may be left out. within: the accepted distance of elements, in ulp (units
-    in the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list.
-    runs, timeout, threads: runs of each engine with several threads, seconds for one, the most
-    threads. dtype: the actual dtype of void data. text: whether files of unknown format are text.
-    progress: True for a line on a terminal, or a callback for the fraction done. attributes: those
-    of the operator.
+    `against` the output is optional. within: the accepted distance of elements, in ulp (units in
+    the last place). against: the engines to compare: "onnxruntime,torch", "auto" or a list. runs,
+    timeout, threads: runs of each engine with several threads, seconds for one, the most threads.
+    dtype: the actual dtype of void data. text: whether files of unknown format are text. progress:
+    True for a line on a terminal, or a callback for the completed fraction. attributes: those of
+    the operator.
 
-    Returns the comparison, counted in elements.
+    Returns the comparison, with counts of elements.
     Raises DifferenceError, whose `comparison` has the counts, where the output or an engine
     differs, and BoundsError, RuleError, DtypeError, InputError or UsageError as the operator does.
 
@@ -227,7 +227,7 @@ def verify(
     with ProgressReporter("verify", progress) as report:
         if against is None:
             compared = verifying.verify(request, report, ulps, arrays)
-            return Verification.of(records.verification_record(request.output, compared))
+            return Verification.from_record(records.verification_record(request.output, compared))
         settings = engine_settings(within, runs, timeout, threads)
         verdict = engines.verify(
             request, engine_names(against), settings, lambda fraction, _: report(fraction), arrays
@@ -235,13 +235,13 @@ def verify(
     if verdict.error is not None:
         verdict.error.extra_fields["engines"] = records.engine_records(verdict.reports)
         raise verdict.error
-    return Verification.of(
+    return Verification.from_record(
         records.verification_record(request.output, verdict.comparison, verdict.reports)
     )
 
 
 def _positions(name: str, value: Any) -> list[tuple[int, ...]]:
-    """Return positions: one, or a list of several."""
+    """Return the positions in an argument, which may be a single one."""
     if value is None:
         return []
     value = value.tolist() if hasattr(value, "tolist") else value  # rows of np.argwhere

@@ -63,7 +63,7 @@ def verify(
     dtype: str | None = None,
     **attributes: Any,
 ) -> Comparison:
-    """Check that a file is an operator's output: recompute it, slowly, and compare every bit.
+    """Check that a file is an operator's output: recompute it, slowly, and compare all bits.
 
     operator: one of ONNX's by ndtool's name. arguments: the files of the operator's inputs in
     order, then of its output. within: the largest accepted distance of two elements, in units in
@@ -71,8 +71,8 @@ def verify(
 
     Returns a Comparison, which notebooks show as a table. The function ndtool.verify takes arrays
     and other engines, too, and returns the fields of --json.
-    Raises DifferenceError, which has the same as `comparison`, RuleError, DtypeError, BoundsError,
-    InputError and UsageError.
+    Raises DifferenceError, whose `comparison` is the Comparison, RuleError, DtypeError,
+    BoundsError, InputError and UsageError.
 
     >>> import numpy as np, tempfile, os
     >>> from ndtool import files

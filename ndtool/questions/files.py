@@ -47,8 +47,8 @@ def inspect(*names: str | os.PathLike[str]) -> Inspection:
         raise UsageError("missing file: expected at least one name")
     streams, files = Streams(), [path("names", name) for name in names]
     entries = [entry for name in files for entry in describe(name, streams)]
-    found_nodes = [node for name in files for node in nodes(name)]
-    return Inspection.of(records.inspection_record(entries, found_nodes))
+    model_nodes = [node for name in files for node in nodes(name)]
+    return Inspection.from_record(records.inspection_record(entries, model_nodes))
 
 
 def model(
@@ -71,7 +71,7 @@ def model(
     accepted distance of elements, in ulp (units in the last place). against: other engines to
     compare, such as "onnxruntime" or "auto". runs, timeout, threads: runs of each engine with
     several threads, seconds for one, the most threads. progress: True for a line on a terminal, or
-    a callback for the fraction done.
+    a callback for the completed fraction.
 
     Returns the nodes, with the dtypes and shapes of their inputs and outputs.
     Raises InputError for a file that is no model, the error of a node that fails (BoundsError,
@@ -92,7 +92,7 @@ def model(
         if against is not None or save is not None:
             name = "save" if against is None else "against"
             raise UsageError(f"{name} requires inputs: it needs the tensors of a run")
-        return Model.of(records.model_record(models.nodes(model_path)))
+        return Model.from_record(records.model_record(models.nodes(model_path)))
     feeds: Any
     if isinstance(inputs, Mapping):
         names = [word("a name in inputs", name) for name in inputs]
@@ -110,7 +110,7 @@ def model(
     if outcome.error is not None:
         outcome.error.extra_fields["nodes"] = record["nodes"]
         raise outcome.error
-    return Model.of(record)
+    return Model.from_record(record)
 
 
 def convert(
@@ -129,15 +129,15 @@ def convert(
 ) -> Converted:
     """Copy an array to a file of another format: the same values, in row-major order.
 
-    source: an array, or a file of any format that ndtool reads. output: the new file, whose ending
-    is its format; it is replaced by the complete array at once. dtype: the actual dtype of void
+    source: an array, or a file of any format that ndtool reads. output: the file to write, whose
+    suffix is its format; it appears or is replaced atomically. dtype: the actual dtype of void
     data. as_void: whether a dtype that the format lacks, such as bfloat16, may be stored as void.
     clobber: whether output may replace an existing file. only: whether its archive drops other
     members. sync: whether to flush it to the disk (fsync). chunks, shards, codec: the encoding of a
-    Zarr or HDF5 output. progress: True for a line on a terminal, or a callback for the fraction
-    done.
+    Zarr or HDF5 output. progress: True for a line on a terminal, or a callback for the completed
+    fraction.
 
-    Returns the source and the output, with dtype, shape and bytes, and the seconds taken.
+    Returns the source and the output, with dtype, shape and bytes, and the duration in seconds.
     Raises InputError, OutputError, ResourceError, DtypeError or UsageError.
 
     >>> import os, tempfile
@@ -156,11 +156,11 @@ def convert(
         name or "source", path("output", output), as_void=as_void, clobber=clobber, only=only,
         sync=sync, **keywords,
     )  # fmt: skip
-    started = time.perf_counter()
+    start = time.perf_counter()
     with (
         converting.Conversion(request, array) as conversion,
         ProgressReporter("convert", progress) as report,
     ):
         preserved = conversion.run(report)
-        seconds = time.perf_counter() - started
-        return Converted.of(records.conversion_record(conversion, preserved, seconds))
+        seconds = time.perf_counter() - start
+        return Converted.from_record(records.conversion_record(conversion, preserved, seconds))

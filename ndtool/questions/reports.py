@@ -1,4 +1,4 @@
-"""Answers about files, models and comparisons, with the fields of the JSON objects of --json."""
+"""Answers about files, models and comparisons, with the fields of the objects of --json."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndtool.rules.shapes import written
 
 @dataclass(frozen=True, slots=True)
 class Difference(Value):
-    """An element with other bits. ulps: the distance, None if there is none."""
+    """An element whose bits differ. ulps: its distance in units in the last place, or None."""
 
     position: Position
     output: Element
@@ -25,10 +25,10 @@ class Difference(Value):
 class Compared(Value):
     """The comparison of an output with the correct one; fields are None if there is no output.
 
-    equal, different, total: counts of elements. first, largest: the first element that differs, and
-    the one furthest apart. ulps: counts by distance in units in the last place. examined: how many
-    were diagnosed, of which lost_updates lack one update and doubled_updates have one twice. cause:
-    the options that give all of them. within: the accepted distance.
+    equal, different, total: counts of elements. first, largest: the first difference, and the
+    largest. ulps: counts by distance in units in the last place. examined: the count of diagnosed
+    elements, of which lost_updates lack one update and doubled_updates have one twice. cause: the
+    options that give all of these. within: the accepted distance.
     """
 
     NESTED: ClassVar = {"first": Difference, "largest": Difference}
@@ -52,9 +52,9 @@ class Compared(Value):
 
 @dataclass(frozen=True, slots=True)
 class Engine(Value):
-    """The answer of another engine with some number of threads, None if it never ran.
+    """The report on another engine with a number of threads, None if it did not run.
 
-    result: same, different, unstable, refused, crashed or missing. compared: its worst answer.
+    result: same, different, unstable, refused, crashed or missing. compared: its worst output.
     """
 
     NESTED: ClassVar = {"compared": Compared}
@@ -79,7 +79,7 @@ ENGINE_COLUMNS = ("engine", "threads", "answer")
 
 @dataclass(frozen=True, slots=True)
 class Verification(Answer):
-    """A verified output, and the answers of other engines if they were requested."""
+    """A verified output, and the reports on other engines if they were requested."""
 
     NESTED: ClassVar = {"compared": Compared, "engines": Engine}
     OPTIONAL: ClassVar = ("engines",)
@@ -90,7 +90,7 @@ class Verification(Answer):
     engines: tuple[Engine, ...] | None = None
 
     def tables(self) -> list[Table]:
-        """Return counts by distance, and a row for each engine."""
+        """Return the counts of elements by distance, and a row for each engine."""
         tables, title = [], f"verified {self.output or 'the operator'}"
         if self.compared is not None:
             title += f": {self.compared.equal} of {self.compared.total} elements have the same bits"
@@ -102,10 +102,10 @@ class Verification(Answer):
 
 @dataclass(frozen=True, slots=True)
 class Array(Value):
-    """An array in a file. If there is none, fields are None and `problem` has the reason.
+    """An array in a file. If it cannot be read, fields are None and `problem` has the reason.
 
-    bytes: of its elements. position: its offset in the file, None if it cannot be mapped. notes:
-    metadata of its format.
+    bytes: the size of its elements. position: their offset in the file, None if they cannot be
+    mapped. notes: metadata of its format.
     """
 
     INLINED: ClassVar = "notes"
@@ -129,7 +129,7 @@ class Array(Value):
 
 @dataclass(frozen=True, slots=True)
 class Node(Value):
-    """A gather or scatter node of an ONNX model. version: its operator set's."""
+    """A gather or scatter node of an ONNX model. version: that of its operator set."""
 
     model: str
     node: str
@@ -173,10 +173,10 @@ class Inspection(Answer):
 
 @dataclass(frozen=True, slots=True)
 class ModelNode(Value):
-    """A gather or scatter node of a model. version: the operator's; opset: its operator set's.
+    """A gather or scatter node of a model. version, opset: those of its operator, operator set.
 
-    assumed: conditions on sizes that the model leaves open. runs, engines, saved: with inputs, how
-    often it ran, the answers of other engines, and the files with its tensors by role.
+    assumed: conditions on sizes that the model does not declare. runs, engines, saved: if the model
+    ran, the count of computations, reports on other engines, and files of its tensors by role.
     """
 
     NESTED: ClassVar = {"inputs": Typed, "output": Typed, "engines": Engine}
@@ -203,7 +203,7 @@ class Model(Answer):
     nodes: tuple[ModelNode, ...]
 
     def tables(self) -> list[Table]:
-        """Return the nodes, and the answers of other engines if there are any."""
+        """Return the nodes, and the reports on other engines if there are any."""
         rows = [
             (
                 node.node,

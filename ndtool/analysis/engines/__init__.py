@@ -1,4 +1,4 @@
-"""Comparison of other engines on a call's inputs with the correct output.
+"""Comparison of the outputs of other engines with the correct output of a call.
 
 Each engine runs in its own process (side.py), as some crash on an index out of bounds; with one
 thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
@@ -46,19 +46,19 @@ from ndtool.storage.local import ByteRange
 Arrays = dict[str, NDArray[Any]]
 EngineProgress = Callable[
     [float, str], object
-]  # progress: the fraction done, and the engine at work
-RUNS, ALONE = 5, 2  # runs of an engine with several threads, and with one
+]  # a callback for the completed fraction, and the running engine
+RUNS, SINGLE_THREAD_RUNS = 5, 2  # runs of an engine with several threads, and with one
 TIMEOUT = 600  # seconds for one run
-_RECOMPUTING = 0.2  # the recomputation's share of the progress bar
-_LONG = 500  # characters of an engine's message
-LISTED = 5  # engines whose first difference an error lists
+_RECOMPUTATION = 0.2  # the fraction of the progress that the correct output takes
+_MAX_MESSAGE = 500  # characters of an engine's message
+MAX_LISTED = 5  # engines or nodes that an error lists
 
 
 class Engine(NamedTuple):
     """An engine.
 
-    modules: the modules it needs, first its own. packages: their names for pip. parallel: whether
-    it may use several threads.
+    modules: the modules that it needs, its own first. packages: their names for pip. parallel:
+    whether it can use several threads.
     """
 
     modules: tuple[str, ...]
@@ -78,11 +78,11 @@ ENGINES = {
 
 
 class Report(NamedTuple):
-    """The report on an engine with some number of threads, None if it never ran.
+    """The report on an engine with a number of threads, None if it did not run.
 
-    result: "same", "different", "unstable" (different bits from run to run, at worst wrong),
-    "refused", "crashed" or "missing". different: the number of different elements, None if unknown.
-    message: the explanation. comparison: the comparison of the worst answer.
+    result: "same", "different", "unstable" (bits vary between runs, and the worst output is wrong),
+    "refused", "crashed" or "missing". different: the count of different elements, None if unknown.
+    message: the explanation. comparison: the comparison of the worst output.
     """
 
     engine: str
@@ -107,7 +107,7 @@ class Verdict(NamedTuple):
 
 
 class EngineSettings(NamedTuple):
-    """Settings: accepted distance in ulps, runs, most threads, seconds for each run."""
+    """Settings: the accepted distance in ulps, runs, the most threads, seconds for each run."""
 
     within: int = 0
     runs: int = RUNS
@@ -116,7 +116,7 @@ class EngineSettings(NamedTuple):
 
 
 def parse_names(names_text: str) -> tuple[str, ...]:
-    """Return the engines in a comma-separated list; "auto" means all that are installed."""
+    """Parse a comma-separated list of engines; "auto" means all that are installed."""
     names: list[str] = []
     for word in names_text.replace(" ", "").split(","):
         if word in ("all", "auto"):
@@ -151,9 +151,9 @@ def verify(
     progress: EngineProgress,
     sources: dict[str, Source] | None = None,
 ) -> Verdict:
-    """Compare engines, and `request.output` if there is one, with the operator's output.
+    """Compare engines, and `request.output` if there is one, with the correct output.
 
-    sources: open inputs and output of the caller.
+    sources: inputs and output that the caller has opened, by role.
     """
     require_any(names)
     comparison, expected = None, None
@@ -163,7 +163,7 @@ def verify(
         arrays.pop("output", None)
         try:
             expected = recompute(
-                request, arrays, lambda fraction: progress(_RECOMPUTING * fraction, ""), result
+                request, arrays, lambda fraction: progress(_RECOMPUTATION * fraction, ""), result
             )
         except BoundsError as exc:
             error = exc
@@ -171,7 +171,7 @@ def verify(
         reports = engine_call.reports(
             names,
             lambda fraction, engine_name: progress(
-                _RECOMPUTING + (1 - _RECOMPUTING) * fraction, engine_name
+                _RECOMPUTATION + (1 - _RECOMPUTATION) * fraction, engine_name
             ),
         )
         if result is not None and expected is not None:
@@ -183,7 +183,7 @@ def verify(
 class EngineCall:
     """A call to run on engines; expected: its correct output, None if an index is out of bounds.
 
-    byte_ranges: the bytes of the inputs; mapped files are passed without a copy.
+    byte_ranges: the bytes of the inputs; mapped files are not copied.
     """
 
     def __init__(
@@ -195,31 +195,33 @@ class EngineCall:
         byte_ranges: dict[str, ByteRange] | None = None,
     ) -> None:
         self._request, self._settings, self._arrays = request, engine_settings, arrays
-        self._expected = None if expected is None else _native(expected)
+        self._expected = None if expected is None else _as_engine_array(expected)
         self._byte_ranges = byte_ranges or {}
 
     def reports(self, names: tuple[str, ...], progress: EngineProgress) -> list[Report]:
         """Return the reports on engines, each with one thread and with several."""
-        most_threads = (
+        max_threads = (
             max(2, threads.default_threads())
             if self._settings.threads is None
             else self._settings.threads
         )
         cases: list[tuple[str, int | None]] = []
         for name in names:
-            several = (1, most_threads) if ENGINES[name].parallel else (1,)
-            cases += [(name, n) for n in dict.fromkeys(several)] if not is_missing(name) else []
+            thread_counts = (1, max_threads) if ENGINES[name].parallel else (1,)
+            cases += (
+                [(name, n) for n in dict.fromkeys(thread_counts)] if not is_missing(name) else []
+            )
             cases += [(name, None)] if is_missing(name) else []
         reports = []
         with ExitStack() as stack:
             job = self._job(stack)
-            for done, (name, team) in enumerate(cases):
-                label = f"{name}, {format_count(team or 0, 'thread')}"
-                progress(done / len(cases), label)
-                if team is None:
+            for case, (name, n_threads) in enumerate(cases):
+                label = f"{name}, {format_count(n_threads or 0, 'thread')}"
+                progress(case / len(cases), label)
+                if n_threads is None:
                     reports.append(missing_report(name))
                 else:
-                    reports.append(self._report(name, team, job))
+                    reports.append(self._report(name, n_threads, job))
         progress(1, "")
         return reports
 
@@ -232,7 +234,7 @@ class EngineCall:
                 f"no standard has {operator.command}: other engines cannot be compared"
             )
         nbytes = 0 if self._expected is None else self._expected.nbytes
-        output = _temporary(nbytes, stack)
+        output = _create_file(nbytes, stack)
         return {
             "operator": operator.name,
             "title": operator.title,
@@ -244,9 +246,9 @@ class EngineCall:
         }
 
     def _input_file(self, role: str, stack: ExitStack) -> dict[str, Any]:
-        """Return an input as JSON with a descriptor, of its own mapped file or of a copy."""
+        """Return the JSON record of an input, with the descriptor of its mapped file or a copy."""
         array, byte_range = self._arrays[role], self._byte_ranges.get(role)
-        dtype = _plain(array.dtype)
+        dtype = _engine_dtype(array.dtype)
         code = dtype.name if dtype.isbuiltin == 2 else dtype.str
         record = {"dtype": code, "type": str(array.dtype), "shape": array.shape}
         if array.dtype.isnative and byte_range is not None and byte_range.mapped:
@@ -258,56 +260,62 @@ class EngineCall:
                 "offset": byte_range.position,
                 "order": order,
             }
-        fd = _temporary(array.nbytes, stack)
+        fd = _create_file(array.nbytes, stack)
         flat = flat_view(records_as_void(array))
         for span in slices(array.size, array.itemsize):
             write_at(fd, span.start * array.itemsize, bits(native(flat[span])))
         return {**record, "fd": fd, "offset": 0, "order": "C"}
 
-    def _report(self, name: str, team: int, job: dict[str, Any]) -> Report:
-        """Run an engine several times and report."""
-        runs = self._settings.runs if team > 1 else min(ALONE, self._settings.runs)
-        report = Report(name, None, team, "same")
+    def _report(self, name: str, n_threads: int, job: dict[str, Any]) -> Report:
+        """Run an engine several times; return the report."""
+        runs = (
+            self._settings.runs if n_threads > 1 else min(SINGLE_THREAD_RUNS, self._settings.runs)
+        )
+        report = Report(name, None, n_threads, "same")
         with EngineProcess(
-            {**job, "engine": name, "threads": team}, self._settings.timeout
-        ) as side:
-            record = side.reply()
+            {**job, "engine": name, "threads": n_threads}, self._settings.timeout
+        ) as process:
+            record = process.read_reply()
             report = report._replace(version=record.get("version"))
             comparisons: dict[str, Comparison] = {}
             for _ in range(runs if report.version is not None else 0):
-                record = side.ask()
+                record = process.request_run()
                 if "digest" not in record:
                     break
                 if wrong := self._type_difference(record):
                     return report._replace(result="different", message=wrong)
                 if record["digest"] not in comparisons:
-                    comparisons[record["digest"]] = self._answer(job["output"])
+                    comparisons[record["digest"]] = self._compare_output(job["output"])
             if "refused" in record:
                 return report._replace(
-                    result="refused", message=printable(record["refused"], _LONG)
+                    result="refused", message=printable(record["refused"], _MAX_MESSAGE)
                 )
             if "missing" in record:
                 return missing_report(name, record["missing"])
             if "digest" not in record:
-                return report._replace(result="crashed", message=printable(side.ending(), _LONG))
+                return report._replace(
+                    result="crashed", message=printable(process.exit_description(), _MAX_MESSAGE)
+                )
         return add_verdict(report, list(comparisons.values()))
 
     def _type_difference(self, record: dict[str, Any]) -> str:
-        """Describe a wrong type or shape of an engine's answer; "" if both are right."""
+        """Describe a wrong type or shape of an engine's output; "" if both are correct."""
         actual = f"{record['dtype']}{shapes.written(record['shape'])}"
         if self._expected is None:
             return f"returns {actual}, although an index is out of bounds"
-        expected = f"{_plain(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+        expected = (
+            f"{_engine_dtype(self._expected.dtype).name}{shapes.written(self._expected.shape)}"
+        )
         return "" if actual == expected else f"returns {actual}, not {expected}"
 
-    def _answer(self, fd: int) -> Comparison:
+    def _compare_output(self, fd: int) -> Comparison:
         expected = self._expected
         assert expected is not None
         view = map_bytes(fd, 0, expected.nbytes)
         try:
-            answer = np.ndarray(expected.shape, expected.dtype, view)
+            output = np.ndarray(expected.shape, expected.dtype, view)
             within = self._settings.within
-            return compare(self._request, self._arrays, answer, expected, within=within)
+            return compare(self._request, self._arrays, output, expected, within=within)
         finally:
             release(view)
 
@@ -321,20 +329,22 @@ def missing_report(name: str, reason: str = "") -> Report:
 
 
 def add_verdict(report: Report, comparisons: list[Comparison]) -> Report:
-    """Return the report with the verdict on all distinct answers."""
+    """Complete a report with the comparisons of all distinct outputs."""
     worst = max(comparisons, key=lambda comparison: (comparison.beyond, comparison.different))
     report = report._replace(different=worst.different, comparison=worst)
     if not worst.beyond:
-        message = f"{_differing(worst)}, within {worst.within} ulp" if worst.different else None
+        message = (
+            f"{_describe_difference(worst)}, within {worst.within} ulp" if worst.different else None
+        )
         return report._replace(message=message)
     if len(comparisons) == 1:
-        return report._replace(result="different", message=_differing(worst))
-    message = f"bits vary between runs; at worst {_differing(worst)}"
+        return report._replace(result="different", message=_describe_difference(worst))
+    message = f"bits vary between runs; at worst {_describe_difference(worst)}"
     return report._replace(result="unstable", message=message)
 
 
-def _differing(comparison: Comparison) -> str:
-    """Describe how many elements differ, and how."""
+def _describe_difference(comparison: Comparison) -> str:
+    """Describe how many elements differ, by how much, and the diagnosis."""
     text = f"{comparison.different} of {comparison.total} elements differ"
     if not comparison.findings and comparison.largest and comparison.largest.ulps is not None:
         text += f", by up to {comparison.largest.ulps} ulp"
@@ -342,34 +352,34 @@ def _differing(comparison: Comparison) -> str:
 
 
 def disagreement(operator: str, reports: Sequence[Report]) -> DifferenceError | None:
-    """Return the error about engines that differ from the operator, or None."""
-    wrong = {
+    """Return the error about engines whose output differs from the operator's, or None."""
+    differing = {
         report.engine: report for report in reports if report.result in ("different", "unstable")
     }
-    if not wrong:
+    if not differing:
         return None
-    verb = "differs" if len(wrong) == 1 else "differ"
+    verb = "differs" if len(differing) == 1 else "differ"
     places = []
-    for report in wrong.values():
+    for report in differing.values():
         if report.comparison is not None and report.comparison.first is not None:
             first = report.comparison.first
             position = ", ".join(map(str, first.position))
             actual, expected = format_with_bytes(first.output), format_with_bytes(first.expected)
             places.append(f"{report.engine}[{position}] = {actual}, not {expected}")
     return DifferenceError(
-        f"{', '.join(wrong)} {verb} from {operator}", places=tuple(places[:LISTED])
+        f"{', '.join(differing)} {verb} from {operator}", places=tuple(places[:MAX_LISTED])
     )
 
 
-def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type to pass to engines: numbers in native byte order, all others as void."""
+def _engine_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that engines receive: numbers in native byte order, all others as void."""
     is_number = dtype.kind in "biufc" or dtype.isbuiltin == 2
     return dtype.newbyteorder("=") if is_number else np.dtype(f"V{dtype.itemsize}")
 
 
-def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the type that engines have; a copy may exceed memory."""
-    dtype = _plain(array.dtype)
+def _as_engine_array(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array in the type that engines receive; a copy may exceed memory."""
+    dtype = _engine_dtype(array.dtype)
     if dtype.kind == "V" or array.dtype.isnative:
         return array if dtype.isbuiltin == 2 else array.view(dtype)
     result = np.ndarray(array.shape, dtype, tempfiles.allocate(array.nbytes, "temporary copy"))
@@ -379,8 +389,8 @@ def _native(array: NDArray[Any]) -> NDArray[Any]:
     return result
 
 
-def _temporary(nbytes: int, stack: ExitStack) -> int:
-    """Return the descriptor of a new unnamed file of some bytes, which `stack` closes."""
+def _create_file(nbytes: int, stack: ExitStack) -> int:
+    """Create an unnamed file of `nbytes` bytes; return its descriptor, which `stack` closes."""
     fd = tempfiles.unnamed_file()
     stack.callback(os.close, fd)
     if nbytes:

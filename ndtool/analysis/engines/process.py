@@ -1,4 +1,4 @@
-"""The process of an engine: started, run by run, and killed at a timeout."""
+"""The process of an engine: starts it, requests runs, and kills it at a timeout."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from ndtool.analysis.engines import side
 from ndtool.storage import tempfiles
 from ndtool.storage.descriptors import write_next
 
-_STEP = 100  # milliseconds between checks that it is alive
-_LAST = 1 << 12  # bytes of its last output to read
-# Keep engines off GPUs, and silent.
-_SETTINGS = {
+_POLL_INTERVAL = 100  # milliseconds between checks that the process is alive
+_OUTPUT_TAIL = 1 << 12  # bytes of its output to read, from the end
+# Engines use no GPU, and print only errors.
+_ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "-1",
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -31,11 +31,11 @@ class EngineProcess:
     """
 
     def __init__(self, job: dict[str, Any], timeout: int) -> None:
-        self._timeout, self._late = timeout, False
+        self._timeout, self._timed_out = timeout, False
         self._output = tempfiles.unnamed_file()
         replies, child_end = os.pipe()
         self._replies = open(replies, "rb")  # noqa: SIM115 - until __exit__
-        team = str(job["threads"])
+        threads = str(job["threads"])
         inputs = [array["fd"] for array in job["arrays"]]
         try:
             self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class EngineProcess:
                 stderr=self._output,
                 pass_fds=(child_end, job["output"], *inputs),
                 start_new_session=True,
-                env={**os.environ, **_SETTINGS, "OMP_NUM_THREADS": team},
+                env={**os.environ, **_ENVIRONMENT, "OMP_NUM_THREADS": threads},
             )
         except BaseException:
             self._replies.close()
@@ -67,30 +67,32 @@ class EngineProcess:
         self._replies.close()
         os.close(self._output)
 
-    def ask(self) -> dict[str, Any]:
+    def request_run(self) -> dict[str, Any]:
         """Request one more run; return the reply."""
         self._send("again")
-        return self.reply()
+        return self.read_reply()
 
-    def reply(self) -> dict[str, Any]:
-        """Return the next reply, empty if the process ended."""
+    def read_reply(self) -> dict[str, Any]:
+        """Return the next reply, empty if the process has ended."""
         deadline = time.monotonic() + self._timeout
-        while not self._poll.poll(_STEP) and self._process.poll() is None:
+        while not self._poll.poll(_POLL_INTERVAL) and self._process.poll() is None:
             if time.monotonic() > deadline:
-                self._late = True
+                self._timed_out = True
                 self._kill()
-        line = self._replies.readline() if self._poll.poll(0) else b""  # even if it ended since
+        line = self._replies.readline() if self._poll.poll(0) else b""  # also after its end
         reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         return reply
 
-    def ending(self) -> str:
-        """Return how the process ended, with the last line of its output."""
+    def exit_description(self) -> str:
+        """Describe how the process ended, with the last line of its output."""
         code = self._process.wait()
-        if self._late:
+        if self._timed_out:
             return f"no result in {self._timeout} s"
         cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         size = os.fstat(self._output).st_size
-        output = os.pread(self._output, _LAST, max(0, size - _LAST)).decode("utf-8", "replace")
+        output = os.pread(self._output, _OUTPUT_TAIL, max(0, size - _OUTPUT_TAIL)).decode(
+            "utf-8", "replace"
+        )
         last = " ".join(output.rstrip().rpartition("\n")[2].split())
         return f"{cause}: {last}" if last else cause
 
@@ -98,7 +100,7 @@ class EngineProcess:
         """Kill the process and its children."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # it ended
+        except (ProcessLookupError, PermissionError):  # it has ended
             pass
         self._process.wait()
 
@@ -107,4 +109,4 @@ class EngineProcess:
         try:
             write_next(self._process.stdin.fileno(), line.encode() + b"\n")
         except BrokenPipeError:
-            pass  # it ended: the next reply is empty
+            pass  # the process has ended, so the next reply is empty

@@ -1,8 +1,8 @@
 """The script of an engine's process: it runs one call on the engine.
 
-The first line of standard input is the call, as JSON. Replies go to a descriptor of their own:
-first the engine's version; then, for each further line of input, that an output is in its file. The
-script imports nothing of ndtool: an engine may crash the process.
+The first line of standard input is the call, as JSON. Replies are written to another descriptor:
+first the engine's version; then, for each further line of input, the type of an output that is in
+its file. The script imports nothing of the package ndtool.
 """
 
 import json
@@ -16,10 +16,10 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Compute = Callable[[], Any]
-_WORDS = 1000  # characters of a message, at most
-_TELEMETRY: dict[str, Any] = {"openvino_telemetry": None}  # telemetry modules to block
+_MAX_MESSAGE = 1000  # characters
+_TELEMETRY: dict[str, Any] = {"openvino_telemetry": None}  # None blocks the import
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_ALL = tuple(_UFUNCS)
+_REDUCTIONS = tuple(_UFUNCS)
 _UFUNCS |= {"sub": np.subtract, "div": np.divide}
 
 
@@ -28,7 +28,7 @@ class NotOfferedError(Exception):
 
 
 class Call(NamedTuple):
-    """A call of an operator. title: its name in ONNX. version: its version there, 0 for none."""
+    """A call of an operator. title: its name in ONNX. version: its version, 0 if ONNX lacks it."""
 
     operator: str
     title: str
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
     @property
     def axis(self) -> int:
-        """The non-negative axis that indices select along."""
+        """The non-negative axis along which indices select."""
         return int(self.attributes.get("axis", self.batch_dims)) % max(self.data.ndim, 1)
 
     @property
@@ -55,14 +55,14 @@ class Call(NamedTuple):
         """How an update is combined with the current value."""
         return str(self.attributes.get("reduction", "none"))
 
-    def require_reduction(self, engine: str, names: Iterable[str], always: bool = True) -> bool:
-        """Refuse a reduction that an engine lacks; always: also without current values."""
+    def require_reduction(self, engine: str, names: Iterable[str], needs_self: bool = True) -> bool:
+        """Refuse a reduction that an engine lacks; needs_self: also without current values."""
         _refuse(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
-        included = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
+        include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
         _refuse(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
         without = f"{engine} has no {self.reduction} without the current values"
-        _refuse(always and not included, without)
-        return included
+        _refuse(needs_self and not include_self, without)
+        return include_self
 
     @property
     def batch_dims(self) -> int:
@@ -70,35 +70,35 @@ class Call(NamedTuple):
         return int(self.attributes.get("batch_dims", 0))
 
     @property
-    def reached(self) -> tuple[slice, ...]:
-        """The slices of data that indices can select: as long as indices off the axis."""
+    def selectable(self) -> tuple[slice, ...]:
+        """The region of data that indices can select: on other axes, as long as indices are."""
         sizes = enumerate(self.indices.shape)
         return tuple(slice(None) if d == self.axis else slice(n) for d, n in sizes)
 
     @property
     def index_arrays(self) -> tuple[Any, ...]:
-        """The index arrays for data, as NumPy takes them."""
+        """The index arrays for data, one for each axis, as in NumPy."""
         indices = self.indices
         if self.operator.endswith("_nd"):
             batches = np.ix_(*map(np.arange, indices.shape[:-1]))[: self.batch_dims]
             return *batches, *np.moveaxis(indices, -1, 0)
         if self.operator in ("gather", "scatter"):
             batch, ids = self.data.shape[: self.axis], indices.shape[self.batch_dims :]
-            along = np.ix_(*map(np.arange, batch + ids))[: self.axis]
+            outer = np.ix_(*map(np.arange, batch + ids))[: self.axis]
             shared = indices.shape[: self.batch_dims] + (1,) * (self.axis - self.batch_dims)
-            return *along, indices.reshape(shared + ids)
+            return *outer, indices.reshape(shared + ids)
         grid = list(np.ix_(*map(np.arange, indices.shape)))
         grid[self.axis] = indices
         return tuple(grid)
 
 
 def _numpy(_: Any, call: Call) -> Compute:
-    """Index with arrays, as in NumPy."""
+    """Call take, take_along_axis, indexing with arrays, or a ufunc's method `at`."""
     data, indices, axis = call.data, call.indices, call.axis
     if call.operator == "gather" and not call.batch_dims:
         return lambda: np.take(data, indices, axis)
     if call.operator == "gather_elements":
-        return lambda: np.take_along_axis(data[call.reached], indices, axis)
+        return lambda: np.take_along_axis(data[call.selectable], indices, axis)
     _require_tuples(call, "NumPy")
     call.require_reduction("NumPy", _UFUNCS)
     index_arrays = call.index_arrays
@@ -117,7 +117,7 @@ def _numpy(_: Any, call: Call) -> Compute:
 
 
 def _refuse(condition: object, reason: str) -> None:
-    """Refuse a call that an engine does not have."""
+    """Raise NotOfferedError if an engine does not support a call."""
     if condition:
         raise NotOfferedError(reason)
 
@@ -128,7 +128,7 @@ def _require_tuples(call: Call, engine: str) -> None:
 
 
 def _torch(torch: Any, call: Call) -> Compute:
-    """Index with tensors; along an axis, gather, scatter and scatter_reduce."""
+    """Call indexing, gather, index_put, scatter, scatter_reduce, or those of `_torch_scatter`."""
     torch.set_num_threads(call.threads)
     _refuse(
         call.indices.dtype.name not in ("int32", "int64"),
@@ -147,11 +147,12 @@ def _torch(torch: Any, call: Call) -> Compute:
     )
     data, indices = _tensor(torch, call.data), _tensor(torch, call.indices)
     updates = None if call.updates is None else _tensor(torch, call.updates)
-    new = indices, updates
     names = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin", "mean": "mean"}
     names |= {"sub": "sub"} if call.operator == "scatter" else {}
-    sums = call.operator == "scatter_nd" or (call.operator == "scatter" and reduction == "add")
-    included = call.require_reduction("torch", names, sums)
+    needs_self = call.operator == "scatter_nd" or (
+        call.operator == "scatter" and reduction == "add"
+    )
+    include_self = call.require_reduction("torch", names, needs_self)
 
     def compute() -> Any:
         if call.operator == "gather":
@@ -161,23 +162,26 @@ def _torch(torch: Any, call: Call) -> Compute:
         if call.operator == "gather_elements":
             return torch.gather(data, axis, indices)
         if call.operator == "scatter":
-            return _torch_scatter(data, call.axis, new, names.get(reduction), included)
+            return _torch_scatter(call, data, indices, updates, names.get(reduction))
         if call.operator == "scatter_nd":
             return data.index_put(indices.unbind(-1), updates, accumulate=reduction == "add")
         if reduction == "none":
             return torch.scatter(data, axis, indices, updates)
-        return torch.scatter_reduce(data, axis, *new, names[reduction], include_self=included)
+        return torch.scatter_reduce(
+            data, axis, indices, updates, names[reduction], include_self=include_self
+        )
 
     return lambda: _from_torch(torch, compute())
 
 
-def _torch_scatter(data: Any, axis: int, new: Any, reduce: str | None, include_self: bool) -> Any:
-    """Call index_copy, index_add or index_reduce; new: indices and updates."""
+def _torch_scatter(call: Call, data: Any, indices: Any, updates: Any, reduce: str | None) -> Any:
+    """Call index_copy, index_add or index_reduce."""
     if reduce is None:
-        return data.index_copy(axis, *new)
+        return data.index_copy(call.axis, indices, updates)
     if reduce in ("sum", "sub"):
-        return data.index_add(axis, *new, alpha=1 if reduce == "sum" else -1)
-    return data.index_reduce(axis, *new, reduce, include_self=include_self)
+        return data.index_add(call.axis, indices, updates, alpha=1 if reduce == "sum" else -1)
+    include_self = call.attributes.get("include_self", True)
+    return data.index_reduce(call.axis, indices, updates, reduce, include_self=include_self)
 
 
 def _tensor(torch: Any, array: Array) -> Any:
@@ -193,7 +197,7 @@ def _from_torch(torch: Any, tensor: Any) -> Array:
 
 
 def _tensorflow(tf: Any, call: Call) -> Compute:
-    """Call gather_nd, tensor_scatter_nd_…, gather; for elements NumPy's function in TensorFlow."""
+    """Call gather, gather_nd, take_along_axis or tensor_scatter_nd_update, _add and so on."""
     tf.config.threading.set_intra_op_parallelism_threads(call.threads)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     _refuse(call.operator == "scatter_elements", "tensorflow has no ScatterElements")
@@ -216,8 +220,8 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
         if call.operator == "gather_nd":
             return tf.gather_nd(data, indices, call.batch_dims)
         if call.operator == "gather_elements":
-            along = tf.experimental.numpy.take_along_axis
-            return along(data[call.reached], indices, call.axis)
+            take = tf.experimental.numpy.take_along_axis
+            return take(data[call.selectable], indices, call.axis)
         tuples = indices[..., None] if call.operator == "scatter" else indices
         return getattr(tf, f"tensor_scatter_nd_{names[call.reduction]}")(data, tuples, updates)
 
@@ -225,20 +229,20 @@ def _tensorflow(tf: Any, call: Call) -> Compute:
 
 
 def _jax(jax: Any, call: Call) -> Compute:
-    """Index with arrays, and `.at[...]`, under vmap for each batch axis."""
+    """Call take, take_along_axis, indexing under vmap, or a method of `data.at[...]`."""
     jax.config.update("jax_enable_x64", True)
     jnp = jax.numpy
     _require_tuples(call, "jax")
     data, indices = jnp.asarray(call.data), jnp.asarray(call.indices)
     updates = None if call.updates is None else jnp.asarray(call.updates)
     names = {"none": "set", "sub": "subtract", "div": "divide"}
-    call.require_reduction("jax", (*_ALL, *names))
+    call.require_reduction("jax", (*_REDUCTIONS, *names))
 
-    def gathered(data: Any, indices: Any) -> Any:
+    def gather_tuples(data: Any, indices: Any) -> Any:
         return data[tuple(jnp.moveaxis(indices, -1, 0))]
 
     for _ in range(call.batch_dims):
-        gathered = jax.vmap(gathered)
+        gather_tuples = jax.vmap(gather_tuples)
 
     def compute() -> Any:
         if call.operator == "gather" and call.batch_dims:
@@ -246,9 +250,9 @@ def _jax(jax: Any, call: Call) -> Compute:
         if call.operator == "gather":
             return jnp.take(data, indices, call.axis)
         if call.operator == "gather_nd":
-            return gathered(data, indices)
+            return gather_tuples(data, indices)
         if call.operator == "gather_elements":
-            return jnp.take_along_axis(data[call.reached], indices, call.axis)
+            return jnp.take_along_axis(data[call.selectable], indices, call.axis)
         method = names.get(call.reduction, call.reduction)
         return getattr(data.at[call.index_arrays], method)(updates)
 
@@ -274,10 +278,10 @@ def _openvino(ov: Any, call: Call) -> Compute:
         _refuse(reduction != "none", f"ScatterUpdate has no {call.reduction}")
         node = ops.scatter_update(*inputs, axis)
     elif call.operator == "scatter_nd":
-        call.require_reduction("ScatterNDUpdate", (*_ALL, "sub"))
+        call.require_reduction("ScatterNDUpdate", (*_REDUCTIONS, "sub"))
         node = ops.scatter_nd_update(*inputs, reduction=reduction)
     else:
-        init = call.require_reduction("ScatterElementsUpdate", (*_ALL, "mean"), False)
+        init = call.require_reduction("ScatterElementsUpdate", (*_REDUCTIONS, "mean"), False)
         node = ops.scatter_elements_update(*inputs, axis, reduction=reduction, use_init_val=init)
     settings = {"INFERENCE_NUM_THREADS": call.threads, "INFERENCE_PRECISION_HINT": "f32"}
     compiled = ov.compile_model(ov.Model([node], inputs, "one node"), "CPU", settings)
@@ -285,7 +289,7 @@ def _openvino(ov: Any, call: Call) -> Compute:
 
 
 def _onnxruntime(ort: Any, call: Call) -> Compute:
-    """Make a session on the CPU for a model of one node."""
+    """Create a CPU session for a model of one node."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = call.threads, 1
     options.log_severity_level = 4
@@ -305,7 +309,7 @@ def _onnx(_: Any, call: Call) -> Compute:
 def _model(call: Call) -> Any:
     """Return a model of one node, of the newest operator version that ndtool knows."""
     _refuse(not call.version, f"ONNX has no {call.title}")
-    call.require_reduction("ONNX", _ALL)
+    call.require_reduction("ONNX", _REDUCTIONS)
     _refuse(
         call.batch_dims and call.operator != "gather_nd", f"ONNX's {call.title} has no batch_dims"
     )
@@ -345,39 +349,32 @@ def _array(description: dict[str, Any], engine: str) -> Array:
 
 def _call(job: dict[str, Any]) -> Call:
     data, indices, *updates = (_array(description, job["engine"]) for description in job["arrays"])
-    return Call(
-        job["operator"],
-        job["title"],
-        job["version"],
-        job["attributes"],
-        data,
-        indices,
-        updates[0] if updates else None,
-        job["threads"],
-    )
+    keys = ("operator", "title", "version", "attributes", "threads")
+    update = updates[0] if updates else None
+    return Call(**{key: job[key] for key in keys}, data=data, indices=indices, updates=update)
 
 
 def _refusal(exc: Exception) -> dict[str, str]:
     if isinstance(exc, NotOfferedError):
         return {"refused": f"not offered: {exc}"}
     message = " ".join(str(exc).split()) or type(exc).__name__
-    return {"refused": message[:_WORDS]}
+    return {"refused": message[:_MAX_MESSAGE]}
 
 
 def main() -> None:
-    """Run one call as often as requested."""
+    """Run a call once for each request."""
     sys.path.append(os.path.dirname(__file__))
-    import_module("sidehost").follow_parent()
+    import_module("sidehost").exit_with_parent()
     with open(os.dup(0), "rb") as lines:
         _serve(lines)
 
 
 def _serve(lines: IO[bytes]) -> None:
     job = json.loads(lines.readline())
-    os.dup2(2, 1)  # engines print to stdout
+    os.dup2(2, 1)  # engines print to standard output
     host: Any = import_module("sidehost")
-    host.limit(job["threads"])
-    sys.modules.update(_TELEMETRY)  # None blocks an import
+    host.pin_processors(job["threads"])
+    sys.modules.update(_TELEMETRY)
 
     def report(**fields: Any) -> None:
         os.write(job["replies"], json.dumps(fields).encode() + b"\n")
@@ -385,13 +382,13 @@ def _serve(lines: IO[bytes]) -> None:
     try:
         engine = import_module(job["engine"])
     except ImportError as exc:
-        report(missing=str(exc)[:_WORDS])
+        report(missing=str(exc)[:_MAX_MESSAGE])
         return
     report(version=getattr(engine, "__version__", ""))
     try:
         compute = ENGINES[job["engine"]](engine, _call(job))
         while lines.readline():
-            report(**host.answer(compute(), job["output"], job["nbytes"]))
+            report(**host.write_output(compute(), job["output"], job["nbytes"]))
     except Exception as exc:
         report(**_refusal(exc))
 

@@ -1,6 +1,6 @@
-"""The parts of an engine's process that are no engine: limits, output, models of one node.
+"""Functions of side.py for all engines: processors, output files, ONNX models of one node.
 
-side.py imports it from its own folder, as it imports nothing of ndtool.
+side.py finds this module in its own folder, as it imports nothing of the package.
 """
 
 import ctypes
@@ -13,21 +13,21 @@ from typing import Any
 
 import numpy as np
 
-_PR_SET_PDEATHSIG = 1  # Linux's: the signal to get when the parent ends
+_PR_SET_PDEATHSIG = 1  # of prctl: sets the signal that is sent when the parent ends
 
 
-def limit(threads: int) -> None:
+def pin_processors(threads: int) -> None:
     """Pin the process to one processor per thread: some engines have no setting for threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def answer(answer: Any, fd: int, nbytes: int) -> dict[str, Any]:
-    """Write an output of the expected size to its file; return its description."""
-    result = np.asarray(answer)
-    description = {"dtype": result.dtype.name, "shape": result.shape, "digest": ""}
-    if result.nbytes == nbytes and not result.dtype.hasobject:
-        flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+def write_output(output: Any, fd: int, nbytes: int) -> dict[str, Any]:
+    """Write an output of the expected size to its file; return its type and digest."""
+    array = np.asarray(output)
+    description = {"dtype": array.dtype.name, "shape": array.shape, "digest": ""}
+    if array.nbytes == nbytes and not array.dtype.hasobject:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         description["digest"] = hashlib.blake2b(flat.data).hexdigest()
         with open(fd, "wb", closefd=False) as file:
             file.seek(0)
@@ -35,8 +35,8 @@ def answer(answer: Any, fd: int, nbytes: int) -> dict[str, Any]:
     return description
 
 
-def follow_parent() -> None:
-    """End with the parent process, also in a hanging engine, on Linux."""
+def exit_with_parent() -> None:
+    """Request a kill when the parent process ends, on Linux; an engine may hang."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -54,7 +54,7 @@ def model(call: Any) -> Any:
     element = inputs["data"].type.tensor_type.elem_type
     output = helper.make_tensor_value_info("output", element, None)
     attributes = {name: value for name, value in call.attributes.items() if value != "none"}
-    for name in ("include_self", "duplicates"):  # they change nothing here
+    for name in ("include_self", "duplicates"):  # ONNX has no such attributes
         attributes.pop(name, None)
     if not call.batch_dims:
         attributes.pop("batch_dims", None)

@@ -40,8 +40,7 @@ def nd_blocks(
 def elements_blocks(
     indices: Array, axis: int, slice_size: int, bounds: "Bounds", progress: ProgressCallback
 ) -> Blocks:
-    """Yield positions in indices, and coordinates of the elements they select, in row-major"
-    " order."""
+    """Yield positions in indices, and coordinates of the elements that they select, in order."""
     shape = indices.shape
     for start, values in _tuples(indices, prod(shape), 1, slice_size, progress):
         positions = _positions(start, len(values), shape)
@@ -90,8 +89,7 @@ def _positions(start: int, count: int, shape: Position) -> list[Index]:
 
 
 def flat_view(array: Array) -> Any:
-    """Return a flat view of an array in row-major order, or its flat iterator; both can be"
-    " sliced."""
+    """Return a flat view of an array in row-major order, or its `flat` iterator."""
     squeezed = array.squeeze()  # `flat` supports at most 32 axes
     return array.reshape(-1) if array.flags.c_contiguous or squeezed.ndim > 32 else squeezed.flat
 

@@ -140,6 +140,5 @@ def _distinct_spans(rows: Array) -> Iterator[slice]:
 
 
 def as_bytes(array: Array) -> Array:
-    """Return the array as void bytes, whose copies include padding and booleans other than 0 and"
-    " 1."""
+    """Return the array as void bytes; copies of them preserve padding and bytes of booleans."""
     return array.view(np.dtype((np.void, array.dtype.itemsize)))

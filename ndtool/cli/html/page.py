@@ -14,7 +14,7 @@ from xml.etree.ElementTree import Element
 
 import click
 
-from ndtool.analysis import drawing, excerpts, explain, stats
+from ndtool.analysis import drawing, excerpts, preview, stats
 from ndtool.analysis.stats import Stats
 from ndtool.arrays.sink import Sink
 from ndtool.cli import explanations, figures, pictures, records
@@ -173,7 +173,7 @@ class Report:
             actual_input = stored_type.viewed_as(call.request.dtype)
             if (actual_input.dtype, actual_input.shape) != (dtype, call.inference.plan.output):
                 return None
-            elements = explain.elements_at(source, dtype, grid.positions)
+            elements = preview.elements_at(source, dtype, grid.positions)
         pairs = zip(elements, grid.elements, strict=True)
         return [(actual, actual.tobytes() != expected.tobytes()) for actual, expected in pairs]
 
