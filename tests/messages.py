@@ -64,6 +64,6 @@ def external_tensor(shape: tuple[int, ...], code: int = 1, **keys: str) -> bytes
 
 def model(*initializers: bytes, nodes: Iterable[bytes] = (), inputs: Iterable[str] = ()) -> bytes:
     graph = b"".join(field(1, node) for node in nodes) + field(2, "main")
-    graph += b"".join(field(5, tensor_bytes) for tensor_bytes in initializers)
+    graph += b"".join(field(5, initializer) for initializer in initializers)
     graph += b"".join(field(11, message((1, name))) for name in inputs)
     return message((1, 10), (7, graph), (8, message((1, ""), (2, 18))))

@@ -270,7 +270,7 @@ def limited_digits() -> Iterator[None]:
 
 @pytest.mark.parametrize("size", ["0x" + "f" * 16, "0x" + "f" * 700, "0x" + "f" * 8000])
 @pytest.mark.parametrize("template", ["{}", "({},)", "[{}]", "(({},),)", "({}.0, {})", "-{}"])
-@pytest.mark.usefixtures("few_digits")
+@pytest.mark.usefixtures("limited_digits")
 def test_headers_with_long_numbers_are_refused(size: str, template: str) -> None:
     literal = template.replace("{}", size)
     for key in ("shape", "fortran_order", "descr"):
@@ -287,7 +287,7 @@ def check_refused(text: str) -> None:
         npy.read_header(io.BytesIO(raw).read, len(raw), "x.npy")
 
 
-@pytest.mark.usefixtures("few_digits")
+@pytest.mark.usefixtures("limited_digits")
 def test_inference_with_the_largest_axes_is_reported() -> None:
     max_size = 2**63 - 1
     shape = f"[{','.join([str(max_size)] * 63)},1]"
@@ -301,7 +301,7 @@ def test_inference_with_the_largest_axes_is_reported() -> None:
     assert records.inference_record(inference)["trace"]
 
 
-@pytest.mark.usefixtures("few_digits")
+@pytest.mark.usefixtures("limited_digits")
 def test_attributes_with_many_digits_are_refused() -> None:
     data, indices = np.zeros(3), np.zeros(3, int)
     for value in (10**5000, -(10**5000)):

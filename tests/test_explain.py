@@ -116,7 +116,7 @@ def combine(current: Array, update: Array, reduction: str) -> Array:
 
 
 @many
-@given(case=cases, chosen=st.data(), every=st.booleans())
+@given(case=cases, chosen=st.data(), list_all=st.booleans())
 def test_an_explanation_equals_the_reference(
     thresholds: pytest.MonkeyPatch, case: Case, chosen: st.DataObject, list_all: bool
 ) -> None:

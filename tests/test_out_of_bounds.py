@@ -436,15 +436,13 @@ def test_a_preview_shows_the_result_of_a_run(case_and_mode: tuple[Case, str]) ->
     arrays = dict(zip(roles, case.arrays, strict=True))
     inputs = {role: Input(role, dtypes.from_numpy(a.dtype), a.shape) for role, a in arrays.items()}
     attributes = Attributes(**case.arguments, out_of_bounds=mode)
-    choose_window = preview.choose_window(expected.shape)
-    compute_elements = preview.compute_elements(
-        inference.infer(case.operator, inputs, attributes), arrays, choose_window
+    window = preview.choose_window(expected.shape)
+    elements = preview.compute_elements(
+        inference.infer(case.operator, inputs, attributes), arrays, window
     )
     bits = void_view(expected)  # NumPy's selection of records drops their padding
-    expected_elements = bits[np.ix_(*choose_window.positions)] if expected.ndim else bits
-    assert bits_equal(
-        np.asarray(compute_elements), np.asarray(expected_elements).view(expected.dtype)
-    )
+    expected_elements = bits[np.ix_(*window.positions)] if expected.ndim else bits
+    assert bits_equal(np.asarray(elements), np.asarray(expected_elements).view(expected.dtype))
 
 
 @given(out_of_bounds_calls(), st.data())

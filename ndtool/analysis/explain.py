@@ -194,7 +194,7 @@ class _Explainer:
     def _read_tuples(
         self, target: Position, indices: Array
     ) -> Iterator[tuple[Position, Position, Position]]:
-        """Yield the position of each tuple that a search found, the tuple, and it normalized.
+        """Yield each tuple that a search found: its position, its components, these normalized.
 
         indices: the linear indices of these tuples, as the search stored them.
         """

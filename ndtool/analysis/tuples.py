@@ -72,7 +72,7 @@ class Search:
 
 
 class Tuples(NamedTuple):
-    """The index tuples of a call: their bytes, the array of indices, and it as a row per tuple."""
+    """The index tuples of a call: the bytes and array of indices, and rows with a tuple each."""
 
     call: OpenCall
     raw: memoryview

@@ -60,7 +60,7 @@ def _same_type(data: np.dtype[Any], updates: np.dtype[Any]) -> bool:
 
 
 def elements_axis(data: Array, indices: Array, axis: int) -> int:
-    """Check ranks and sizes of an elements operator; return the non-negative axis."""
+    """Check ranks and sizes of GatherElements or ScatterElements; return the non-negative axis."""
     axis, r = as_integer(axis), data.ndim
     require(r >= 1 and indices.ndim == r, f"ranks {r} and {indices.ndim}: equal, at least 1")
     require(-r <= axis < r, f"axis {axis}: valid {-r}..{r - 1}")
