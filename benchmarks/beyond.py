@@ -1,7 +1,7 @@
-"""Arrays larger than memory: the command and its peers in a memory cgroup, with cold files.
+"""Arrays larger than memory: ndtool and other programs in a memory cgroup, with uncached files.
 
-Compared with the disk: the time of `dd` to read and write as many bytes in the same cgroup.
-Requires root, for the cgroup and for dropping the page cache, and space for three times the data.
+The times are compared with that of `dd` to read and write as many bytes in the same cgroup.
+Requires root, for the cgroup and to drop the page cache, and disk space for three times the data.
 """
 
 import os
@@ -19,11 +19,11 @@ import numpy as np
 from whole_runs import GATHER, Bench, Record, temporary_bench
 
 BLOCK = 1 << 22  # elements to generate, or compare, at a time
-HEADER = 128  # bytes before the data
+HEADER = 128  # bytes of the .npy header
 
 
 class Work(NamedTuple):
-    """One workload on data of `shape`; n: index tuples. peers: those that support it."""
+    """A workload on data of `shape`; n: index tuples. peers: programs to compare with."""
 
     name: str
     command: str
@@ -33,85 +33,89 @@ class Work(NamedTuple):
     peers: frozenset[str] = frozenset({"numpy"})
 
 
-def uniform(size: int, n: int) -> Any:
+def uniform_indices(size: int, n: int) -> Any:
     return np.random.default_rng(0).integers(0, size, n)
 
 
-def ordered(size: int, n: int) -> Any:
-    return np.sort(uniform(size, n))
+def sorted_indices(size: int, n: int) -> Any:
+    return np.sort(uniform_indices(size, n))
 
 
-def repeated(size: int, n: int) -> Any:
+def duplicate_indices(size: int, n: int) -> Any:
     """Each of 2^16 elements is selected n / 2^16 times."""
-    return uniform(size, 1 << 16)[np.random.default_rng(1).integers(0, 1 << 16, n)]
+    return uniform_indices(size, 1 << 16)[np.random.default_rng(1).integers(0, 1 << 16, n)]
 
 
-def works(size: int) -> list[Work]:
+def workloads(size: int) -> list[Work]:
     """Return the workloads on `size` float32 elements."""
-    flat, side = (size,), 1 << size.bit_length() // 2
-    add, everybody = "scatter-nd --reduction add", frozenset(PEERS)
-    rows, matrix = (size >> 10, 1 << 10), (side, size // side)
+    flat, rows_of_matrix = (size,), 1 << size.bit_length() // 2
+    add, all_peers = "scatter-nd --reduction add", frozenset(PEERS)
+    rows, matrix = (size >> 10, 1 << 10), (rows_of_matrix, size // rows_of_matrix)
     return [
-        Work("gather 1,024 random scalars", "gather-nd", flat, 1 << 10, uniform),
-        Work("gather 2^23 random scalars", "gather-nd", flat, 1 << 23, uniform, everybody),
-        Work("gather 2^23 sorted scalars", "gather-nd", flat, 1 << 23, ordered),
-        Work("gather 2^27 random scalars", "gather-nd", flat, 1 << 27, uniform),
-        Work("gather rows of 4 KiB, half of data", "gather-nd", rows, size >> 11, uniform),
-        Work("scatter add 2^23 scalars", add, flat, 1 << 23, uniform, everybody),
-        Work("scatter add 2^26 scalars", add, flat, 1 << 26, uniform),
-        Work("scatter none 2^26, heavy duplicates", "scatter-nd", flat, 1 << 26, repeated),
-        Work("elements axis 0, an eighth", "gather-elements", matrix, size >> 3, uniform),
+        Work("gather 1,024 random scalars", "gather-nd", flat, 1 << 10, uniform_indices),
+        Work("gather 2^23 random scalars", "gather-nd", flat, 1 << 23, uniform_indices, all_peers),
+        Work("gather 2^23 sorted scalars", "gather-nd", flat, 1 << 23, sorted_indices),
+        Work("gather 2^27 random scalars", "gather-nd", flat, 1 << 27, uniform_indices),
+        Work("gather rows of 4 KiB, half of data", "gather-nd", rows, size >> 11, uniform_indices),
+        Work("scatter add 2^23 scalars", add, flat, 1 << 23, uniform_indices, all_peers),
+        Work("scatter add 2^26 scalars", add, flat, 1 << 26, uniform_indices),
+        Work("scatter none 2^26, heavy duplicates", "scatter-nd", flat, 1 << 26, duplicate_indices),
+        Work("elements axis 0, an eighth", "gather-elements", matrix, size >> 3, uniform_indices),
     ]
 
 
-def value(number: Any) -> Any:
+def value(index: Any) -> Any:
     """Return the element at a linear index: an integer below 2^20, so that small sums are exact."""
-    return (number.astype(np.uint32) * np.uint32(2654435761) >> np.uint32(12)).astype(np.float32)
+    return (index.astype(np.uint32) * np.uint32(2654435761) >> np.uint32(12)).astype(np.float32)
 
 
-def update(number: Any) -> Any:
+def update(index: Any) -> Any:
     """Return the update at a linear index: 1 to 7."""
-    return (number % 7 + 1).astype(np.float32)
+    return (index % 7 + 1).astype(np.float32)
 
 
-class Beyond:
-    """Data files of some bytes, and runs that have less memory."""
+class OutOfCoreBench:
+    """Data files of `nbytes` bytes, and runs limited to `memory` bytes.
 
-    def __init__(self, bench: Bench, nbytes: int, memory: int, patience: float) -> None:
-        self.folder, self.size, self.patience = bench.folder, nbytes // 4, patience
-        self._bench, self._group = bench, _group(memory)
+    timeout: seconds of a run.
+    """
+
+    def __init__(self, bench: Bench, nbytes: int, memory: int, timeout: float) -> None:
+        self.folder, self.size, self.timeout = bench.folder, nbytes // 4, timeout
+        self._bench, self._cgroup = bench, _cgroup(memory)
         (self.folder / "small").mkdir()
-        self._small = Bench(self.folder / "small", bench.environment)
-        self._small.save("data.npy", np.zeros((2, 2)))
-        self._small.save("idx.npy", np.zeros((1, 1), np.int64))
-        self._programs = [self._small.ndtool(GATHER)]
+        self._warmup_bench = Bench(self.folder / "small", bench.environment)
+        self._warmup_bench.save("data.npy", np.zeros((2, 2)))
+        self._warmup_bench.save("idx.npy", np.zeros((1, 1), np.int64))
+        self._warmup_commands = [self._warmup_bench.ndtool(GATHER)]
         data = np.lib.format.open_memmap(self.folder / "data.npy", "w+", np.float32, (self.size,))
-        for at in range(0, self.size, BLOCK):
-            data[at : at + BLOCK] = value(np.arange(at, at + BLOCK))
+        for first in range(0, self.size, BLOCK):
+            data[first : first + BLOCK] = value(np.arange(first, first + BLOCK))
         del data
-        self.reading = self._dd("of=/dev/null") / nbytes
-        self.writing = self._dd("of=out.npy") / nbytes - self.reading
+        self.read_seconds_per_byte = self._dd("of=/dev/null") / nbytes
+        self.write_seconds_per_byte = self._dd("of=out.npy") / nbytes - self.read_seconds_per_byte
 
     def close(self) -> None:
-        self._group.rmdir()
+        self._cgroup.rmdir()
 
     def _dd(self, target: str) -> float:
-        """Return the seconds in which dd reads data, and writes as many bytes."""
-        took = self._run(["dd", "if=data.npy", target, "bs=16M", "status=none"])["seconds"]
+        """Return the seconds that dd takes to read data, and to write as many bytes to a file."""
+        seconds = self._run(["dd", "if=data.npy", target, "bs=16M", "status=none"])["seconds"]
         (self.folder / "out.npy").unlink(missing_ok=True)
-        return float(took)
+        return float(seconds)
 
     def measure(self, work: Work, peers: set[str]) -> Record:
-        """Run a workload with ndtool and its peers; results are verified."""
-        self._make(work)
+        """Run a workload with ndtool and its peers, and verify the results."""
+        self._write_inputs(work)
         command = f"{work.command} data.npy idx.npy"
         if "scatter" in command:
             command += " updates.npy"
         arguments = [*command.split(), "-q", "-o", "out.npy"]
         record = self._run(self._bench.ndtool(arguments))
-        record["verified"] = self._is_right(work)
-        moved = record["read"] * self.reading + record["written"] * self.writing
-        record["of disk"] = record["seconds"] / moved if moved else None
+        record["verified"] = self._is_correct(work)
+        disk_seconds = record["read"] * self.read_seconds_per_byte
+        disk_seconds += record["written"] * self.write_seconds_per_byte
+        record["of disk"] = record["seconds"] / disk_seconds if disk_seconds else None
         record["peers"] = {name: self._peer(work, name) for name in sorted(work.peers & peers)}
         return record
 
@@ -119,18 +123,18 @@ class Beyond:
         kind = work.command.partition("-")[2] if "gather" in work.command else work.command[-3:]
         line = PEERS[name].get(kind)
         if line is None:
-            return {"reason": "no way to do it"}
+            return {"reason": "not supported"}
         try:
-            self._programs.append(self._small.python(f"import {name}"))
-            record = self._run([sys.executable, "-c", BEGINNING + line])
+            self._warmup_commands.append(self._warmup_bench.python(f"import {name}"))
+            record = self._run([sys.executable, "-c", LOAD_INPUTS + line])
         except RuntimeError as error:
             return {"reason": str(error)}
         finally:
-            del self._programs[1:]
-        verified = (self.folder / "out.npy").exists() and self._is_right(work)
+            del self._warmup_commands[1:]
+        verified = (self.folder / "out.npy").exists() and self._is_correct(work)
         return record | {"verified": verified}
 
-    def _make(self, work: Work) -> None:
+    def _write_inputs(self, work: Work) -> None:
         """Write data with the workload's shape, and indices and updates."""
         with open(self.folder / "data.npy", "r+b") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": work.shape}
@@ -147,14 +151,14 @@ class Beyond:
         os.sync()
 
     def _run(self, command: list[str]) -> Record:
-        """Run a command in the cgroup, with a cold page cache; return its time and bytes."""
+        """Run a command in the cgroup with an empty page cache; return its seconds and bytes."""
         (self.folder / "out.npy").unlink(missing_ok=True)
         Path("/proc/sys/vm/drop_caches").write_text("3")
-        for program in self._programs:  # which are no part of the data
-            self._small.seconds(program)
+        for program in self._warmup_commands:  # so that the page cache has their code
+            self._warmup_bench.seconds(program)
 
         def enter() -> None:
-            (self._group / "cgroup.procs").write_text(str(os.getpid()))
+            (self._cgroup / "cgroup.procs").write_text(str(os.getpid()))
 
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         process = subprocess.Popen(
@@ -162,37 +166,38 @@ class Beyond:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         try:
-            _, complaint = process.communicate(timeout=self.patience)
+            _, stderr = process.communicate(timeout=self.timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise RuntimeError(f"not done in {self.patience:.0f} s") from None
-        took = time.perf_counter() - started
+            raise RuntimeError(f"not finished after {self.timeout:.0f} s") from None
+        seconds = time.perf_counter() - started
         if process.returncode:
-            why = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-            raise RuntimeError(f"status {process.returncode}: {why[-200:]}")
+            message = stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise RuntimeError(f"status {process.returncode}: {message[-200:]}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return {
-            "seconds": took,
+            "seconds": seconds,
             "read": (after.ru_inblock - before.ru_inblock) * 512,
             "written": (after.ru_oublock - before.ru_oublock) * 512,
         }
 
-    def _is_right(self, work: Work) -> bool:
+    def _is_correct(self, work: Work) -> bool:
         """Whether every element of the output is correct."""
         out = np.load(self.folder / "out.npy", mmap_mode="r")
         indices = np.load(self.folder / "idx.npy", mmap_mode="r")
         if "scatter" in work.command:
             return out.shape == work.shape and self._is_scattered(work, out, indices[:, 0])
         width = work.shape[1] if work.command == "gather-nd" and len(work.shape) > 1 else 1
-        flat, rows, wide = out.reshape(-1), indices.reshape(-1), work.shape[-1]
-        for at in range(0, len(rows), BLOCK // width):
-            row = rows[at : at + BLOCK // width]
+        flat, rows, columns = out.reshape(-1), indices.reshape(-1), work.shape[-1]
+        for first in range(0, len(rows), BLOCK // width):
+            selected = rows[first : first + BLOCK // width]
             if "elements" in work.command:
-                positions = row * wide + np.arange(at, at + len(row)) % wide
+                positions = selected * columns + np.arange(first, first + len(selected)) % columns
             else:
-                positions = (row[:, None] * width + np.arange(width)).reshape(-1)
-            if not np.array_equal(flat[at * width : at * width + len(positions)], value(positions)):
+                positions = (selected[:, None] * width + np.arange(width)).reshape(-1)
+            block = flat[first * width : first * width + len(positions)]
+            if not np.array_equal(block, value(positions)):
                 return False
         return len(flat) == len(rows) * width
 
@@ -200,33 +205,33 @@ class Beyond:
         """Whether sums, all of which are exact, or the last updates are correct."""
         order = np.argsort(indices, kind="stable")
         positions, updates = indices[order], update(order)
-        for at in range(0, self.size, BLOCK):
-            wanted = value(np.arange(at, at + BLOCK))
-            first, stop = np.searchsorted(positions, [at, at + BLOCK])
+        for start in range(0, self.size, BLOCK):
+            expected = value(np.arange(start, start + BLOCK))
+            first, stop = np.searchsorted(positions, [start, start + BLOCK])
             if work.command.endswith("add"):
-                here = positions[first:stop] - at
-                wanted += np.bincount(here, updates[first:stop], BLOCK).astype(np.float32)
+                local = positions[first:stop] - start
+                expected += np.bincount(local, updates[first:stop], BLOCK).astype(np.float32)
             else:
                 last = np.append(
                     positions[first + 1 : stop] != positions[first : stop - 1], stop > first
                 )
-                wanted[positions[first:stop][last] - at] = updates[first:stop][last]
-            if not np.array_equal(out[at : at + BLOCK], wanted):
+                expected[positions[first:stop][last] - start] = updates[first:stop][last]
+            if not np.array_equal(out[start : start + BLOCK], expected):
                 return False
         return True
 
 
-BEGINNING = """
+LOAD_INPUTS = """
 import numpy as np
 data, idx = np.load("data.npy", mmap_mode="r"), np.load("idx.npy", mmap_mode="r")
 """
-SCATTERED = """
+CREATE_OUTPUT = """
 upd = np.load("updates.npy")
 out = np.lib.format.open_memmap("out.npy", "w+", data.dtype, data.shape)
 """
 DUCKDB = """
 import duckdb
-half = len(data) // 2  # as it takes less than 2^31 rows from an array
+half = len(data) // 2  # DuckDB accepts fewer than 2^31 rows of an array
 low, high = {"value": np.asarray(data[:half])}, {"value": np.asarray(data[half:])}
 data_, wanted = "(FROM low UNION ALL FROM high)", {"row_id": np.asarray(idx[:, 0])}
 duckdb.sql("SET memory_limit = '500MB'; SET max_temp_directory_size = '20GB'")
@@ -235,8 +240,8 @@ PEERS = {
     "numpy": {
         "nd": 'np.save("out.npy", data[idx[:, 0]])',
         "elements": 'np.save("out.npy", np.take_along_axis(data, idx, 0))',
-        "add": SCATTERED + "out[:] = data\nnp.add.at(out, idx[:, 0], upd)",
-        "-nd": SCATTERED + "out[:] = data\nout[idx[:, 0]] = upd",
+        "add": CREATE_OUTPUT + "out[:] = data\nnp.add.at(out, idx[:, 0], upd)",
+        "-nd": CREATE_OUTPUT + "out[:] = data\nout[idx[:, 0]] = upd",
     },
     "dask": {
         "nd": """
@@ -253,32 +258,32 @@ wanted = pl.LazyFrame({"row": idx[:, 0]}).with_row_index("at").cast(pl.Int64)
 joined = wanted.join(table.cast({"row": pl.Int64}), "row").sort("at").select("value")
 np.save("out.npy", joined.collect(engine="streaming")["value"].to_numpy())
 """,
-        "add": SCATTERED
+        "add": CREATE_OUTPUT
         + """
 import polars as pl
 table = pl.LazyFrame({"value": data}).with_row_index("row").cast({"row": pl.Int64})
-more = pl.LazyFrame({"row": idx[:, 0], "value": upd})
-summed = pl.concat([table, more]).group_by("row").agg(pl.col("value").sum()).sort("row")
+added = pl.LazyFrame({"row": idx[:, 0], "value": upd})
+summed = pl.concat([table, added]).group_by("row").agg(pl.col("value").sum()).sort("row")
 out[:] = summed.collect(engine="streaming")["value"].to_numpy()
 """,
     },
     "duckdb": {
         "nd": DUCKDB
         + """
-found = duckdb.sql(f'''
+gathered = duckdb.sql(f'''
     WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_}),
          w AS (SELECT row_number() OVER () AS nth, row_id FROM wanted)
     SELECT value FROM w JOIN t USING (row_id) ORDER BY nth
 ''')
-np.save("out.npy", found.fetchnumpy()["value"])
+np.save("out.npy", gathered.fetchnumpy()["value"])
 """,
         "add": DUCKDB
-        + SCATTERED
+        + CREATE_OUTPUT
         + """
-more = {"row_id": wanted["row_id"], "value": upd}
+added = {"row_id": wanted["row_id"], "value": upd}
 summed = duckdb.sql(f'''
     WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_})
-    SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM more)
+    SELECT sum(value) AS value FROM (SELECT * FROM t UNION ALL SELECT * FROM added)
     GROUP BY row_id ORDER BY row_id
 ''')
 out[:] = summed.fetchnumpy()["value"]
@@ -287,8 +292,8 @@ out[:] = summed.fetchnumpy()["value"]
 }
 
 
-def _group(memory: int) -> Path:
-    """Create a cgroup with a memory limit, of either version."""
+def _cgroup(memory: int) -> Path:
+    """Create a cgroup (version 1 or 2) with a memory limit."""
     root = Path("/sys/fs/cgroup")
     unified = (root / "cgroup.controllers").exists()
     group = (root if unified else root / "memory") / "ndtool-bench"
@@ -300,14 +305,14 @@ def _group(memory: int) -> Path:
 
 @contextmanager
 def prepared(
-    environment: dict[str, str], nbytes: int, memory: int, patience: float
-) -> Iterator[Beyond]:
+    environment: dict[str, str], nbytes: int, memory: int, timeout: float
+) -> Iterator[OutOfCoreBench]:
     with temporary_bench(environment) as bench:
-        beyond = Beyond(bench, nbytes, memory, patience)
+        out_of_core = OutOfCoreBench(bench, nbytes, memory, timeout)
         try:
-            yield beyond
+            yield out_of_core
         finally:
-            beyond.close()
+            out_of_core.close()
 
 
 def run(
@@ -315,18 +320,18 @@ def run(
     gib: int = 8,
     only: list[str] | None = None,
     peers: set[str] | None = None,
-    patience: float = 60,
+    timeout: float = 60,
 ) -> int:
-    """Measure and print a table; data have `gib` GiB, the runs an eighth of that."""
-    with prepared(environment, gib << 30, gib << 27, patience) as beyond:
-        read, write = beyond.reading * 1e9, beyond.writing * 1e9
+    """Measure and print a table; data have `gib` GiB, and runs are limited to an eighth of that."""
+    with prepared(environment, gib << 30, gib << 27, timeout) as bench:
+        read, write = bench.read_seconds_per_byte * 1e9, bench.write_seconds_per_byte * 1e9
         print(f"{gib} GiB, cgroup of {gib / 8:g} GiB; dd reads 1 GB in {read:.2f} s,"
               f" writes it in {write:.2f} s")  # fmt: skip
-        print("| work | ndtool | moved, GiB | of the disk's time | peers |\n|---|---|---|---|---|")
-        for work in works(beyond.size):
+        print("| work | ndtool | read + written, GiB | time / dd | peers |\n|---|---|---|---|---|")
+        for work in workloads(bench.size):
             if any(fnmatchcase(work.name, pattern) for pattern in only or ["*"]):
                 print(
-                    _row(work, beyond.measure(work, set(PEERS) if peers is None else peers)),
+                    _row(work, bench.measure(work, set(PEERS) if peers is None else peers)),
                     flush=True,
                 )
     return 0

@@ -1,9 +1,9 @@
 """ndtool.dask and dask's own vindex and take: tasks, seconds and peak memory.
 
-Each case runs in a process of its own, in alternation with its peer; the table has the fastest of
-ROUNDS. An element of data is its own number, made in the graph, so that every result is verified
-and nothing but the graph is measured. Tasks are those after optimization, without data's. Peak
-memory is that of the process, less what it had before the graph was built.
+Each measurement runs in a new process, the methods in alternation; the table has the minimum of
+ROUNDS runs. Tasks of the graph compute data, in which each element is its linear index, so that
+every result is verified and no input is read. Tasks are counted after optimization, without those
+of data. Peak memory is that of the process, without its memory before the graph was built.
 
     python benchmarks/lazy.py
 """
@@ -24,7 +24,7 @@ WORKERS = 2
 
 
 class Case(NamedTuple):
-    """shape, chunks: of data. n: selections. points: of two components; else rows."""
+    """A benchmark. shape, chunks: of data. n: the number of selected points, or rows."""
 
     name: str
     shape: tuple[int, int]
@@ -40,18 +40,18 @@ CASES = (
     Case("2^20 rows of 512 bytes, 64 chunks", (1 << 20, 64), (1 << 14, 64), 1 << 20, False),
     Case("the same, sorted", (1 << 20, 64), (1 << 14, 64), 1 << 20, False, True),
 )
-# How each is computed: by dask, by ndtool from indices in memory or in a dask array, or scattered.
+# dask; ndtool with indices in memory or in a dask array; a scatter of ndtool.
 METHODS = ("dask", "memory", "lazy", "scatter add")
 
 
 def element_indices(block: Any, block_info: Any) -> Any:
-    """Return a chunk of data: the number of each element."""
+    """Return a chunk of data: the linear index of each element."""
     (rows, columns), width = block_info[None]["array-location"], block_info[None]["shape"][1]
     return np.arange(*rows)[:, None] * width + np.arange(*columns)
 
 
 def result(case: Case, method: str, data: Any, indices: Any) -> tuple[Any, Any]:
-    """Return a lazy result, and the values that it must have."""
+    """Return a lazy result and the expected values."""
     import ndtool.dask as lazy
 
     expected = indices @ np.array([case.shape[1], 1]) if case.points else indices * case.shape[1]
@@ -72,37 +72,37 @@ def result(case: Case, method: str, data: Any, indices: Any) -> tuple[Any, Any]:
 
 
 def measure(case: Case, method: str) -> dict[str, float]:
-    """Run a case once; return its figures."""
+    """Run a case once with a method; return the measurements."""
     indices = np.random.default_rng(0).integers(0, case.shape[0], (case.n, 2)[: 1 + case.points])
     if case.sort:
         indices.sort()
     zeros = da.zeros(case.shape, chunks=case.chunks, dtype=bool)
     data = da.map_blocks(element_indices, zeros, dtype=int, meta=np.zeros((0, 0), int))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
+    started = time.perf_counter()
     lazy_result, expected = result(case, method, data, indices)
-    built = time.perf_counter() - start
+    build_seconds = time.perf_counter() - started
     if expected is None:
         check = lazy_result.sum() - data.sum() - case.n * (1 if case.points else case.shape[1])
     else:
         columns = lazy_result if case.points else lazy_result[:, 0]
         check = (columns != da.from_array(expected, chunks=columns.chunks)).sum()
-    start = time.perf_counter()
+    started = time.perf_counter()
     wrong = check.compute(scheduler="threads", num_workers=WORKERS)
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - started
     assert not wrong, "the result is wrong"
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     (optimized,) = dask.optimize(lazy_result)
     tasks = len(optimized.__dask_graph__()) - len(dask.optimize(data)[0].__dask_graph__())
-    return {"tasks": tasks, "build": built, "compute": seconds, "peak": peak / 1024}
+    return {"tasks": tasks, "build": build_seconds, "compute": seconds, "peak": peak / 1024}
 
 
 def main() -> None:
-    """Print the table, or with arguments the figures of one case."""
+    """Print the table, or with arguments the measurements of one case."""
     if len(sys.argv) > 1:
         print(json.dumps(measure(CASES[int(sys.argv[1])], sys.argv[2])))
         return
-    print("| case | by | tasks | build, s | compute, s | peak, MB |\n|---|---|---|---|---|---|")
+    print("| case | method | tasks | build, s | compute, s | peak, MB |\n|---|---|---|---|---|---|")
     for case_number, case in enumerate(CASES):
         runs_by_method: dict[str, list[dict[str, float]]] = {method: [] for method in METHODS}
         for _ in range(ROUNDS):

@@ -1,8 +1,8 @@
 """The operators on dask arrays: lazily, a chunk at a time.
 
 Each function takes dask arrays or arrays in memory and returns a dask array. The number of tasks is
-proportional to that of chunks. Shapes and types are checked at once, indices when the result is
-computed.
+proportional to the number of chunks. Shapes and types are checked at once, indices when the result
+is computed.
 
 >>> import dask.array as da
 >>> from ndtool.dask import gather_nd
@@ -42,7 +42,7 @@ from ndtool.rules.plans import Shape
 from ndtool.rules.symbols import Sizes
 from ndtool.rules.trace import Trace
 
-LEAST = 1 << 22  # bytes of a chunk of the output of indices in memory
+MIN_CHUNK_BYTES = 1 << 22  # of the output, if indices are in memory
 
 
 class GatherOptions(LazyGatherOptions, total=False):
@@ -142,7 +142,7 @@ def scatter(
 def _call(
     operator: str, inputs: tuple[Any, ...], attributes: dict[str, Any], keywords: Any
 ) -> da.Array:
-    """Infer a call, arrange its arrays in chunks, and return its graph as an array."""
+    """Infer a call, and return its graph as a dask array."""
     options = GatherOptions if len(inputs) == 2 else ScatterOptions
     for name in keywords:
         if name not in options.__annotations__:
@@ -155,7 +155,7 @@ def _call(
         for role, value in zip(("data", "indices", "updates"), inputs, strict=False)
     }
     try:
-        inferred = _inferred(operator, arrays, parsed, spec)
+        inferred = _infer(operator, arrays, parsed, spec)
     except RuleError as error:
         notebook.use_notebook_trace(error)
         raise
@@ -178,9 +178,7 @@ def _argument(role: str, value: Any, attributes: Attributes) -> Any:
     return value
 
 
-def _inferred(
-    operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str
-) -> Inference:
+def _infer(operator: str, arrays: dict[str, Any], attributes: Attributes, spec: str) -> Inference:
     inputs = {
         role: Input(role, element_type(role, array.dtype), tuple(map(int, array.shape)))
         for role, array in arrays.items()
@@ -192,12 +190,12 @@ def _inferred(
 
 
 def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) -> da.Array:
-    """Give the arrays of a call chunks that fit together, and return its graph as an array."""
+    """Rechunk the arrays of a call to matching chunks, and return its graph as a dask array."""
     data, indices, updates = map(arrays.get, ("data", "indices", "updates"))
     data = _in_chunks(data)
-    kinds = {role: array.dtype for role, array in arrays.items()}
+    dtypes = {role: array.dtype for role, array in arrays.items()}
     call = ChunkedCall(
-        inference._replace(trace=Trace(inference.operator, (), Sizes())), kinds, data.chunks
+        inference._replace(trace=Trace(inference.operator, (), Sizes())), dtypes, data.chunks
     )
     tuple_chunks = _chunks_of_tuples(call, indices, updates)
     lazy = {"data": data}
@@ -205,7 +203,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
         lazy["indices"] = indices.rechunk((*tuple_chunks, *indices.shape[len(tuple_chunks) :]))
     if updates is not None:
         lazy["updates"] = _in_chunks(
-            updates, call.axes.arranged(tuple_chunks, *call.axes.along(data.chunks))
+            updates, call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(data.chunks))
         )
     token = tokenize(inference.attributes, inference.spec, tuple_chunks, indices, *lazy.values())
     names = {role: array.name for role, array in lazy.items()}
@@ -214,7 +212,7 @@ def _lazy_array(inference: Inference, arrays: dict[str, Any], raw_indices: Any) 
     )
     chunks = data.chunks
     if not inference.scatters:
-        chunks = call.axes.arranged(tuple_chunks, *call.axes.along(chunks))
+        chunks = call.axes.arrange(tuple_chunks, *call.axes.lane_and_slice_values(chunks))
     inputs: Any = list(lazy.values())
     layers = HighLevelGraph.from_collections(graph.name, graph.tasks, dependencies=inputs)
     return da.Array(layers, graph.name, chunks, dtype=data.dtype)
@@ -225,7 +223,7 @@ def _in_chunks(value: Any, chunks: Any = "auto") -> da.Array:
     if not isinstance(value, da.Array):
         return da.from_array(value, chunks)
     rechunked = value if chunks == "auto" else value.rechunk(chunks)
-    if chunks not in ("auto", rechunked.chunks):  # dask leaves arrays without elements as they are
+    if chunks not in ("auto", rechunked.chunks):  # dask does not rechunk arrays without elements
         return da.empty(value.shape, dtype=value.dtype, chunks=chunks)
     return rechunked
 
@@ -239,9 +237,11 @@ def _chunks_of_tuples(call: ChunkedCall, indices: Any, updates: Any) -> Chunks:
         lanes, front = len(call.axes.lanes), call.axes.front
         return (*updates.chunks[:front], *updates.chunks[front + lanes : rank + lanes])
     itemsize = call.inference.dtype.itemsize
-    width = itemsize * prod(max(*sizes, 1) for sizes in chain(*call.axes.along(call.chunks)))
+    width = itemsize * prod(
+        max(*sizes, 1) for sizes in chain(*call.axes.lane_and_slice_values(call.chunks))
+    )
     chunk_bytes = itemsize * prod(max(*sizes, 1) for sizes in call.chunks)
-    return _default_chunks(call.plan.positions, width, max(chunk_bytes, LEAST))
+    return _default_chunks(call.plan.positions, width, max(chunk_bytes, MIN_CHUNK_BYTES))
 
 
 def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
@@ -250,12 +250,12 @@ def _default_chunks(positions: Shape, width: int, nbytes: int) -> Chunks:
     width: the bytes of a row.
     """
     limit = min(nbytes, parse_bytes(dask.config.get("array.chunk-size")))
-    tuples_left = max(1, limit // max(width, 8))
+    remaining = max(1, limit // max(width, 8))
     steps = [1 for _ in positions]
     for d in reversed(range(len(positions))):
-        steps[d] = max(1, min(positions[d], tuples_left))
+        steps[d] = max(1, min(positions[d], remaining))
         if steps[d] < positions[d]:
             break
-        tuples_left = max(1, tuples_left // steps[d])
+        remaining = max(1, remaining // steps[d])
     chunks: Chunks = normalize_chunks(tuple(steps), positions)
     return chunks

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ndtool.analysis.values import as_array
 from ndtool.arrays import memory
 from ndtool.errors import BoundsError, NdtoolError, ResourceError, UsageError, argument_name
-from ndtool.formats.opened import require_same
+from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import make_attributes, restore_exact_index
 from ndtool.literals import Reduction, WriteMode
 from ndtool.options import (
@@ -322,20 +322,20 @@ def _run(
         }
         opened = steps.open_call(request, arrays)
         with opened as call, ProgressReporter(operator, progress_option) as progress:
-            require_same(inputs, call.sources)
-            inference, target = call.inference, steps.resolved(call)
-            with steps.prepared(call, target) as prepared:
+            require_same_shape(inputs, call.sources)
+            inference, target = call.inference, steps.resolve_output(call)
+            with steps.prepare(call, target) as prepared:
                 sink = None
                 if target is None:
                     buffer = np.zeros(inference.nbytes, np.uint8)
                     sink = memory.BufferSink(buffer.data, call.metadata)
                     result = as_array(buffer.data, inference.dtype, inference.plan.output)
                 outcome = steps.execute(prepared, progress, sink=sink)
-            if outcome.outside is not None:
+            if outcome.bounds_report is not None:
                 restore_exact_index(
-                    outcome.outside, inputs["indices"], argument_name(arguments["data"])
+                    outcome.bounds_report, inputs["indices"], argument_name(arguments["data"])
                 )
-            run_warnings = steps.warnings(prepared, outcome.outside)  # they name the index as above
+            run_warnings = steps.warnings(prepared, outcome.bounds_report)
             warnings = (*call.warnings, *(target.warnings if target else ()), *run_warnings)
     except BoundsError as error:
         restore_exact_index(error, inputs.get("indices"), argument_name(arguments.get("data", "")))
@@ -348,5 +348,5 @@ def _run(
         result, output, inference.dtype.name, inference.plan.output,
         inference.nbytes, outcome.preserved or (), warnings, prepared.call.threads,
         time.perf_counter() - started,
-        outcome.outside.count if outcome.outside else 0, sum(outcome.resumed.values()),
+        outcome.bounds_report.count if outcome.bounds_report else 0, sum(outcome.resumed.values()),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from ndtool.arrays.source import Source
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ProgressCallback, ignore_progress
 from ndtool.errors import UsageError, format_value
-from ndtool.formats import opened
+from ndtool.formats import openarrays
 from ndtool.inmemory.arguments import array, index_array, integer, make_attributes, string
 from ndtool.literals import CallOptions
 from ndtool.machine import memory
@@ -229,7 +229,7 @@ def file_name(role: str, value: Any) -> str | None:
     """
     if isinstance(value, str | os.PathLike):
         return path(role, value)
-    return opened.name_of(role, value)
+    return openarrays.argument_of(role, value)
 
 
 def file_names(inputs: Mapping[str, Any]) -> dict[str, str]:

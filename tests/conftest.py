@@ -76,12 +76,12 @@ def leveled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Return a function that makes all runs use a number of levels."""
 
     def use(levels: int) -> None:
-        real = choice._levels
+        real = choice._partitionings_by_levels
 
         def chosen(partition: Any, budget: int) -> Any:
             return [one for one in real(partition, budget) if one.levels == levels]
 
-        monkeypatch.setattr(choice, "_levels", chosen)
+        monkeypatch.setattr(choice, "_partitionings_by_levels", chosen)
 
     return use
 

@@ -32,7 +32,7 @@ def metadata_of(array: Any) -> ArrayMetadata:
 
 def opened(target: str, array: Any = ARRAY, dry: bool = False, **options: Any) -> Any:
     """Return a sink for an array."""
-    return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry=dry)
+    return outputs.create(outputs.resolve(target, metadata_of(array), **options), dry_run=dry)
 
 
 @contextmanager
@@ -58,10 +58,10 @@ def work_items(raw: Any) -> list[tuple[int, Any]]:
 
 
 def fill(out: Any, array: Any, mode: str = "write") -> None:
-    """Write an array to a sink: at once, in work items, or through whole_output."""
+    """Write an array to a sink: at once, in work items, or through output_buffer."""
     raw = memoryview(array.tobytes())
     if mode == "map":
-        with direct.whole_output(out) as (buffer, _):
+        with direct.output_buffer(out) as (buffer, _):
             buffer[:] = raw
     elif mode == "items":
         for at, item in work_items(raw):

@@ -161,8 +161,8 @@ def test_a_member_that_claims_512_gib(write_archive):
     tail[12:16] = struct.pack("<L", length)
     refused(write_archive(raw[:at] + bytes(entry) + wide + bytes(tail)), "disagree")
     name = b"a.npy"
-    head = writer.head(name, big, 0)
-    end = bytearray(writer.tail(name, big, 0))
+    head = writer.local_header(name, big, 0)
+    end = bytearray(writer.central_directory(name, big, 0))
     body = npy()
     # The central directory is found from the end of the file, whatever its declared offset.
     record = end.index(b"PK\6\6")
@@ -324,10 +324,10 @@ def test_a_hundred_thousand_members(write_archive):
 @pytest.mark.parametrize("method", METHODS)
 def test_headers_of_many_members_cost_few_reads_and_one_parse(write_archive, method, monkeypatch):
     path = write_archive(pack([(f"arr_{i}.npy", npy()) for i in range(1000)], METHODS[method]))
-    reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read)
-    monkeypatch.setattr(directory, "_headers", {})
+    reads, parsed = Mock(wraps=os.pread), Mock(wraps=headers.read_header)
+    monkeypatch.setattr(directory, "_header_cache", {})
     monkeypatch.setattr(os, "pread", reads)
-    monkeypatch.setattr(headers, "read", parsed)
+    monkeypatch.setattr(headers, "read_header", parsed)
     entries = locators.describe(path)
     assert {entry.label for entry in entries} == {"float32[2,3,4]"}
     assert len({entry.position for entry in entries}) == (1000 if method == "stored" else 1)
@@ -341,7 +341,7 @@ def test_headers_that_are_remembered_are_few_and_checked_against_their_sizes(wri
     for _ in range(2):
         shapes = [entry.metadata.shape for entry in locators.describe(path)]
         assert shapes == [array.shape for array in arrays]
-        assert len(directory._headers) <= directory._CACHED
+        assert len(directory._header_cache) <= directory._MAX_CACHED
     path = write_archive(pack([("a.npy", npy()), ("b.npy", npy()[:-1])]))
     entries = locators.describe(path)
     assert entries[0].metadata.shape == ARRAY.shape
@@ -365,11 +365,11 @@ def test_a_member_of_more_than_4_gib(write_archive):
     head = with_header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({nbytes},), }}")
     size = len(head) + nbytes
     name = b"big.npy"
-    local = writer.head(name, size, 0)
+    local = writer.local_header(name, size, 0)
     with open("x.npz", "wb") as file:
         file.write(local + head)
         file.seek(len(local) + size)
-        file.write(writer.tail(name, size, 0))
+        file.write(writer.central_directory(name, size, 0))
         end = file.tell()
     with zipfile.ZipFile("x.npz") as archive:
         assert archive.infolist()[0].file_size == size
@@ -487,18 +487,18 @@ def test_a_member_of_another_volume(write_archive):
 
 
 def test_a_zip64_locator_without_record(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.head(name, size, crc) + npy() + writer.tail(name, size, crc)
+    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     assert np.array_equal(load(write_archive(raw)), ARRAY)
     at = raw.rindex(b"PK\6\6")
     refused(write_archive(raw[:at] + b"PK\6\5" + raw[at + 4 :]), "extends past")
 
 
 def test_other_extra_fields_before_the_sizes(write_archive, monkeypatch):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     name, size, crc = b"a.npy", len(npy()), zlib.crc32(npy())
-    raw = writer.head(name, size, crc) + npy() + writer.tail(name, size, crc)
+    raw = writer.local_header(name, size, crc) + npy() + writer.central_directory(name, size, crc)
     begin = 30 + len(name)
     end = begin + struct.unpack_from("<H", raw, 28)[0]
     sizes, padding = raw[begin : begin + 20], raw[begin + 20 : end]
@@ -516,7 +516,7 @@ def test_a_member_that_becomes_shorter_while_it_is_read(write_archive, method):
         (member,) = directory.members(partial(descriptors.read_at, fd), len(raw), path)
         os.truncate(path, len(raw) // 2)
         with pytest.raises(InputError, match=rf"expected {member.size} bytes, found \d+"):
-            directory.check(partial(descriptors.read_at, fd), member, path)
+            directory.check_member(partial(descriptors.read_at, fd), member, path)
     finally:
         os.close(fd)
 
@@ -526,7 +526,7 @@ def test_no_memory_to_unpack(write_archive, monkeypatch):
         raise MemoryError
 
     path = write_archive(pack([("a.npy", npy())], zipfile.ZIP_LZMA))
-    monkeypatch.setattr(directory, "_unpack", unpack)
+    monkeypatch.setattr(directory, "_decompress_blocks", unpack)
     refused(path, "x.npz:a: not enough memory to decompress it", ResourceError)
 
 

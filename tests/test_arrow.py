@@ -94,8 +94,8 @@ def test_other_encodings(suffix: str) -> None:
 
 
 def test_large_row_groups_are_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "LARGEST", 100)
-    monkeypatch.setattr(arrow, "BATCH", 64)
+    monkeypatch.setattr(arrow, "MAX_BLOCK_BYTES", 100)
+    monkeypatch.setattr(arrow, "BATCH_BYTES", 64)
     lists = RNG.random((50, 3))
     fixed = pa.FixedSizeListArray.from_arrays(pa.array(lists.reshape(-1)), 3)
     put("x.parquet", pa.table({"e": fixed, "a": np.arange(50), "b": np.arange(50)}), 20)
@@ -211,7 +211,7 @@ def test_files_of_other_kinds() -> None:
 def test_outputs_are_what_pyarrow_reads(
     dtype: str, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "GROUP", 64)
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 64)
     for shape in ((50,), (20, 3), (0,), (0, 3)):
         wanted = numbers(dtype, *shape)
         write(f"x.{suffix}:ids", wanted, "items")

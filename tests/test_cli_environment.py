@@ -581,7 +581,7 @@ import sys
 from ndtool.runs import steps
 def broken(*_):
     raise {what}
-steps.resolved = broken
+steps.resolve_output = broken
 sys.argv[1:] = {arguments}
 from ndtool.__main__ import main
 sys.exit(main())

@@ -29,7 +29,7 @@ from ndtool.errors import (
     ResourceError,
     UsageError,
 )
-from ndtool.formats.zarr import location
+from ndtool.formats.zarr import newstore
 from ndtool.runs import plan
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.executors import dask
@@ -46,7 +46,7 @@ PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
 from ndtool.formats.zarr import ZarrSource
-from ndtool.formats.zarr.writer import Chunks
+from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.runs.external import tasks
 
 ORDER, NOTES = {folder!r} + "/order", {folder!r} + "/notes"
@@ -87,7 +87,7 @@ def late(before):
 if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
     RemoteFolder.put = late(RemoteFolder.put)
     ZarrSource.block = noted("read", ZarrSource.block, 0)
-    Chunks.put = noted("write", Chunks.put, 0)
+    ChunkWriter.write_block = noted("write", ChunkWriter.write_block, 0)
     tasks.PHASES.update({{phase: follow_orders(phase, do) for phase, do in tasks.PHASES.items()}})
     tasks.follow_orders = True
 """
@@ -345,12 +345,12 @@ def test_a_malformed_scheduler_file(stores: Path, text: str) -> None:
 def test_a_worker_that_does_not_see_the_output(
     stores: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, shared = state(stores), location._LocalStore.share
+    before, shared = state(stores), newstore._LocalStore.share
 
     def elsewhere(*arguments: Any) -> Any:
         return shared(*arguments)._replace(path="/nonexistent/new")
 
-    monkeypatch.setattr(location._LocalStore, "share", elsewhere)
+    monkeypatch.setattr(newstore._LocalStore, "share", elsewhere)
     with pytest.raises(OutputError, match=r"^out\.zarr: .*/nonexistent/new"):
         done("gather_nd", ".zarr", "out.zarr", scheduler=workers.client)
     assert state(stores) == before
@@ -463,9 +463,9 @@ def test_a_run_with_a_running_task_stays_open(monkeypatch: pytest.MonkeyPatch) -
             worker.perform(named(left - 1), phase, left - 1)
         assert left not in closed
 
-    monkeypatch.setattr(worker, "do", lambda work, phase, number: work.do(phase, number))
-    monkeypatch.setattr(worker, "_Opened", Opened)
-    monkeypatch.setattr(worker, "_open", OrderedDict())
+    monkeypatch.setattr(worker, "run_task", lambda work, phase, number: work.do(phase, number))
+    monkeypatch.setattr(worker, "_OpenRun", Opened)
+    monkeypatch.setattr(worker, "_open_runs", OrderedDict())
     worker.perform(named(9), "begin", 9)
     assert closed == []
     worker.perform(named(10), "begin", 0)

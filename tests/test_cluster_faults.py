@@ -69,7 +69,7 @@ PATIENCE = (
 )
 IMPATIENT = (sys.executable, "-c", PATIENCE + "from ndtool.__main__ import program; program()")
 HASTE = (
-    "from ndtool.runs.external import policy; policy.LEAST_LATE = 0.5; policy.KNOWN = 1; "
+    "from ndtool.runs.external import policy; policy.MIN_LATE_SECONDS = 0.5; policy.MIN_DURATIONS = 1; "
     "from ndtool.runs.executors import dask; dask.CHECK_INTERVAL = 0.1; "
 )
 HASTY = (sys.executable, "-c", HASTE + "from ndtool.__main__ import program; program()")
@@ -278,7 +278,7 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
         wait_for_workers=Mock(side_effect=TimeoutError), workers={0: starting}
     )
     with pytest.raises(ResourceError, match="2 workers have not started in 0 seconds"):
-        local._await(started, 2, 0)
+        local._wait_for_workers(started, 2, 0)
 
 
 @pytest.mark.slow("attempts are limited, which takes a worker a start each")

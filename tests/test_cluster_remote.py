@@ -298,14 +298,14 @@ def test_segments_of_a_killed_run_are_resumed(
 def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     position = spillfiles.create_folder(f"{ROOT}/tmp")
     spillfiles.open_store(position.working_folder).write_file("manifest", b"{}")
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
+    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])  # whose process is alive
     assert spillfiles.reopen(position.working_folder) is None
     position.suspend()
     position.drop()
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([position.working_folder], [])
+    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([position.working_folder], [])
     taken = spillfiles.reopen(position.working_folder)
     assert taken is not None
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([], [])
+    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == ([], [])
     assert spillfiles.open_store(taken.working_folder).read_file("manifest") == b"{}"
     assert spillfiles.open_store(taken.working_folder).read_file("starts") is None
     taken.drop()
@@ -313,7 +313,10 @@ def test_a_remote_folder_is_abandoned_and_taken_over(s3: Bucket) -> None:
     s3.put("tmp/.spill-1.ndtool", of(1, "another", folder="spill-1"))
     s3.put("tmp/.spill-2.ndtool", of(GONE, folder="spill-2"))
     s3.put("tmp/.spill-3.ndtool", b"another object")
-    assert spillfiles.abandoned(f"{ROOT}/tmp") == ([f"{ROOT}/tmp/spill-2"], [f"{ROOT}/tmp/spill-1"])
+    assert spillfiles.find_abandoned(f"{ROOT}/tmp") == (
+        [f"{ROOT}/tmp/spill-2"],
+        [f"{ROOT}/tmp/spill-1"],
+    )
 
 
 def test_fields_that_identify_objects(stores: Path, s3: Bucket) -> None:
@@ -591,7 +594,7 @@ def test_a_worker_that_sees_another_store(s3: Bucket) -> None:
     assert isinstance(report, shared.SharedOutput)
     s3.s3.delete_object(Bucket=bucket.NAME, Key=".x.zarr.ndtool")
     with pytest.raises(OutputError, match="was replaced or removed, on a worker"):
-        writer.Chunks.reopen(report)
+        writer.ChunkWriter.reopen(report)
     sink.abort()
     assert s3.keys() == []
 
@@ -621,8 +624,8 @@ def test_spilled_segments_have_trailers(stores: Path) -> None:
     save(numbers=np.arange(12))
     spills = ObjectStore("memory://spill")
     numbers = memoryview(np.arange(12))
-    spills.tabulate(Table("starts", 3), numbers)
-    assert spills.lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
+    spills.write_table(Table("starts", 3), numbers)
+    assert spills.read_lines(Table("starts", 3), 1, 3).tolist() == list(range(3, 9))
     with pytest.raises(OutputError, match="spill/split-0-0000000000000005-0: there is no such"):
         spills.read(Segment("split", 0, 0, 5), 0, memoryview(bytearray(3)))
     piece = spills.create(Segment("split", 0, 0))

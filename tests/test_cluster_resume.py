@@ -284,7 +284,7 @@ def test_a_malformed_trailer(left: Killed) -> None:
     for number, end in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
         (path,) = pieces.glob(f"split-{number}-*")
         whole = path.read_bytes()
-        path.write_bytes(whole[: -resume.NOTE] + end.ljust(resume.NOTE))
+        path.write_bytes(whole[: -resume.REPORT_BYTES] + end.ljust(resume.REPORT_BYTES))
     assert left.resume().resumed == 4 + 2
     assert same(np.load("out.npy"), wanted(GATHER))
 
@@ -434,7 +434,7 @@ def test_data_of_too_many_files_to_fingerprint(
     report = json.loads(manifest.read_text())
     report["fingerprint"]["data"][1] = None
     manifest.write_text(json.dumps(report))
-    monkeypatch.setattr(resume, "LISTED", 0)
+    monkeypatch.setattr(resume, "MAX_FINGERPRINTED_CHUNKS", 0)
     assert left.resume().resumed == 7
     assert left.workers.begun() == {"sweep": 7, "replay": 7}
     assert same(np.load("out.npy"), wanted(GATHER))

@@ -58,9 +58,9 @@ def test_an_argument_is_an_array(argument: str) -> None:
         ("zeros:float32", "expected zeros:TYPE[SIZE,...]", 2),
         ("zeros:3:float32[2]", "expected zeros:TYPE[SIZE,...]", 2),
         ("full:float32[2]", "expected full:VALUE:TYPE[SIZE,...]", 2),
-        ("full:x:float32[2]", "x is no number", 2),
+        ("full:x:float32[2]", "x is not a number", 2),
         ("ones:float32[-2]", "expected ones:TYPE[SIZE,...]", 2),
-        ("ones:U3[2]", "expected a type of numbers", 4),
+        ("ones:U3[2]", "expected a numeric type", 4),
         ("full:300:int8[2]", "an integer in -128..127", 4),
         ("full:1.5:int8[2]", "an integer in -128..127", 4),
         ("ones:nothing[2]", "nothing", 4),
@@ -106,13 +106,13 @@ def test_runs_give_the_bits_of_the_reference(case: Case, budget: int, threads: i
             memory_block = np.full(call.inference.nbytes, 255, np.uint8)
             sink = memory.BufferSink(memory_block.data, call.metadata)
             rows = rows_of(call.inference)
-            if swept and (not rows.tuples or not rows.width or rows.height < 2):
+            if swept and (not rows.tuples or not rows.width or rows.row_count < 2):
                 return
             if swept:
                 partitioning = partitioning_for(rows, len(roles) == 2, budget, threads)
                 list(execution.run(call, partitioning, sink, ignore_progress, print))
             else:
-                with steps.prepared(call, None) as ready:
+                with steps.prepare(call, None) as ready:
                     steps.execute(ready, sink=sink)
         assert same(memory_block.view(expected.dtype).reshape(expected.shape), expected)
 

@@ -65,7 +65,7 @@ def put(s3: Bucket) -> None:
 
 def of_tasks(found: Counter[tuple[str, str]]) -> dict[str, int]:
     """Return the requests or bytes of tasks, without those that open and close a run."""
-    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|places|offsets|attempts).*)"
+    names = r"(.*/c(/[0-9]+)+|.*spill-\w+/(split|sweep|replay|starts|blocks|offsets|attempts).*)"
     kinds: Counter[str] = Counter()
     for (kind, key), count in found.items():
         kinds[kind] += count * bool(re.fullmatch(names, key))
@@ -76,7 +76,7 @@ def simulated(operator: str, inputs: tuple[str, ...], options: Any, cut: Any) ->
     """Return the requests of the same run on a simulated cluster, of local copies."""
     names, meter = [f"{name}.zarr" for name in inputs], Meter()
     with OpenCall(Request(operator, *names, output="out.zarr", **options)) as call:
-        output = steps.resolved(call)
+        output = steps.resolve_output(call)
         assert output is not None
         sink = outputs.create(output)
         try:
@@ -116,11 +116,11 @@ def test_the_store_counts_the_planned_requests(
         spill=f"{ROOT}/tmp", scheduler=Once(1, 1 << 23), **options,
     )  # fmt: skip
     with OpenCall(requested) as call:
-        output = steps.resolved(call)
-        with steps.prepared(call, output) as ready:
+        output = steps.resolve_output(call)
+        with steps.prepare(call, output) as ready:
             plan = ready.plan
             assert plan.partitioning is not None
-            run = estimates.run_of(call, plan.partitioning, output, f"{ROOT}/tmp")
+            run = estimates.cost_model_for(call, plan.partitioning, output, f"{ROOT}/tmp")
             phases = run.phases()
             steps.execute(ready)
     assert (sum(plan.tasks.values()) > 12, plan.levels) == (True, levels)
@@ -176,7 +176,7 @@ def test_files_of_spilled_data_have_the_planned_reads_and_writes(
     requested = Request(
         operator, *(f"{name}.npy" for name in inputs), output="out.npy", memory=memory, threads=2
     )
-    with OpenCall(requested) as call, steps.prepared(call, steps.resolved(call)) as ready:
+    with OpenCall(requested) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         plan = ready.plan
         calls = SimpleNamespace(**vars(descriptors))
         counting = Counting(monkeypatch, calls, read_into="read", write_at="write")
@@ -256,10 +256,14 @@ def test_a_store_is_paid_by_request_and_by_byte() -> None:
 
 def test_time_is_limited_by_the_slowest_resource() -> None:
     phase = costs.Costs("sweep", 100, Counter(get=100_000), 10**11, 0, 0, 4)
-    machine = Machine(0.01, 10, 1e9, moved=float("inf"))
+    machine = Machine(0.01, 10, 1e9, copy_rate=float("inf"))
     assert estimates.seconds(phase, machine, 1) == pytest.approx(200)
     assert estimates.seconds(phase, machine, 100) == pytest.approx(2)
     assert estimates.seconds(phase, machine, 1000) == pytest.approx(2)  # there are 100 tasks
-    assert estimates.seconds(phase, machine._replace(gets=1000.0), 100) == pytest.approx(100)
-    assert estimates.seconds(phase, machine._replace(every=1e10), 100) == pytest.approx(10)
-    assert estimates.seconds(phase, machine._replace(scheduled=1.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(get_rate=1000.0), 100) == pytest.approx(100)
+    assert estimates.seconds(phase, machine._replace(total_bandwidth=1e10), 100) == pytest.approx(
+        10
+    )
+    assert estimates.seconds(phase, machine._replace(scheduler_seconds=1.0), 100) == pytest.approx(
+        100
+    )

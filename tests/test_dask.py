@@ -22,7 +22,7 @@ da = pytest.importorskip("dask.array", exc_type=ImportError)
 import dask  # noqa: E402
 
 import ndtool.dask as lazy  # noqa: E402
-from ndtool.chunkwise import parts, splits  # noqa: E402
+from ndtool.chunkwise import datachunks, splits  # noqa: E402
 
 PACKED = np.dtype([("a", "i1"), ("b", "i8")])
 many = settings(
@@ -86,7 +86,7 @@ def check(data: st.DataObject, case: Case) -> None:
     assert isinstance(result, da.Array)
     assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
     most = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(parts, "BATCH", most), mock.patch.object(splits, "BATCH", most):
+    with mock.patch.object(datachunks, "BATCH", most), mock.patch.object(splits, "BATCH", most):
         blocks = dask.compute(*result.to_delayed().flat)
     assert [block.shape for block in blocks] == list(product(*result.chunks))
     actual = np.asarray(result.compute())
@@ -142,7 +142,7 @@ def test_indices_out_of_bounds_pads_and_duplicates_as_in_memory(data: st.DataObj
     arrays = data.draw(chunked(case))
     expected = outcome(lambda: getattr(ndtool, case.operator)(*case.arrays, **case.arguments))
     most = data.draw(st.sampled_from((1, 1 << 20)))
-    with mock.patch.object(parts, "BATCH", most), mock.patch.object(splits, "BATCH", most):
+    with mock.patch.object(datachunks, "BATCH", most), mock.patch.object(splits, "BATCH", most):
         actual = outcome(lambda: getattr(lazy, case.operator)(*arrays, **case.arguments).compute())
     if isinstance(expected, dict):
         assert actual == expected

@@ -242,7 +242,7 @@ def test_a_dry_run_fetches_no_data_and_copies_no_members(
 
     put_old(".")
     if has_zarr():
-        import_module("ndtool.formats.zarr.location")  # before its imports are replaced
+        import_module("ndtool.formats.zarr.newstore")  # before its imports are replaced
     monkeypatch.setattr(Frame, "begin", forbidden)
     monkeypatch.setattr(local.LocalFile, "copy", forbidden)
     monkeypatch.setattr(descriptors, "write_at", forbidden)
@@ -263,8 +263,8 @@ def rehearsed(call: Any) -> Any:
     """Return the outcome of a dry run."""
     from ndtool.runs import steps
 
-    with steps.prepared(call, steps.resolved(call)) as ready:
-        return steps.rehearse(ready)
+    with steps.prepare(call, steps.resolve_output(call)) as ready:
+        return steps.dry_run(ready)
 
 
 def forbidden(*_: object, **__: object) -> None:

@@ -51,7 +51,7 @@ def test_another_executor_gives_the_bits_of_the_reference(
     sources = {role: memory.source(role, a) for role, a in zip(roles, arrays, strict=True)}
     with OpenCall(Request(case.operator, *roles, attributes=attributes), sources) as call:
         rows = rows_of(call.inference)
-        if not rows.tuples or not rows.width or rows.height < 2:
+        if not rows.tuples or not rows.width or rows.row_count < 2:
             return
         cut = partitioning_for(rows, not call.inference.scatters, budget, 2, None, levels)
         cut = cut._replace(range_tuples=reach)

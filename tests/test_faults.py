@@ -984,7 +984,7 @@ def test_indices_that_change_after_the_check(
     good = np.ones(DATA.shape if "elements" in operator else (2, 1), int)
     save(idx=good)
     request = Request(operator, "data.npy", "idx.npy", updates, "out.npy", attributes)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as ready:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as ready:
         bad = memoryview((good << 40).tobytes())
         changed = ready.validated._replace(indices=bad)
         execution = steps._execution(call, ready.plan, changed)

@@ -26,7 +26,7 @@ def shaped(shape, descr="'<f4'"):
 
 
 def parse(raw, available=None, name="x.npy"):
-    return headers.read(io.BytesIO(raw).read, available, name)
+    return headers.read_header(io.BytesIO(raw).read, available, name)
 
 
 def refused(raw, available=None):
@@ -136,7 +136,7 @@ def test_claims_are_compared_before_anything_is_read():
     raw = header(version=(2, 0), length=2**32 - 1)
     stream = io.BytesIO(raw)
     with pytest.raises(InputError, match="claims 4294967295 bytes, only"):
-        headers.read(lambda n: stream.read(n) if n < 100 else never(n), len(raw), "x.npy")
+        headers.read_header(lambda n: stream.read(n) if n < 100 else never(n), len(raw), "x.npy")
     refused(shaped("(1099511627776,)"), 224)
     assert "6442450941" in refused(shaped("(3,)", "'|S2147483647'"), 224).message
 

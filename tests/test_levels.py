@@ -21,7 +21,7 @@ from ndtool.engine.bind import bind_boxes
 from ndtool.errors import ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import batches, choice, distributed, spillstore
-from ndtool.runs.external.partitioning import MOST_CHILDREN, Partitioning, partitioning_for
+from ndtool.runs.external.partitioning import MAX_CHILDREN, Partitioning, partitioning_for
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.units import Units
 from ndtool.storage import local
@@ -43,7 +43,7 @@ def test_each_row_is_in_one_partition_of_one_group(
     cut = partitioning_for(Rows(10, 8, over, 1), True, 8 * rows, 1, units, levels)
     assert cut.levels <= levels
     seen = np.zeros(over, int)
-    for part in cut.used(cut.levels):
+    for part in cut.group_numbers(cut.levels):
         number, box = part, cut.box(part)
         seen[tuple(slice(*ends) for ends in box)] += 1
         for depth in reversed(range(cut.levels)):
@@ -52,15 +52,15 @@ def test_each_row_is_in_one_partition_of_one_group(
             assert child < cut.children(number, depth) <= cut.fan_out(depth)
             assert all(a <= c < d <= b for (a, b), (c, d) in zip(outer, box, strict=True))
     assert (seen == 1).all()
-    assert len(list(cut.used(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
+    assert len(list(cut.group_numbers(cut.levels))) == cut.partitions <= cut.groups(cut.levels)
 
 
 def test_partitions_have_no_greatest_number() -> None:
     """10 PB of float32: IDs of two bytes number the children of a group, not all partitions."""
     rows = Rows(10**13, 8, (10**16 // 4,), 4)
     cut = partitioning_for(rows, True, 1 << 33, 2)
-    assert cut.partitions > MOST_CHILDREN
-    assert max(map(cut.fan_out, range(cut.levels))) <= MOST_CHILDREN
+    assert cut.partitions > MAX_CHILDREN
+    assert max(map(cut.fan_out, range(cut.levels))) <= MAX_CHILDREN
     assert (cut.local_bytes(1), cut.local_bytes(cut.levels)) == (8, 4)
 
 
@@ -86,9 +86,9 @@ def large(gathers: bool, budget: int, levels: int) -> Partitioning:
 
 @pytest.mark.parametrize("gathers", [True, False])
 def test_levels_shrink_the_tables(gathers: bool) -> None:
-    tables = [large(gathers, 1 << 30, levels).tables for levels in (1, 2, 3)]
+    tables = [large(gathers, 1 << 30, levels).tables_bytes for levels in (1, 2, 3)]
     assert tables[0] > 5 * tables[1] > 5 * tables[2]
-    segments = [choice._segments(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
+    segments = [choice._segment_count(large(gathers, 1 << 30, levels)) for levels in (1, 2, 3)]
     assert segments[0] > 10 * segments[1] > 10 * segments[2]
     assert large(gathers, 1 << 26, 1).levels == 2  # as IDs require
 
@@ -97,10 +97,10 @@ def test_the_choice_of_levels() -> None:
     """More levels where memory or the number of segments asks for them, and only there."""
     for memory, levels in ((1 << 34, 1), (1 << 31, 1), (1 << 28, 2)):
         allowed = memory // 2
-        cut = choice.chosen(lambda *options: large(True, *options), allowed, memory)
+        cut = choice.choose(lambda *options: large(True, *options), allowed, memory)
         assert cut is not None
         assert (cut.levels, cut.memory <= memory) == (levels, True)
-    few = choice.chosen(
+    few = choice.choose(
         lambda budget, levels: partitioning_for(
             Rows(1000, 8, (1 << 20,), 4), True, budget, 2, None, levels
         ),
@@ -116,11 +116,11 @@ def test_segments_of_workers_have_a_mebibyte() -> None:
     def partition(budget: int, levels: int) -> Partitioning:
         return partitioning_for(rows, True, budget, 1, None, levels)._replace(in_memory=0)
 
-    cut = choice.chosen(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
+    cut = choice.choose(partition, 8 << 30, 16 << 30, tuning.REQUEST_COST, distributed._task_memory)
     assert cut is not None
     spilled = sum(map(cut.spilled_per_tuple, range(cut.levels))) * rows.tuples
     assert cut.levels > 1
-    assert spilled / choice._segments(cut) > 1 << 20
+    assert spilled / choice._segment_count(cut) > 1 << 20
 
 
 @pytest.fixture
@@ -243,10 +243,10 @@ def test_spilled_tuples_are_prefetched_a_group_at_a_time(
     leveled(levels)
     expected: list[tuple[str, int, int]] = []
     prefetched: list[tuple[str, int, int]] = []
-    real, group = spillstore.Store.expect, batches.SpilledTuples.prefetch
+    real, group = spillstore.Store.prefetch, batches.SpilledTuples.prefetch
     monkeypatch.setattr(
         spillstore.Store,
-        "expect",
+        "prefetch",
         lambda store, segment, at, nbytes: (
             expected.append((segment.phase, segment.start + at, nbytes)),
             real(store, segment, at, nbytes),

@@ -134,4 +134,4 @@ def test_an_index_out_of_bounds_is_named(value: int) -> None:
 
 
 def test_text_is_bounded() -> None:
-    assert literal.LONGEST >= 1 << 17, "what a system passes as one argument"
+    assert literal.MAX_CHARACTERS >= 1 << 17, "what a system passes as one argument"

@@ -234,5 +234,5 @@ def test_threads_are_those_whose_chunks_fit(workdir: Path) -> None:
     )
     assert limited < free
     request = Request("gather_nd", "x.zarr", "[[3]]", threads=8, memory=20 << 20)
-    with steps.open_call(request) as call, steps.prepared(call, None) as ready:
+    with steps.open_call(request) as call, steps.prepare(call, None) as ready:
         assert ready.call.threads < call.threads == 8  # the call itself does not change

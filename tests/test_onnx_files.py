@@ -776,7 +776,7 @@ def test_attributes_that_json_lacks_or_that_are_of_another_kind() -> None:
 def test_a_model_of_many_tensors_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     from ndtool.formats import onnx as format_of_models
 
-    monkeypatch.setattr(format_of_models, "MOST", 3)
+    monkeypatch.setattr(format_of_models, "MAX_TENSORS", 3)
     Path("m.onnx").write_bytes(model(*(tensor(ARRAY, str(i)) for i in range(4))))
     with pytest.raises(InputError, match="it has more than 3 tensors"):
         locators.describe("m.onnx")

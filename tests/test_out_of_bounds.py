@@ -28,7 +28,7 @@ from ndtool.rules.inference import Input
 from ndtool.rules.modes import Handling
 from ndtool.rules.operators import OPERATORS, Attributes
 from ndtool.runs import operands, steps
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.external import execution
 from ndtool.runs.external.partitioning import partitioning_for
@@ -158,15 +158,15 @@ def test_files(
             validated = operands.validate(call)
             rows = rows_of(call.inference)
             if not swept:
-                with steps.prepared(call, None) as ready:
+                with steps.prepare(call, None) as ready:
                     steps.execute(ready, sink=sink)
-            elif rows.tuples and rows.width and rows.height > 1:
+            elif rows.tuples and rows.width and rows.row_count > 1:
                 gathers = "updates" not in sources
                 cut = partitioning_for(rows, gathers, budget, threads, None, levels)
                 cut = cut._replace(in_memory=held, range_tuples=reach)
                 counted: list[BoundsError] = []
                 assert list(execution.run(call, cut, sink, ignore_progress, counted.append))
-                before = validated.outside
+                before = validated.bounds_report
                 assert [described(one) for one in counted] == (
                     [] if before is None else [described(before)]
                 )
@@ -202,11 +202,11 @@ def test_the_rules_on_extremes(dtype: str) -> None:
         assert call(data, *args, out_of_bounds="clip").tolist() == clipped
         assert call(data, *args, out_of_bounds="wrap").tolist() == wrapped
         assert call(data, *args, out_of_bounds="fill", fill=-7).tolist() == filled
-    assert (10 + normalized_indices(indices, 3, Handling("clip"))).tolist() == clipped
-    assert (10 + normalized_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
+    assert (10 + normalize_indices(indices, 3, Handling("clip"))).tolist() == clipped
+    assert (10 + normalize_indices(indices, 3, Handling("wrap"))).tolist() == wrapped
     beyond_all = [
         -7 if i == 13 else i
-        for i in (10 + normalized_indices(indices, 3, Handling("fill"))).tolist()
+        for i in (10 + normalize_indices(indices, 3, Handling("fill"))).tolist()
     ]
     assert beyond_all == filled
 

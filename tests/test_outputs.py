@@ -330,7 +330,7 @@ def test_a_path_that_exists_wins():
 
 @pytest.mark.parametrize("array", [ARRAY, LARGE, np.zeros((0, 3))])
 def test_archives_with_64_bit_sizes(monkeypatch, array):
-    monkeypatch.setattr(writer, "_WIDE", 0)
+    monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     save("x.npz:a", array)
     with np.load("x.npz") as archive:
         assert np.array_equal(archive["a"], array)
@@ -485,7 +485,7 @@ def test_a_stream_takes_bytes_in_order_only():
 def test_nothing_is_streamed_before_there_is_something():
     drain = Drain()
     out = streamed(drain.end, b"header")
-    with pytest.raises(KeyError), direct.whole_output(out):
+    with pytest.raises(KeyError), direct.output_buffer(out):
         raise KeyError
     out.abort()
     assert drain.close() == b""
@@ -702,7 +702,7 @@ def test_a_temporary_copy_without_space(monkeypatch, wrong):
     out = streamed(1, b"header", metadata_of(ARRAY), "o\n")
     with (
         pytest.raises(kind, match=r"temporary copy of o\\n: (not enough memory for 96|Input)"),
-        direct.whole_output(out),
+        direct.output_buffer(out),
     ):
         pass
 

@@ -62,7 +62,7 @@ def test_a_sweep_moves_the_planned_bytes(
         run_request = request(operator, suffix, updates, memory=memory, threads=2)
         with (
             OpenCall(run_request) as call,
-            steps.prepared(call, steps.resolved(call)) as prepared_run,
+            steps.prepare(call, steps.resolve_output(call)) as prepared_run,
         ):
             plan, before = prepared_run.plan, io_counts()
             steps.execute(prepared_run)
@@ -99,7 +99,7 @@ def test_workers_move_the_planned_bytes(suffix: str, tmp_path_factory: Any) -> N
                 run_request = request(operator, suffix, updates, scheduler=client)
                 with (
                     OpenCall(run_request) as call,
-                    steps.prepared(call, steps.resolved(call)) as prepared_run,
+                    steps.prepare(call, steps.resolve_output(call)) as prepared_run,
                 ):
                     plan, before = prepared_run.plan, (total("rchar"), total("wchar"))
                     steps.execute(prepared_run)

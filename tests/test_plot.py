@@ -48,7 +48,7 @@ def test_the_counts_of_a_picture_equal_brute_force(case: Case) -> None:
     assert picture.density == expected
     assert len(picture.density) == -(-total // picture.bin_size) <= stats.FINE
     frequencies = Counter(map(count_label, counts.values()))
-    assert {name: count for name, count in picture.repeats if count} == {
+    assert {name: count for name, count in picture.frequencies if count} == {
         **frequencies,
         **({"never": total - len(counts)} if total > len(counts) else {}),
     }

@@ -19,7 +19,7 @@ from ndtool.analysis.oracle import reference
 from ndtool.errors import OutputError, ResourceError
 from ndtool.runs.executors import Task
 from ndtool.runs.external import policy, spillfiles
-from ndtool.runs.external.policy import Troubles
+from ndtool.runs.external.policy import RetryLog
 from ndtool.runs.external.spill import Segment, Table
 from ndtool.storage import descriptors, failures
 
@@ -74,31 +74,31 @@ def return_number(phase: str, number: int) -> int:
 
 def run(
     executor: SimulatedExecutor, count: int, do: Callable[[str, int], Any] = return_number,
-    troubles: Troubles | None = None,
+    retry_log: RetryLog | None = None,
 ) -> list[int]:  # fmt: skip
     """Run tasks; return their numbers in the order of their ends."""
     ended: list[int] = []
     tasks = (Task(do, "sweep", number) for number in range(count))
-    policy.complete(executor, tasks, lambda number, _: ended.append(number), troubles=troubles)
+    policy.complete(executor, tasks, lambda number, _: ended.append(number), retry_log=retry_log)
     assert sorted(ended) == list(range(count))
     return ended
 
 
 def test_a_late_task_is_started_again_and_the_first_to_end_counts() -> None:
     stuck = SimulatedExecutor(4, lambda number, attempt: 1e9 if (number, attempt) == (5, 0) else 10)
-    troubles = Troubles()
-    assert run(stuck, 20, troubles=troubles)[-1] == 5
+    retry_log = RetryLog()
+    assert run(stuck, 20, retry_log=retry_log)[-1] == 5
     assert stuck.begun == {number: 1 + (number == 5) for number in range(20)}
     # It is late after 50 s, with slots free since then at the latest; the other attempt takes 10.
     assert stuck.now() <= 10 + 51 + 10 + 1
-    assert troubles.warnings() == [
-        "1 sweep task took 5 times as long as others, and was started again elsewhere"
+    assert retry_log.warnings() == [
+        "1 sweep task took 5 times as long as others, and was restarted on another worker"
     ]
 
 
 def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     slow = SimulatedExecutor(2, lambda number, attempt: 60 if number == 7 else 10)
-    assert run(slow, 8, troubles=Troubles())[-1] == 7
+    assert run(slow, 8, retry_log=RetryLog())[-1] == 7
     assert slow.begun[7] == 2
     assert slow.now() == 30 + 60
 
@@ -114,10 +114,10 @@ def test_the_first_attempt_may_still_be_the_first_to_end() -> None:
     ids=["one slot", "not late", "short", "the first ones"],
 )
 def test_tasks_that_run_once(slots: int, seconds: Callable[[int, int], float]) -> None:
-    executor, troubles = SimulatedExecutor(slots, seconds), Troubles()
-    run(executor, 10, troubles=troubles)
+    executor, retry_log = SimulatedExecutor(slots, seconds), RetryLog()
+    run(executor, 10, retry_log=retry_log)
     assert set(executor.begun.values()) == {1}
-    assert troubles.warnings() == []
+    assert retry_log.warnings() == []
 
 
 def fail_when_full(times: int) -> Callable[[str, int], int]:
@@ -128,25 +128,25 @@ def fail_when_full(times: int) -> Callable[[str, int], int]:
         remaining_failures[number] -= 1
         if remaining_failures[number] >= 0:
             full_disk = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            raise spillfiles.failed(full_disk, f"file {number}")
+            raise spillfiles.convert_error(full_disk, f"file {number}")
         return number
 
     return do
 
 
 def test_full_disks_are_waited_for_with_fewer_tasks_at_once() -> None:
-    executor, troubles = SimulatedExecutor(8, lambda *_: 1), Troubles()
-    run(executor, 40, fail_when_full(3), troubles)
+    executor, retry_log = SimulatedExecutor(8, lambda *_: 1), RetryLog()
+    run(executor, 40, fail_when_full(3), retry_log)
     assert executor.now() > (1 + 2 + 4) * policy.BACKOFF
     assert set(executor.begun.values()) == {1, 4}
-    message = "file 0: No space left on device: 42 tasks waited and ran again, with fewer"
-    assert troubles.warnings() == [f"{message} at once"]
+    message = "file 0: No space left on device: 42 tasks were retried later, with fewer"
+    assert retry_log.warnings() == [f"{message} at once"]
 
 
 def test_a_disk_that_stays_full_ends_the_run() -> None:
     executor = SimulatedExecutor(8, lambda *_: 1)
     with pytest.raises(ResourceError, match="No space left on device"):
-        run(executor, 40, fail_when_full(policy.WAITS + 1), Troubles())
+        run(executor, 40, fail_when_full(policy.MAX_RETRIES + 1), RetryLog())
     assert list(executor.completed()) == []
     with pytest.raises(ResourceError, match="No space left on device"):
         run(
@@ -160,7 +160,7 @@ def test_tables_are_written_again_while_a_disk_is_full(
 ) -> None:
     """As the policy repeats tasks; another error ends the run at once."""
     written, delays = list[bytes](), list[float]()
-    error = spillfiles.failed(OSError(errno.ENOSPC, "full"))
+    error = spillfiles.convert_error(OSError(errno.ENOSPC, "full"))
 
     def write_file(_: object, name: str, body: memoryview) -> None:
         written.append(bytes(body))
@@ -171,12 +171,12 @@ def test_tables_are_written_again_while_a_disk_is_full(
     monkeypatch.setattr(kind, "write_file", write_file)
     monkeypatch.setattr(policy.time, "sleep", delays.append)
     location = str(tmp_path) if store == "folder" else "memory://spill"
-    spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+    spillfiles.open_store(location).write_table(Table("offsets0", 1), memoryview(bytes(8)))
     assert (written, delays) == ([bytes(8)] * 4, [1, 2, 4])
     error.passing = False
     written.clear()
     with pytest.raises(ResourceError, match="full"):
-        spillfiles.open_store(location).tabulate(Table("offsets0", 1), memoryview(bytes(8)))
+        spillfiles.open_store(location).write_table(Table("offsets0", 1), memoryview(bytes(8)))
     assert len(written) == 1
 
 
@@ -190,8 +190,8 @@ def test_which_errors_may_pass() -> None:
         429, 500, 503, 403,
     )}  # fmt: skip
     assert transient == {429: True, 500: False, 503: True, 403: False}
-    assert not spillfiles.failed(OSError(errno.EIO, "I/O error")).passing
-    assert spillfiles.failed(OSError(errno.EDQUOT, "quota")).passing
+    assert not spillfiles.convert_error(OSError(errno.EIO, "I/O error")).passing
+    assert spillfiles.convert_error(OSError(errno.EDQUOT, "quota")).passing
 
 
 def test_another_attempt_may_fail_without_harm() -> None:
@@ -204,7 +204,7 @@ def test_another_attempt_may_fail_without_harm() -> None:
             raise OutputError("one worker's fault")
         return number
 
-    assert run(stuck, 20, do, Troubles())[-1] == 5
+    assert run(stuck, 20, do, RetryLog())[-1] == 5
     assert calls[5] == 2
 
 

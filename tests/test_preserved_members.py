@@ -220,7 +220,7 @@ def test_bytes_before_the_archive_stay(
     name: str, counted: bool, is_zip64: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_zip64:
-        monkeypatch.setattr(writer, "_WIDE", 0)
+        monkeypatch.setattr(writer, "_ZIP64_THRESHOLD", 0)
     script = b"#!/bin/sh\nexit 1\n" * 9
     members = [("a.npy", npy(ARRAY)), ("b.npy", npy(ARRAY + 1))]
     stream = io.BytesIO(script if counted else b"")
@@ -276,7 +276,7 @@ def test_any_sequence_of_writes(
             archive.writestr(f"{name}.npy", npy(array), method)
     with pytest.MonkeyPatch.context() as patch:
         if wide:
-            patch.setattr(writer, "_WIDE", 0)
+            patch.setattr(writer, "_ZIP64_THRESHOLD", 0)
         for name, array in writes:
             model[name] = array
             check(Path("a.npz").read_bytes(), name, array)
@@ -304,9 +304,9 @@ def test_more_members_than_16_bits_count() -> None:
 def test_members_beyond_4_gib() -> None:
     size, name = (1 << 32) + 5, b"big"
     with open("a.npz", "wb") as file:  # a hole, whose CRC is not read
-        file.write(writer.head(name, size, 0))
+        file.write(writer.local_header(name, size, 0))
         file.seek(size, io.SEEK_CUR)
-        file.write(writer.tail(name, size, 0))
+        file.write(writer.central_directory(name, size, 0))
     try:
         assert write("a.npz:first") == ("big",)
         assert write("a.npz:second", LARGE) == ("big", "first")
@@ -408,7 +408,7 @@ def test_members_that_cannot_be_preserved_are_not_lost(kind: str, options: tuple
 def test_a_directory_that_would_be_too_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.npz:a")
     before = Path("a.npz").read_bytes()
-    monkeypatch.setattr(directory, "LONGEST", 100)
+    monkeypatch.setattr(directory, "MAX_DIRECTORY_BYTES", 100)
     with pytest.raises(OutputError, match=r"a.npz: central directory of \d+ bytes: at most 100"):
         write("a.npz:b")
     assert Path("a.npz").read_bytes() == before

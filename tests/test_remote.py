@@ -453,7 +453,7 @@ def test_a_file_that_changes_before_the_output_exists(server: Server, workdir: P
         OpenCall(
             Request("gather_nd", server.add("/x.npy", npy(ROWS)), "idx.npy", output="out.npy")
         ) as call,
-        steps.prepared(call, steps.resolved(call)) as ready,
+        steps.prepare(call, steps.resolve_output(call)) as ready,
     ):
         operands.load_data(ready.validated)
         server.objects["/x.npy"].etag = '"2"'
@@ -653,7 +653,7 @@ def test_unwritable_targets(workdir: Path, kind: str) -> None:
     request = Request("gather_nd", "x.npy", "i.npy", output=f"{kind}://h/o.npy")
     refused = pytest.raises(OutputError, match=f"{kind}:// cannot be written to")
     with OpenCall(request) as call, refused:
-        steps.resolved(call)
+        steps.resolve_output(call)
 
 
 @pytest.mark.parametrize(

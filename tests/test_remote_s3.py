@@ -327,7 +327,7 @@ def test_a_missing_bucket(s3: Bucket, workdir: Path) -> None:
 
 def run_step(act: Any, call: OpenCall) -> Any:
     """Return the outcome of a step that ends a run."""
-    with steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         return act(prepared_run)
 
 
@@ -336,9 +336,9 @@ def test_a_dry_run_looks_at_the_output(s3: Bucket, workdir: Path) -> None:
     s3.put("x.npy", b"old")
     request = Request("gather_nd", "x.npy", "i.npy", output="s3://bucket/x.npy", clobber=False)
     with OpenCall(request) as call, pytest.raises(OutputError, match="exists"):
-        run_step(steps.rehearse, call)
+        run_step(steps.dry_run, call)
     with OpenCall(request._replace(clobber=True)) as call:
-        assert run_step(steps.rehearse, call).preserved is None
+        assert run_step(steps.dry_run, call).preserved is None
     assert s3.get("x.npy") == b"old"
 
 
@@ -366,13 +366,13 @@ def test_a_dry_run_checks_write_permission_without_effects(
     request = Request("gather_nd", "x.npy", "i.npy", output=f"s3://bucket/{output}")
     monkeypatch.setattr(remote.S3Object, "call", noted)
     with OpenCall(request) as job:
-        run_step(steps.rehearse, job)
+        run_step(steps.dry_run, job)
     assert "complete_multipart_upload" in requested
     assert not {"put_object", "create_multipart_upload", "delete_object"} & set(requested)
     assert (s3.keys(), s3.uploads()) == ([], [])
     monkeypatch.setattr(remote.S3Object, "call", refused)
     message = []
-    for step in (steps.rehearse, steps.execute):
+    for step in (steps.dry_run, steps.execute):
         with (
             OpenCall(request) as job,
             pytest.raises(OutputError, match="access is denied") as excinfo,

@@ -172,7 +172,7 @@ def read_by_package(raw: bytes) -> dict[str, tuple[str, list[int], bytes]] | Non
 
 
 def read(raw: bytes) -> headers.Header:
-    return headers.read(lambda start, n: raw[start : start + n], len(raw), "m")
+    return headers.read_header(lambda start, n: raw[start : start + n], len(raw), "m")
 
 
 def read_attempt(raw: bytes) -> headers.Header | None:
@@ -198,7 +198,9 @@ def test_every_byte_of_the_header_damaged(change: int) -> None:
             unknown = any(tensor.code not in headers._TYPES for tensor in header.tensors)
             assert (reference is None) == unknown, offset
             for tensor in header.tensors if reference is not None else ():
-                data = bytes(raw[header.data + tensor.start : header.data + tensor.stop])
+                data = bytes(
+                    raw[header.data_offset + tensor.start : header.data_offset + tensor.stop]
+                )
                 word, shape, expected = reference[tensor.name]
                 assert (tensor.code, list(tensor.shape), data) == (word, shape, expected), offset
         raw[offset] ^= change
@@ -382,9 +384,9 @@ def check_file(path: str, arrays: dict[str, Any], metadata: Any) -> None:
     """Compare a file with its expected content, as the package reads it; check the alignment."""
     raw = Path(path).read_bytes()
     header = read(raw)
-    assert header.data % 64 == 0
+    assert header.data_offset % 64 == 0
     for tensor in header.tensors:
-        assert (header.data + tensor.start) % tensor.alignment == 0
+        assert (header.data_offset + tensor.start) % tensor.alignment == 0
     with safetensors.safe_open(path, "numpy") as file:
         assert file.metadata() == metadata
     reference = safetensors.numpy.load_file(path)
@@ -524,7 +526,7 @@ def test_concurrent_writes_are_not_lost(exists: bool) -> None:
 def test_a_header_that_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors")
     size = int.from_bytes(Path("m.safetensors").read_bytes()[:8], "little")
-    monkeypatch.setattr(headers, "LONGEST", size + 20)
+    monkeypatch.setattr(headers, "MAX_HEADER_BYTES", size + 20)
     with pytest.raises(OutputError, match="the header would have"):
         opened("m.safetensors:" + "n" * 100, ARRAYS["a"])
 

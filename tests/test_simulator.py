@@ -54,10 +54,10 @@ def simulated(
         (Step("get", gets=8), PLAIN, 1.0),
         (Step("get", gets=1, nbytes=200), PLAIN, 2.5),
         (Step("computing", seconds=3.0), PLAIN, 3.0),
-        (Step("get", gets=4), PLAIN._replace(gets=2.0), 2.0),
-        (Step("put", puts=4), PLAIN._replace(puts=2.0), 2.0),
-        (Step("get", gets=4, nbytes=100), PLAIN._replace(every=10.0), 10.0),
-        (Step("put", puts=1), PLAIN._replace(scheduled=1.0), 1.5),
+        (Step("get", gets=4), PLAIN._replace(get_rate=2.0), 2.0),
+        (Step("put", puts=4), PLAIN._replace(put_rate=2.0), 2.0),
+        (Step("get", gets=4, nbytes=100), PLAIN._replace(total_bandwidth=10.0), 10.0),
+        (Step("put", puts=1), PLAIN._replace(scheduler_seconds=1.0), 1.5),
     ],
 )
 def test_a_task_takes_as_long_as_its_steps(step: Step, machine: Machine, seconds: float) -> None:
@@ -70,9 +70,9 @@ def test_workers_share_the_limits_of_the_store() -> None:
     assert simulated(12, [step], 3).now() == 2.0
     assert simulated(12, [step], 5).now() == 1.5  # three rounds
     assert simulated(12, [step], 12).now() == 0.5
-    limited = simulated(12, [step], 12, PLAIN._replace(gets=4.0))
+    limited = simulated(12, [step], 12, PLAIN._replace(get_rate=4.0))
     assert (limited.now(), limited.spent["requests to read"]) == (12.0, 78.0 - 12 * 0.5)
-    slow = simulated(12, [step], 12, PLAIN._replace(scheduled=1.0))
+    slow = simulated(12, [step], 12, PLAIN._replace(scheduler_seconds=1.0))
     assert (slow.now(), slow.spent["scheduler"]) == (12.5, 78.0)
 
 
@@ -80,39 +80,39 @@ def test_steps_of_one_kind_are_in_flight_together() -> None:
     meter = Meter()
     for kind in ("line a 0", "get", "get", "get", "put"):
         meter.add(Step(kind, gets=1, nbytes=3))
-    assert [(step.kind, step.gets, step.nbytes) for step in meter.take()] == [
+    assert [(step.kind, step.gets, step.nbytes) for step in meter.pop_steps()] == [
         ("line a 0", 1, 3), ("get", 3, 9), ("put", 1, 3),
     ]  # fmt: skip
-    assert meter.take() == []
+    assert meter.pop_steps() == []
     assert meter.totals == {"get": 5, "put": 0, "bytes": 15}
 
 
 def test_faults_take_time_and_lose_nothing() -> None:
     steps = [Step("get", gets=4)]
-    faults = Faults(lost=0.1, late=0.1, refused=0.05)
+    faults = Faults(lost=0.1, late=0.1, throttled=0.05)
     first, second = (simulated(200, steps, 4, faults=faults, seed=7).now() for _ in range(2))
     assert first == second > simulated(200, steps, 4).now()
     assert simulated(200, steps, 4, faults=faults, seed=8).now() != first
 
 
 def test_a_late_task_runs_again_elsewhere_and_is_not_waited_for() -> None:
-    steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, times=100.0)
-    meter, troubles, results = Meter(), policy.Troubles(), list[int]()
-    simulator = Simulator(8, PLAIN, meter, faults, seed=3, tick=1.0)
+    steps, faults = [Step("computing", seconds=10.0)], Faults(late=0.05, slowdown=100.0)
+    meter, retry_log, results = Meter(), policy.RetryLog(), list[int]()
+    simulator = Simulator(8, PLAIN, meter, faults, seed=3, interval=1.0)
 
     def do(phase: str, number: int) -> int:
         meter.add(steps[0])
         return number
 
     tasks = (Task(do, "sweep", number) for number in range(100))
-    policy.complete(simulator, tasks, lambda number, end: results.append(end), troubles=troubles)
-    assert (sorted(results), len(troubles.warnings())) == (list(range(100)), 1)
+    policy.complete(simulator, tasks, lambda number, end: results.append(end), retry_log=retry_log)
+    assert (sorted(results), len(retry_log.warnings())) == (list(range(100)), 1)
     alone = simulated(100, steps, 8, faults=faults, seed=3).now()
     assert 130.0 <= simulator.now() < alone / 2
 
 
 def test_time_passes_while_nothing_completes() -> None:
-    simulator = Simulator(1, PLAIN, Meter(), tick=1.0)
+    simulator = Simulator(1, PLAIN, Meter(), interval=1.0)
     simulator.submit(Task(lambda *_: simulator.meter.add(Step("a", seconds=3.5)), "split", 0))
     timeline = [(completed is None, simulator.now()) for completed in simulator.completed()]
     assert timeline == [(True, 1.0), (True, 2.0), (True, 3.0), (False, 3.5)]
@@ -146,7 +146,7 @@ def run(simulator: Simulator, operator: str, levels: int, **given: Any) -> tuple
 
 @pytest.mark.usefixtures("inputs")
 @pytest.mark.parametrize("levels", [1, 2])
-@pytest.mark.parametrize("faults", [Faults(), Faults(lost=0.05, late=0.1, refused=0.01)])
+@pytest.mark.parametrize("faults", [Faults(), Faults(lost=0.05, late=0.1, throttled=0.01)])
 def test_a_simulated_run_has_the_bits_of_the_reference(levels: int, faults: Faults) -> None:
     data, idx, upd = (np.load(f"{name}.npy") for name in ("data", "idx", "upd"))
     simulators = [Simulator(4, STORE, Meter(), faults) for _ in range(2)]

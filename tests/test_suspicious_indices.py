@@ -82,7 +82,7 @@ def test_arrays_of_the_caller_are_not_suspected() -> None:
 
 
 def test_many_indices_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(padding, "SAMPLED", 100)
+    monkeypatch.setattr(padding, "SAMPLE_SIZE", 100)
     from ndtool import files
 
     indices = np.arange(1000)
@@ -111,7 +111,7 @@ def test_a_tuple_with_a_valid_component_is_no_padding(
     pairs = np.array(indices, code)
     save(data=np.arange(30).reshape(5, 6), idx=pairs)
     (plan, given) = (call := files.infer("gather_nd", "data.npy", "idx.npy")).plan, call.inputs
-    warnings = padding.suspected(given["indices"], memoryview(pairs.tobytes()), plan)
+    warnings = padding.padding_warnings(given["indices"], memoryview(pairs.tobytes()), plan)
     assert warnings == ([f"idx.npy: {message}"] if message else [])
     report = ndtool("stats", "gather-nd", "data.npy", "idx.npy").out.decode()
     assert (message in report) if message else ("padding" not in report)

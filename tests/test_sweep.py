@@ -21,7 +21,7 @@ from strategies import EXAMPLES, Case, cases, opaque, same
 from ndtool import files
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import memory
-from ndtool.cli import kinds
+from ndtool.cli import parametertypes
 from ndtool.engine import tuning
 from ndtool.engine.gathers import ignore_progress
 from ndtool.errors import BoundsError, NdtoolError, UsageError
@@ -69,7 +69,7 @@ def run_sweep(
     request = Request(case.operator, *roles, attributes=attributes)
     with OpenCall(request, sources) as call:
         rows = rows_of(call.inference)
-        if not rows.tuples or not rows.width or rows.height < 2:
+        if not rows.tuples or not rows.width or rows.row_count < 2:
             return None
         partitioning = partitioning_for(
             rows, "updates" not in sources, budget, threads, levels=levels
@@ -137,9 +137,9 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "data", "tuples", "limit", "method", "reason"),
     [
-        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "access at random takes as long as reading"),
-        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "access at random takes as long as reading"),
-        (GATHER, (1 << 25,), 500, "2MiB", "direct", "access at random takes as long as reading"),
+        (GATHER, (1 << 28,), 300_000, "1MiB", "sweep", "random access takes as long as reading"),
+        (GATHER, (1 << 25,), 25_000, "1MiB", "sweep", "random access takes as long as reading"),
+        (GATHER, (1 << 25,), 500, "2MiB", "direct", "random access takes as long as reading"),
         (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
     ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],
@@ -214,7 +214,7 @@ def test_the_cost_of_a_page_decides(
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
-        assert plan.choose(call, limit, steps.resolved(call)).way == method
+        assert plan.choose(call, limit, steps.resolve_output(call)).way == method
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -258,7 +258,7 @@ def test_an_index_that_changes_during_the_run_is_reported(
         "gather_nd", "data.npy", "idx.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         assert prepared_run.plan.way == "sweep"
         idx = np.load("idx.npy", mmap_mode="r+")
         idx[40, 500, 0] = -1025
@@ -324,7 +324,7 @@ def test_the_directory_of_every_temporary_file(
     request = Request(
         "scatter_nd", data, "idx.npy", "upd.npy", "out.npy", memory=1 << 20, spill="spill"
     )
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         assert prepared_run.plan.way == "sweep"
         steps.execute(prepared_run)
     # Indices in Fortran order are normalized twice: for the plan's sample, and for the sweep.
@@ -341,15 +341,19 @@ def test_a_dry_run_copies_no_updates(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(tempfiles, "filled_buffer", forbidden)
     request = Request("scatter_nd", "data.npy", "idx.npy", "upd.npy", "out.npy", memory=1 << 20)
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         assert prepared_run.plan.way == "sweep"
-        steps.rehearse(prepared_run)
+        steps.dry_run(prepared_run)
     idx = np.load("idx.npy")
     idx[40, 500, 0] = 1 << 10
     save(idx=idx)
     bad = pytest.raises(BoundsError, match="out of bounds")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run, bad:
-        steps.rehearse(prepared_run)
+    with (
+        OpenCall(request) as call,
+        steps.prepare(call, steps.resolve_output(call)) as prepared_run,
+        bad,
+    ):
+        steps.dry_run(prepared_run)
 
 
 @pytest.mark.parametrize("phase", ["split", "sweep", "replay"])
@@ -427,7 +431,7 @@ def test_repeated_indices_that_fit_are_read_once_and_counted(
         partitioning_for(rows, True, (8 << 15) - 1, 1),
     )
     assert (stored.indices, read.indices) == (8 << 12, 0)
-    assert stored.memory == stored._replace(indices=0).memory + (8 << 12)
+    assert stored.memory == stored._replace(index_bytes=0).memory + (8 << 12)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -447,7 +451,7 @@ def test_repeated_indices_are_checked_once(
         "gather", "table.npy", "few.npy", output="out.npy", memory=1 << 20,
         attributes=Attributes(axis=1, out_of_bounds=rule),
     )  # fmt: skip
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         partitioning = prepared_run.plan.partitioning
         assert partitioning is not None
         assert partitioning.blocks > 2
@@ -494,9 +498,9 @@ def test_only_data_that_fit_in_memory_are_prefetched(
 def test_sizes_are_taken_with_their_units(text: str, nbytes: int | None) -> None:
     if nbytes is None:
         with pytest.raises(UsageError, match="is not a size in bytes: expected one such as 512MiB"):
-            kinds.memory(text)
+            parametertypes.memory(text)
     else:
-        assert kinds.memory(text) == nbytes
+        assert parametertypes.memory(text) == nbytes
 
 
 def test_indices_are_sampled_in_their_order_whatever_their_layout(folder: Path) -> None:

@@ -101,7 +101,7 @@ def test_chunks_give_the_bits_of_the_reference(
         case.operator, *roles, attributes=Attributes(**case.arguments, out_of_bounds=rule)
     )
     with OpenCall(request, sources) as call:
-        outside = operands.validate(call).outside
+        outside = operands.validate(call).bounds_report
         shape = call.inference.plan.output
         if 0 in shape or not shape or any(0 in array.shape for array in case.arrays):
             return

@@ -17,7 +17,7 @@ from ndtool.arrays import source
 from ndtool.errors import InputError, NdtoolError
 from ndtool.formats import locators
 from ndtool.formats.streams import Streams
-from ndtool.formats.text import arrowcsv, lines, nested, quick, rows
+from ndtool.formats.text import arrowcsv, fastparser, lines, nested, rows
 from ndtool.rules import dtypes
 
 arrowcsv.parse(b"1,x\n", b",", 2, (0,), "q")  # pyarrow's threads keep files open
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("workdir", "all_closed")
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run every test with each parser, and with blocks of a few bytes."""
     if request.param == "exact":
-        monkeypatch.setattr(quick, "parse", lambda *_: None)
+        monkeypatch.setattr(fastparser, "parse", lambda *_: None)
     if request.param == "pyarrow":
         pytest.importorskip("pyarrow.csv", exc_type=ImportError)
-        monkeypatch.setattr(rows, "LARGE", 0)
+        monkeypatch.setattr(rows, "MIN_ARROW_BLOCKS", 0)
     if request.param == "small blocks":
-        monkeypatch.setattr(lines, "SIZE", 7)
+        monkeypatch.setattr(lines, "READ_SIZE", 7)
     return request.param
 
 
@@ -183,7 +183,7 @@ BAD = [
     ("i.json", "[1, 2", "i.json: line 1, column 5: the list does not end"),
     ("i.json", "[1,\n2,]", "i.json: line 2, column 3: not JSON: expecting value"),
     ("i.json", "[1,\n 2 3]", "i.json: line 2, column 4: expected , or ]"),
-    ("i.json", "[1]\n 2", "i.json: line 2, column 2: there is more after the list"),
+    ("i.json", "[1]\n 2", "i.json: line 2, column 2: unexpected text after the list"),
     ("i.json", b"[1,\n\xff]", "i.json: line 1 or later: not UTF-8"),
     ("i.json", "[" * 100_000, "i.json: line 1, column 2: nested too deeply"),
     ("i.json", "[" + "9" * 5000 + "]", "element 0: a field of 5000 characters"),
@@ -301,7 +301,7 @@ def test_a_parser_that_stops_early_is_not_trusted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST", 100)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
     put("i.txt", "5\n" + 200 * "6")
     with pytest.raises(InputError, match="line 2 has more than 100 bytes"):
         read("i.txt")
@@ -312,7 +312,7 @@ def test_a_line_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blanks_of_json_are_skipped_at_once() -> None:
     text = nested._ListText(lambda count: b"", "x")
-    text.rest = "1" + 1000 * " " + "]"
+    text.remaining = "1" + 1000 * " " + "]"
     calls = 0
 
     def count(frame: Any, event: str, arg: Any) -> Any:
@@ -323,7 +323,7 @@ def test_blanks_of_json_are_skipped_at_once() -> None:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        assert text._after_blanks(1) == 1001
+        assert text._find_token(1) == 1001
     finally:
         sys.settrace(before)
     assert calls < 10

@@ -26,16 +26,16 @@ from ndtool.rules.operators import Attributes
 from ndtool.runs import operands, steps, touched
 from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
-from ndtool.runs.touched import Gathered, Marks
+from ndtool.runs.touched import IndexSet, TouchedByGather
 from ndtool.storage import descriptors, tempfiles
 
 CODES = ("|i1", "<i2", ">i2", "<i4", ">i4", "<i8", ">i8", "|u1", "<u2", ">u4", "<u8", ">u8")
 ORDERS = ("C", "F")
 
 
-def gathered(plan: Any, indices: Any) -> Gathered:
+def gathered(plan: Any, indices: Any) -> TouchedByGather:
     raw = memoryview(np.ascontiguousarray(indices)).cast("B") if indices.size else memoryview(b"")
-    return Gathered(plan, raw, dtypes.from_numpy(indices.dtype))
+    return TouchedByGather(plan, raw, dtypes.from_numpy(indices.dtype))
 
 
 def elements(plan: Any, indices: Any) -> Any:
@@ -82,7 +82,7 @@ def calls(draw: Any) -> tuple[Any, Any]:
     return shapes.gather_nd(data, shape, b)[1], np.array(values, code).reshape(shape)
 
 
-@pytest.mark.parametrize("flags", [touched.FLAGS, 0])
+@pytest.mark.parametrize("flags", [touched.MAX_FLAGS, 0])
 @pytest.mark.parametrize("slab", [touched.SLAB, 3])
 @settings(deadline=None)
 @given(call=calls(), steps=st.data())
@@ -96,7 +96,7 @@ def test_blocks_are_those_of_the_elements(call: Any, steps: Any, slab: int, flag
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(touched, "SLAB", slab)
-        patch.setattr(touched, "FLAGS", flags)
+        patch.setattr(touched, "MAX_FLAGS", flags)
         one = gathered(plan, indices)
         assert list(one.blocks(step)) == expected
         assert list(one.blocks(step)) == expected
@@ -126,13 +126,13 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 
 @pytest.mark.slow("counts of touched elements beyond one table of flags")
 def test_many_numbers_are_yielded_once() -> None:
-    marks = Marks(1 << 60)
+    marks = IndexSet(1 << 60)
     rng = np.random.default_rng(3)
     batches = []
     for _ in range(5):
         batches.append(rng.integers(0, 1 << 60, touched.SLAB))
         marks.add(np.repeat(batches[-1], 2))
-    report = [number for block in marks.ascending() for number in block]
+    report = [number for block in marks.sorted_batches() for number in block]
     assert report == np.unique(np.concatenate(batches)).tolist()
 
 
@@ -179,7 +179,7 @@ def block_numbers(read: list[tuple[str, int]], name: str) -> list[int]:
 def test_a_gather_reads_each_touched_block_once_and_no_other(read: Any) -> None:
     put(data=DATA, indices=ROWS)
     request = Request("gather_nd", "data.toy", "indices.toy", output="out.npy")
-    with OpenCall(request) as call, steps.prepared(call, steps.resolved(call)) as prepared_run:
+    with OpenCall(request) as call, steps.prepare(call, steps.resolve_output(call)) as prepared_run:
         assert block_numbers(read, "data.toy") == [], "validated, not read yet"
         steps.execute(prepared_run)
     assert (np.load("out.npy") == DATA[ROWS[:, 0]]).all()

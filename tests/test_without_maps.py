@@ -189,7 +189,7 @@ def test_outputs_without_maps_are_written(disk: Path, monkeypatch: pytest.Monkey
     for target in ("out.npy", "out.npz", "/dev/null"):
         out = outputs.create(outputs.resolve(target, metadata))
         assert out.map() is None
-        with direct.whole_output(out) as (view, write):
+        with direct.output_buffer(out) as (view, write):
             assert write is None
             assert bytes(view) == bytes(6)
             view[:] = b"abcdef"

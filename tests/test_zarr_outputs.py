@@ -232,15 +232,17 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     put("x.zarr:g/a", DATA, zarr_format=version)
     zarr.consolidate_metadata("x.zarr", zarr_format=version)
     root = Path("x.zarr") / ("zarr.json" if version == 3 else ".zmetadata")
-    size, values = root.stat().st_size, hierarchy._values(root.read_bytes())
+    size, values = root.stat().st_size, hierarchy._count_values(root.read_bytes())
     before = all_files()
-    for name, limit in (("MAX_METADATA_SIZE", size + 100), ("_VALUES", values + 4)):
+    for name, limit in (("MAX_METADATA_SIZE", size + 100), ("_MAX_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, limit)
             for attempt in (write, checked):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
-            patch.setattr(hierarchy, "require_growth", lambda *_: None)  # a concurrent run
+            patch.setattr(
+                hierarchy, "require_consolidated_size", lambda *_: None
+            )  # a concurrent run
             with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                 write("x.zarr:g/b", DATA)
         assert all_files() == before
@@ -267,10 +269,10 @@ def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.Mon
 
 KILLED = """
 import os, signal, sys
-from ndtool.formats.zarr import location
+from ndtool.formats.zarr import newstore
 from ndtool.publish import newfolder
-newfolder.write_at = location.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-location.write_file(sys.argv[1], "c/0/0", b"a chunk")
+newfolder.write_at = newstore.write_at = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+newstore.write_file(sys.argv[1], "c/0/0", b"a chunk")
 """
 
 
@@ -283,7 +285,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
-                out._output._folder.suspend()
+                out._store._folder.suspend()
                 break
             out.write(0, memoryview(raw(DATA)))
             sinks.commit(out)
@@ -315,12 +317,12 @@ def test_the_planned_metadata_equal_the_arrays() -> None:
     for only in (False, True):
         request = Request("gather_nd", "data.zarr", "indices.npy", output="x.zarr:b", only=only)
         with OpenCall(request) as call:
-            planned = steps.resolved(call)
+            planned = steps.resolve_output(call)
             assert planned is not None
             out = outputs.create(planned)
             out.abort()
         assert planned.metadata == out.metadata
-        assert out._chunks._array.chunks == planned.metadata.layout.chunks
+        assert out._writer._array.chunks == planned.metadata.layout.chunks
 
 
 def test_a_gather_of_slices_reports_progress(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +412,7 @@ def test_an_uncommitted_output_leaves_nothing(argument: str) -> None:
     out = outputs.create(
         outputs.resolve(argument, ArrayMetadata(dtype, DATA.shape, "C", DATA.shape, {}))
     )
-    out.write(0, memoryview(raw(DATA))[: out._chunks.nbytes(0)], 0)
+    out.write(0, memoryview(raw(DATA))[: out._writer.nbytes(0)], 0)
     visible = {name for name in all_files() if "ndtool" not in name}
     assert visible == set(before)
     if argument.startswith("old.zarr:"):
@@ -450,12 +452,12 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
 SLOW = """
 import sys, time
 from ndtool.formats.zarr import writer
-put = writer.Chunks.put
+put = writer.ChunkWriter.write_block
 def slowly(self, block, view):
     put(self, block, view)
     print("written", file=sys.stderr, flush=True)
     time.sleep(0.2)
-writer.Chunks.put = slowly
+writer.ChunkWriter.write_block = slowly
 from ndtool.__main__ import main
 sys.exit(main())
 """

@@ -46,10 +46,10 @@ class Toy:
     def now(self) -> float:
         return self._clock
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"toy": call(*arguments)}
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         call(*arguments)
 
     def _attempts(self, task: Task) -> list[Any]:

@@ -195,7 +195,7 @@ class _Call:
             stored = call.rows[numbers]
         selecting, normalized = tuples.selecting(self.plan, stored, call.handling)
         if len(selecting) < len(stored):
-            raise operands.changed(self.call.inference)
+            raise operands.changed_error(self.call.inference)
         columns = (np.broadcast_to(along, len(numbers)).tolist() for along in at)
         positions = zip(*columns, strict=True) if at else [()] * len(numbers)
         yield from zip(
@@ -246,7 +246,7 @@ class _Call:
         lowest, pad = -1 if self.tuples.negatives else 0, self.tuples.handling.pad
         pairs = zip(index, sizes, strict=True)
         if strict and not all(i == pad or lowest * n <= i < n for i, n in pairs):
-            raise operands.changed(self.call.inference)
+            raise operands.changed_error(self.call.inference)
         return index
 
     def _elements(self, role: str, positions: list[Position]) -> Sequence[Array | None]:

@@ -82,10 +82,10 @@ def _load_small(path: str, model: Any) -> None:
         for tensor in _external(model):
             label = f"{path}:{tensor.name}"
             header = _header(tensor.SerializeToString(), label)
-            if header.stored <= _SMALL:
-                data_path, start = folder.find(header, label)
+            if header.stored_nbytes <= _SMALL:
+                data_path, start = folder.find_data(header, label)
                 with closing(locations.open_storage(data_path)) as data:
-                    _store_bytes(tensor, bytes(data.peek(start, header.stored)))
+                    _store_bytes(tensor, bytes(data.peek(start, header.stored_nbytes)))
 
 
 def _header(raw: bytes, label: str) -> tensorproto.Tensor:

@@ -22,7 +22,7 @@ from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.rules.shapes import format_type
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.operands import Validated
 
 Array = NDArray[Any]
@@ -164,7 +164,7 @@ def _updates_of(
         at = _index_arrays(coordinates)
         block_shape = tuple(map(len, coordinates))
         picked = pick(arrays["indices"], at, block_shape)
-        values = normalized_indices(picked, size, rule)
+        values = normalize_indices(picked, size, rule)
         if rule.pad is not None:
             values[picked == rule.pad] = size
         ordinal, hits = _matches(np.array(visible.positions[a]), values.reshape(-1))

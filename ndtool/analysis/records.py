@@ -81,7 +81,7 @@ def conversion_record(
     origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
-        "dtype": conversion.output.stored.name,
+        "dtype": conversion.output.stored_dtype.name,
         "shape": metadata.shape,
         "bytes": metadata.nbytes,
     }
@@ -106,7 +106,7 @@ def run_record(call: OpenCall, outcome: Outcome) -> dict[str, Any]:
         record["output"]["kept"] = outcome.preserved
     if call.request.resume:
         record["resumed"] = outcome.resumed
-    rule, outside = call.inference.attributes.out_of_bounds, outcome.outside
+    rule, outside = call.inference.attributes.out_of_bounds, outcome.bounds_report
     if rule == "error":
         return record
     count, first = (outside.count, outside.first()) if outside else (0, None)

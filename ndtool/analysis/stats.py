@@ -142,7 +142,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
             for first, block in index_tuples.blocks(portion(progress, 0.4, 0.6)):
                 tally.sort(first_pass.rows(first, block))
         except ValueError:  # fewer numbers in the first pass
-            raise operands.changed(call.inference) from None
+            raise operands.changed_error(call.inference) from None
     totals = _SliceTotals(call, first_pass.runs)
     for rows, counts in tally.ascending(portion(progress, 0.6, 0.8)):
         totals.add(rows, counts)

@@ -18,7 +18,7 @@ from ndtool.rules import inference
 from ndtool.rules.modes import Handling
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 from ndtool.runs import operands
-from ndtool.runs.bounds import normalized_indices
+from ndtool.runs.bounds import normalize_indices
 from ndtool.runs.calls import OpenCall
 from ndtool.storage.tempfiles import Spool
 
@@ -89,7 +89,9 @@ class Tuples(NamedTuple):
         """
         call_inference = self.call.inference
         addressing, _, k = bind.bind_check(call_inference.plan, self.negatives)
-        bound = operands.bound(call_inference, self.raw, self.handling._replace(mode="error"))
+        bound = operands.bind_indices(
+            call_inference, self.raw, self.handling._replace(mode="error")
+        )
         strict = self.mode == "error" or check.lacks_valid_indices(call_inference.plan, self.mode)
         for first, block in self.blocks(progress):
             if k and strict and _kernels.check(addressing, bound, first, len(block), 1):
@@ -198,7 +200,7 @@ def selecting(plan: Plan, block: Array, handling: Handling) -> tuple[Numbers, Ar
     sizes = np.array(mapping.indexed_sizes(plan), np.int64)
     normalized = np.empty(block.shape, np.int64)
     for j, size in enumerate(mapping.indexed_sizes(plan)):
-        normalized[:, j] = normalized_indices(block[:, j], size, handling)
+        normalized[:, j] = normalize_indices(block[:, j], size, handling)
     valid = ((normalized >= 0) & (normalized < sizes)).all(axis=1)
     if handling.pad is not None:
         valid &= (block != handling.pad).all(axis=1)

@@ -1,10 +1,11 @@
-"""Calls on chunked arrays, one chunk at a time: pure functions that a task graph is made of.
+"""Calls on chunked arrays, one chunk at a time: the pure functions of a task graph.
 
-Axes of data are of three kinds. Index tuples select along the rows: batch axes and indexed ones.
-The lanes before the indexed axis (of plain indices) and the axes of a slice are complete. So a
-chunk of data is an array (lanes, rows, slice), in which each tuple selects one row.
+Axes of data are of three kinds. Rows are the axes along which index tuples select: batch axes and
+indexed axes. Lanes are the axes before the indexed axis of plain indices; the other axes are those
+of a slice. So a chunk of data is an array (lanes, rows, slice), in which each tuple selects one
+row.
 
-    split           sorts the tuples of a chunk of indices, stably, by the chunk of data they select
+    split           sorts the tuples of a chunk of indices stably by the chunk of data they select
     bounds_verdict, duplicates_verdict
                     raise the error about indices out of bounds, or about duplicates
     select          selects, from the results of several tasks, the entries for some chunks

@@ -19,14 +19,15 @@ from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 
 Array = NDArray[Any]
-Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as dask has them
+Chunks = tuple[tuple[int, ...], ...]  # the sizes of chunks along each axis, as in dask
 
 
 class Axes(NamedTuple):
-    """The axes of data, and where the coordinate along each axis of the rows comes from.
+    """The axes of data, and the source of a tuple's coordinate along each axis of rows.
 
-    sources: the axis of tuples that numbers it, or None for the next component of the tuple. front:
-    the number of axes of tuples that precede the lanes in a gather's output, and in updates.
+    sources: for each axis of rows, the axis of tuples whose coordinate it has, or None if it has
+    the tuple's next component. front: the number of axes of tuples that precede the lanes in a
+    gather's output, and in updates.
     """
 
     lanes: Shape
@@ -40,28 +41,36 @@ class Axes(NamedTuple):
         """The order of data's axes as (lanes, rows, slice)."""
         return self.lanes + self.rows + self.slice_axes
 
-    def along(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return data's values along the lanes and along a slice."""
+    def lane_and_slice_values(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the items of `values`, one for each axis of data, for the lanes and for a"
+        " slice."""
         return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
 
-    def arranged(
+    def arrange(
         self, tuples: Sequence[Any], lanes: Sequence[Any], slice_axes: Sequence[Any]
     ) -> Any:
-        """Return values for the axes of a gather's output, or of updates, in their order."""
+        """Return items for tuples, lanes and a slice in the order of a gather's output or"
+        " updates."""
         return (*tuples[: self.front], *lanes, *tuples[self.front :], *slice_axes)
 
 
 def axes_of(plan: Plan) -> Axes:
     """Return the axes of a plan."""
     rank = len(plan.data)
-    every = tuple(range(rank))
+    all_axes = tuple(range(rank))
     if isinstance(plan, ElementsPlan):
-        sources = tuple(None if d == plan.axis else d for d in every)
-        return Axes((), every, (), sources, 0)
-    b, batch = len(plan.index_batch), len(plan.batch)
-    indexed = every[batch : batch + plan.k]
-    sources = (*every[:b], *(None for _ in indexed))
-    return Axes(every[b:batch], every[:b] + indexed, every[batch + plan.k :], sources, b)
+        sources = tuple(None if d == plan.axis else d for d in all_axes)
+        return Axes((), all_axes, (), sources, 0)
+    leading, batch = len(plan.index_batch), len(plan.batch)
+    indexed = all_axes[batch : batch + plan.k]
+    sources = (*all_axes[:leading], *(None for _ in indexed))
+    return Axes(
+        all_axes[leading:batch],
+        all_axes[:leading] + indexed,
+        all_axes[batch + plan.k :],
+        sources,
+        leading,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +91,7 @@ class ChunkedCall:
 
     @property
     def is_plain(self) -> bool:
-        """Whether an index is a tuple of its own, without an axis of components."""
+        """Whether each index is a tuple of one component, without an axis of components."""
         return isinstance(self.plan, ElementsPlan) or self.plan.has_scalar_indices
 
     @cached_property
@@ -92,24 +101,24 @@ class ChunkedCall:
 
     @cached_property
     def grid(self) -> Shape:
-        """The number of chunks along each axis of the rows."""
+        """The number of chunks along each axis of rows."""
         return tuple(len(self.chunks[d]) for d in self.axes.rows)
 
     @cached_property
     def skipped(self) -> int:
-        """The number that skipped tuples have instead of that of a chunk of data."""
+        """The number that skipped tuples have instead of the number of a chunk of data."""
         return prod(self.grid)
 
     @cached_property
     def row_type(self) -> np.dtype[Any]:
-        """The integer type of a row's number in its chunk."""
+        """The integer type of a row index in a chunk."""
         largest = prod(max(self.chunks[d], default=0) for d in self.axes.rows)
         return np.dtype(np.uint32 if largest <= 1 << 32 else np.int64)
 
-    def row_count(self, row: int) -> int:
-        """Return the number of rows of a chunk of data, given by its number in the rows' grid."""
-        at = layouts.unravel_index(row, self.grid)
-        return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, at, strict=True))
+    def rows_in_chunk(self, data_chunk: int) -> int:
+        """Return the number of rows of a chunk of data, given the chunk's number."""
+        position = layouts.unravel_index(data_chunk, self.grid)
+        return prod(self.chunks[d][i] for d, i in zip(self.axes.rows, position, strict=True))
 
 
 def require_declared(call: ChunkedCall, role: str, value: object, shape: Shape) -> Array:

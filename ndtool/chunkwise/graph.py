@@ -1,7 +1,7 @@
-"""The graph of a call on chunked arrays, as tuples of a function and its arguments.
+"""The task graph of a call on chunked arrays.
 
-This is dask's format: a task is (function, argument, ...), a key is a tuple of a name and numbers,
-and arguments that are keys, also in lists, are results of tasks.
+It has dask's format: a task is a tuple (function, argument, ...), a key is a tuple of a name and
+numbers, and an argument that is a key, or a list of keys, stands for the results of these tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ndtool.chunkwise import parts, splits
+from ndtool.chunkwise import datachunks, splits
 from ndtool.chunkwise.calls import Array, ChunkedCall, Chunks
 from ndtool.engine import layouts
 from ndtool.errors import BoundsError
@@ -23,16 +23,16 @@ from ndtool.inmemory.arguments import restore_exact_index
 from ndtool.rules.plans import Shape
 
 Key = tuple[Any, ...]
-FEW = 4  # bundles that a task depends on without an exchange
+MIN_EXCHANGED = 4  # a task depends on up to so many bundles without an exchange
 
 
 class TaskGraph:
-    """The graph of a call: `tasks` by key; those of the output have the name of the graph.
+    """The graph of a call: `tasks` by key; the keys of the output have the name of the graph.
 
-    Chunks of data along the rows, and chunks of indices, have numbers in row-major order.
-    reachable: for each chunk of indices, the rows that it may select from; reached_by: the inverse.
-    splits: one for each chunk of indices. These, and the call as an argument of tasks, are values
-    if indices are in memory, else keys.
+    Chunks of data (along the axes of rows) and chunks of indices have numbers in row-major order.
+    reachable: for each chunk of indices, the chunks of data that it may select from; reached_by:
+    the inverse. splits: the split of each chunk of indices. If indices are in memory, tasks take
+    these and the call as values, else as keys.
     """
 
     def __init__(
@@ -46,26 +46,36 @@ class TaskGraph:
     ) -> None:
         """Build the graph.
 
-        tuple_chunks: the chunks of tuples. names: those of the chunked inputs, by role. indices:
-        those in memory, made of `original`, or None.
+        tuple_chunks: the chunks of tuples. names: the names of the chunked inputs, by role.
+        indices: indices in memory, converted from `original`, or None.
         """
         self.call, self.names, self.token, self.axes = call, names, token, call.axes
         self.name = f"{call.inference.operator}-{token}"
         self.tasks: dict[Any, Any] = {}
         self.chunks = list(_boxes(tuple_chunks))
-        self.inner = list(product(*(list(_boxes(one)) for one in self.axes.along(call.chunks))))
+        self.lanes_and_slices = list(
+            product(
+                *(list(_boxes(sizes)) for sizes in self.axes.lane_and_slice_values(call.chunks))
+            )
+        )
         self.in_memory = indices is not None
-        self.call_key = self._shared(call, "call")
+        self.call_key = self._share(call, "call")
         self.splits: list[Any] = []
         self.reachable: list[list[int]] = []
         verdict = self._split_later() if indices is None else self._split_now(indices, original)
-        self.reached_by: dict[int, list[int]] = {row: [] for row in range(call.skipped)}
-        for at, rows in enumerate(self.reachable):
-            for row in rows:
-                self.reached_by[row].append(at)
-        self.pairs: set[tuple[int, int]] = set()
+        self.reached_by: dict[int, list[int]] = {
+            data_chunk: [] for data_chunk in range(call.skipped)
+        }
+        for index_chunk, data_chunks in enumerate(self.reachable):
+            for data_chunk in data_chunks:
+                self.reached_by[data_chunk].append(index_chunk)
+        self.reachable_pairs: set[tuple[int, int]] = set()
         if self.in_memory:
-            self.pairs |= {(at, row) for at, rows in enumerate(self.reachable) for row in rows}
+            self.reachable_pairs |= {
+                (index_chunk, data_chunk)
+                for index_chunk, data_chunks in enumerate(self.reachable)
+                for data_chunk in data_chunks
+            }
         if call.inference.requires_distinct:
             verdict = self._require_distinct(verdict)
         if "updates" in names:
@@ -73,22 +83,22 @@ class TaskGraph:
         else:
             self._gather(verdict)
 
-    def _key(self, what: str, *at: int) -> Key:
-        return (f"{self.call.inference.operator}-{what}-{self.token}", *at)
+    def _key(self, kind: str, *numbers: int) -> Key:
+        return (f"{self.call.inference.operator}-{kind}-{self.token}", *numbers)
 
-    def _shared(self, value: Any, what: str, *at: int) -> Any:
-        """Return a value for several tasks; its key if it would be copied for many of them."""
-        if self.in_memory and len(self.inner) == 1:
+    def _share(self, value: Any, kind: str, *numbers: int) -> Any:
+        """Return a value as an argument of several tasks; its key, if many tasks take it."""
+        if self.in_memory and len(self.lanes_and_slices) == 1:
             return value
-        self.tasks[self._key(what, *at)] = value
-        return self._key(what, *at)
+        self.tasks[self._key(kind, *numbers)] = value
+        return self._key(kind, *numbers)
 
     def _split_later(self) -> Key:
-        """Add the tasks that split indices, and the verdict on them; return its key."""
+        """Add the tasks that split indices, and the task of the verdict; return its key."""
         reports = []
-        rest = () if self.call.is_plain else (0,)
-        for number, (at, origin, shape) in enumerate(self.chunks):
-            key, chunk = self._key("split", number), (self.names["indices"], *at, *rest)
+        component = () if self.call.is_plain else (0,)
+        for number, (position, origin, shape) in enumerate(self.chunks):
+            key, chunk = self._key("split", number), (self.names["indices"], *position, *component)
             self.tasks[key] = (splits.split, self.call_key, chunk, number, origin, shape)
             self.splits.append(key)
             if self.call.is_strict:
@@ -100,180 +110,223 @@ class TaskGraph:
         return verdict
 
     def _reachable(self, origin: Shape, shape: Shape) -> list[int]:
-        """Return the chunks of data, along the rows, that tuples of a chunk may select from."""
-        numbers: Array = np.zeros(1, int)
+        """Return the chunks of data that the tuples of a chunk of indices may select from."""
+        reachable: Array = np.zeros(1, int)
         for axis, source in zip(self.axes.rows, self.axes.sources, strict=True):
             sizes = np.array(self.call.chunks[axis])
-            ends = np.cumsum(sizes)
+            stops = np.cumsum(sizes)
             is_reachable = sizes > 0
             if source is not None:
-                first = origin[source]
-                is_reachable &= (ends - sizes < first + shape[source]) & (ends > first)
-            numbers = (numbers[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
-        return list(map(int, numbers))
+                start = origin[source]
+                is_reachable &= (stops - sizes < start + shape[source]) & (stops > start)
+            reachable = (reachable[:, None] * len(sizes) + np.flatnonzero(is_reachable)).ravel()
+        return list(map(int, reachable))
 
     def _split_now(self, indices: Array, original: object) -> Key | None:
-        """Split indices in memory; return the key of the verdict if it is an error, else None."""
+        """Split indices in memory; return the key of a task that raises the error, None if"
+        " valid."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
-            box = tuple(slice(o, o + size) for o, size in zip(origin, shape, strict=True))
+            box = tuple(
+                slice(start, start + size) for start, size in zip(origin, shape, strict=True)
+            )
             split = splits.split(self.call, indices[box], number, origin, shape)
             reports.append(split.report)
             self.splits.append(split)
-            self.reachable.append([row for row in split.ids.tolist() if row < self.call.skipped])
+            self.reachable.append(
+                [data_chunk for data_chunk in split.ids.tolist() if data_chunk < self.call.skipped]
+            )
         try:
             splits.bounds_verdict(self.call, reports)
         except BoundsError as error:
             restore_exact_index(error, original)
-            self.tasks[self._key("verdict")] = (_fail, error)
+            self.tasks[self._key("verdict")] = (_raise_copy, error)
             return self._key("verdict")
         return None
 
     def _exchange(
-        self, what: str, sources: dict[int, Any], targets: Sequence[int], by_row: bool
+        self, kind: str, sources: dict[int, Any], targets: Sequence[int], from_data: bool
     ) -> dict[int, list[Any]]:
         """Return, for each target, the bundles with entries for it, in the order of sources.
 
-        sources: the bundles of chunks of data if `by_row`, else of indices; targets: the others.
-        Groups of many sources are bundled for groups of targets, so that a task depends on the
-        square root of their number.
+        sources: the bundles of chunks of data if `from_data`, else of chunks of indices. targets:
+        the chunks of the other array. Groups of many sources are bundled for groups of targets, so
+        that a task depends on about the square root of their number.
         """
-        ids = list(sources)
-        sources_of = dict.fromkeys(targets, ids)
+        source_numbers = list(sources)
+        sources_of = dict.fromkeys(targets, source_numbers)
         if self.in_memory:
             sources_of = {
-                target: [one for one in ids if self._may_select(one, target, by_row)]
+                target: [
+                    source
+                    for source in source_numbers
+                    if self._may_select(source, target, from_data)
+                ]
                 for target in targets
             }
-        crowded = [target for target in targets if len(sources_of[target]) > FEW]
-        result = {target: [sources[one] for one in sources_of[target]] for target in targets}
+        crowded = [target for target in targets if len(sources_of[target]) > MIN_EXCHANGED]
+        result = {target: [sources[source] for source in sources_of[target]] for target in targets}
         if len(crowded) < 2:
             return result
-        size = isqrt(len(ids) - 1) + 1
-        groups = [ids[first : first + size] for first in range(0, len(ids), size)]
+        size = isqrt(len(source_numbers) - 1) + 1
+        groups = [
+            source_numbers[first : first + size] for first in range(0, len(source_numbers), size)
+        ]
         for group_targets in _groups(crowded, -(-len(crowded) // size)):
             bundles = []
             for group in groups:
                 members = [
-                    one
-                    for one in group
-                    if any(self._may_select(one, target, by_row) for target in group_targets)
+                    source
+                    for source in group
+                    if any(self._may_select(source, target, from_data) for target in group_targets)
                 ]
                 if members:
-                    key = self._key(what, len(self.tasks))
+                    key = self._key(kind, len(self.tasks))
                     self.tasks[key] = (
-                        splits.select, [sources[one] for one in members], np.array(group_targets)
+                        splits.select, [sources[source] for source in members],
+                        np.array(group_targets),
                     )  # fmt: skip
                     bundles.append((key, members))
             for target in group_targets:
                 result[target] = [
                     key
                     for key, members in bundles
-                    if any(self._may_select(one, target, by_row) for one in members)
+                    if any(self._may_select(source, target, from_data) for source in members)
                 ]
         return result
 
-    def _may_select(self, source: int, target: int, by_row: bool) -> bool:
-        """Whether tuples of a chunk of indices may select from a chunk of data of its class."""
+    def _may_select(self, source: int, target: int, from_data: bool) -> bool:
+        """Whether tuples of a chunk of indices may select from a chunk of data."""
         if not self.in_memory:
             return True
-        return ((target, source) if by_row else (source, target)) in self.pairs
+        return ((target, source) if from_data else (source, target)) in self.reachable_pairs
 
-    def _bundles(self, ats: Sequence[int], rows: Sequence[int]) -> dict[int, list[Any]]:
-        """Return, for each row, the bundles with the tuples of some chunks that select from it."""
+    def _bundles(
+        self, index_chunks: Sequence[int], data_chunks: Sequence[int]
+    ) -> dict[int, list[Any]]:
+        """Return, for each chunk of data, the bundles with the tuples that select from it."""
         if not self.in_memory:
-            return self._exchange("splits", {at: self.splits[at] for at in ats}, rows, False)
+            sources = {i: self.splits[i] for i in index_chunks}
+            return self._exchange("splits", sources, data_chunks, False)
         return {
-            row: self._shared(
-                [self.splits[at].only(row) for at in ats if (at, row) in self.pairs],
+            data_chunk: self._share(
+                [
+                    self.splits[i].subset(data_chunk)
+                    for i in index_chunks
+                    if (i, data_chunk) in self.reachable_pairs
+                ],
                 "split", len(self.tasks),
             )
-            for row in rows
+            for data_chunk in data_chunks
         }  # fmt: skip
 
-    def _tuples(self, at: int) -> Any:
-        """Return the split of a chunk of indices, as an argument of several tasks."""
-        split = self.splits[at]
-        return self._shared(split, "tuples", at) if self.in_memory else split
+    def _split_argument(self, index_chunk: int) -> Any:
+        """Return the split of a chunk of indices as an argument of several tasks."""
+        split = self.splits[index_chunk]
+        return self._share(split, "tuples", index_chunk) if self.in_memory else split
 
     def _require_distinct(self, verdict: Key | None) -> Key:
-        """Add the tasks that look for duplicates; return the key of their verdict."""
+        """Add the tasks that search for duplicates; return the key of their verdict."""
         keys = []
-        for ats, rows in self._classes():
-            for row, bundles in self._bundles(ats, rows).items():
-                keys.append(self._key("repeated", row))
-                self.tasks[keys[-1]] = (splits.repeated, self.call_key, verdict, row, bundles)
+        for index_chunks, data_chunks in self._classes():
+            for data_chunk, bundles in self._bundles(index_chunks, data_chunks).items():
+                keys.append(self._key("duplicates", data_chunk))
+                self.tasks[keys[-1]] = (
+                    splits.find_duplicate,
+                    self.call_key,
+                    verdict,
+                    data_chunk,
+                    bundles,
+                )
         key = self._key("distinct")
         self.tasks[key] = (splits.duplicates_verdict, self.call_key, verdict, keys)
         return key
 
     def _classes(self) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield chunks of indices with the chunks of data that all of these may select from."""
+        """Yield chunks of indices, with the chunks of data that each of them may select from."""
         if self.in_memory:
-            yield list(range(len(self.splits))), [row for row, by in self.reached_by.items() if by]
+            yield (
+                list(range(len(self.splits))),
+                [data_chunk for data_chunk, sources in self.reached_by.items() if sources],
+            )
             return
         classes: dict[tuple[int, ...], list[int]] = {}
-        for row, by in self.reached_by.items():
-            if by:
-                classes.setdefault(tuple(by), []).append(row)
-        for ats, rows in classes.items():
-            yield list(ats), rows
+        for data_chunk, sources in self.reached_by.items():
+            if sources:
+                classes.setdefault(tuple(sources), []).append(data_chunk)
+        for index_chunks, data_chunks in classes.items():
+            yield list(index_chunks), data_chunks
 
-    def _chunk(self, row: int, lane: Shape, slice_at: Shape) -> tuple[Key, Shape]:
+    def _chunk(self, data_chunk: int, lane: Shape, slice_position: Shape) -> tuple[Key, Shape]:
         """Return the key and the shape of a chunk of data."""
-        at = [0] * len(self.call.chunks)
-        position = layouts.unravel_index(row, self.call.grid)
-        for d, one in zip(self.axes.transposed, lane + position + slice_at, strict=True):
-            at[d] = one
-        sizes = tuple(self.call.chunks[d][one] for d, one in enumerate(at))
-        return (self.names["data"], *at), sizes
+        coordinates = [0] * len(self.call.chunks)
+        position = layouts.unravel_index(data_chunk, self.call.grid)
+        for d, coordinate in zip(
+            self.axes.transposed, lane + position + slice_position, strict=True
+        ):
+            coordinates[d] = coordinate
+        sizes = tuple(self.call.chunks[d][coordinate] for d, coordinate in enumerate(coordinates))
+        return (self.names["data"], *coordinates), sizes
 
     def _gather(self, verdict: Key | None) -> None:
         """Add the tasks of a gather, each of about as many rows as a chunk of the output."""
-        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.inner]
-        for ats, rows in self._classes():
-            for group in _groups(ats, len(rows)):
+        bundles: list[list[list[Any]]] = [[[] for _ in self.splits] for _ in self.lanes_and_slices]
+        for index_chunks, data_chunks in self._classes():
+            for group in _groups(index_chunks, len(data_chunks)):
                 reached = [
-                    row for row in rows if any(self._may_select(at, row, False) for at in group)
+                    data_chunk
+                    for data_chunk in data_chunks
+                    if any(
+                        self._may_select(index_chunk, data_chunk, False) for index_chunk in group
+                    )
                 ]
                 bundled = self._bundles(group, reached)
-                for number, ((lane, _, _), (slice_at, _, _)) in enumerate(self.inner):
+                for number, ((lane, _, _), (slice_position, _, _)) in enumerate(
+                    self.lanes_and_slices
+                ):
                     keys = {}
-                    for row in reached:
-                        chunk, shape = self._chunk(row, lane, slice_at)
-                        keys[row] = self._key("gather", len(self.tasks))
-                        self.tasks[keys[row]] = (
-                            parts.gather_rows, self.call_key, verdict, chunk, shape, row,
-                            bundled[row],
+                    for data_chunk in reached:
+                        chunk, shape = self._chunk(data_chunk, lane, slice_position)
+                        keys[data_chunk] = self._key("gather", len(self.tasks))
+                        self.tasks[keys[data_chunk]] = (
+                            datachunks.gather_rows, self.call_key, verdict, chunk, shape,
+                            data_chunk, bundled[data_chunk],
                         )  # fmt: skip
-                    for at, inputs in self._exchange("rows", keys, group, True).items():
-                        bundles[number][at] += inputs
-        for number, ((lane, _, lanes), (slice_at, _, sizes)) in enumerate(self.inner):
-            for at, (position, _, _) in enumerate(self.chunks):
-                split = self._tuples(at)
-                self.tasks[(self.name, *self.axes.arranged(position, lane, slice_at))] = (
-                    parts.merge_rows, self.call_key, verdict, split, (lanes, sizes),
-                    bundles[number][at],
+                    for index_chunk, inputs in self._exchange("rows", keys, group, True).items():
+                        bundles[number][index_chunk] += inputs
+        for number, ((lane, _, lanes), (slice_position, _, sizes)) in enumerate(
+            self.lanes_and_slices
+        ):
+            for index_chunk, (position, _, _) in enumerate(self.chunks):
+                split = self._split_argument(index_chunk)
+                self.tasks[(self.name, *self.axes.arrange(position, lane, slice_position))] = (
+                    datachunks.merge_rows, self.call_key, verdict, split, (lanes, sizes),
+                    bundles[number][index_chunk],
                 )  # fmt: skip
 
     def _scatter(self, verdict: Key | None) -> None:
         """Add the tasks of a scatter: one for each chunk of updates, and of data."""
-        for (lane, _, lanes), (slice_at, _, sizes) in self.inner:
+        for (lane, _, lanes), (slice_position, _, sizes) in self.lanes_and_slices:
             bundled = {}
-            for at, (position, _, _) in enumerate(self.chunks):
-                split = self._tuples(at)
-                chunk = (self.names["updates"], *self.axes.arranged(position, lane, slice_at))
-                bundled[at] = self._key("bundle", len(self.tasks))
-                self.tasks[bundled[at]] = (
-                    parts.split_updates, self.call_key, split, chunk, (lanes, sizes)
+            for index_chunk, (position, _, _) in enumerate(self.chunks):
+                split = self._split_argument(index_chunk)
+                chunk = (self.names["updates"], *self.axes.arrange(position, lane, slice_position))
+                bundled[index_chunk] = self._key("bundle", len(self.tasks))
+                self.tasks[bundled[index_chunk]] = (
+                    datachunks.split_updates, self.call_key, split, chunk, (lanes, sizes)
                 )  # fmt: skip
-            bundles: dict[int, list[Any]] = {row: [] for row in self.reached_by}
-            for ats, rows in self._classes():
-                bundles |= self._exchange("updates", {at: bundled[at] for at in ats}, rows, False)
-            for row, inputs in bundles.items():
-                key, shape = self._chunk(row, lane, slice_at)
+            bundles: dict[int, list[Any]] = {data_chunk: [] for data_chunk in self.reached_by}
+            for index_chunks, data_chunks in self._classes():
+                bundles |= self._exchange(
+                    "updates",
+                    {index_chunk: bundled[index_chunk] for index_chunk in index_chunks},
+                    data_chunks,
+                    False,
+                )
+            for data_chunk, inputs in bundles.items():
+                key, shape = self._chunk(data_chunk, lane, slice_position)
                 self.tasks[(self.name, *key[1:])] = (
-                    parts.apply_updates, self.call_key, verdict, key, shape, row, inputs
+                    datachunks.apply_updates, self.call_key, verdict, key, shape, data_chunk, inputs
                 )  # fmt: skip
 
 
@@ -283,8 +336,8 @@ def _groups(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield numbers[first : first + max(1, size)]
 
 
-def _fail(error: BoundsError) -> None:
-    """Raise the error of indices that were in memory, when a result is computed."""
+def _raise_copy(error: BoundsError) -> None:
+    """Raise the error about indices in memory when a result is computed."""
     raise copy(error)
 
 

@@ -16,11 +16,15 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.plans import ElementsPlan, Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 20  # tuples in which to look for duplicates at a time
+BATCH = 1 << 20  # tuples to search for duplicates at a time
 
 
 class Report(NamedTuple):
-    """The indices of a chunk out of bounds: number, component and value of the first; how many."""
+    """The indices out of bounds of a chunk.
+
+    number, component, value: of the first such index, the linear index of its tuple. tuples: the
+    number of tuples with such an index.
+    """
 
     number: int
     component: int
@@ -32,10 +36,10 @@ class Report(NamedTuple):
 class Split:
     """The tuples of a chunk of indices, sorted stably by the chunk of data they select from.
 
-    number: of the chunk of indices. origin, shape: of it among all tuples. ids: the chunks of data,
-    in rows, ascending; the last may be that of skipped tuples. offsets: of the first tuple of each.
-    order: the position of each tuple in its chunk of indices. local: the row of each in its chunk
-    of data.
+    number: the number of the chunk of indices. origin, shape: its origin and shape in the array of
+    all tuples. ids: the numbers of the chunks of data, ascending; the last may be the number of
+    skipped tuples. offsets: the first tuple of each chunk of data, and the end. order: the position
+    of each tuple in its chunk of indices. local: the row index of each tuple in its chunk of data.
     """
 
     number: int
@@ -47,50 +51,56 @@ class Split:
     local: Array
     report: Report | None
 
-    def of(self, row: int) -> slice:
+    def tuple_range(self, data_chunk: int) -> slice:
         """Return the range of the tuples that select from a chunk of data."""
-        i = int(np.searchsorted(self.ids, row))
-        if i == len(self.ids) or self.ids[i] != row:
+        i = int(np.searchsorted(self.ids, data_chunk))
+        if i == len(self.ids) or self.ids[i] != data_chunk:
             return slice(0, 0)
         return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
 
-    def get(self, row: int, default: Sequence[Split] = ()) -> Sequence[Split]:
-        """Return these tuples, if any, as the entries of a bundle."""
-        selected = self.of(row)
-        return [self.only(row)] if selected.stop > selected.start else default
+    def get(self, data_chunk: int, default: Sequence[Split] = ()) -> Sequence[Split]:
+        """Return the tuples that select from a chunk of data as the entries of a bundle."""
+        selected = self.tuple_range(data_chunk)
+        return [self.subset(data_chunk)] if selected.stop > selected.start else default
 
-    def only(self, row: int) -> Split:
-        """Return the tuples that select from one chunk of data."""
-        if len(self.ids) == 1 and self.ids[0] == row:
+    def subset(self, data_chunk: int) -> Split:
+        """Return a split of only the tuples that select from one chunk of data."""
+        if len(self.ids) == 1 and self.ids[0] == data_chunk:
             return self
-        selected = self.of(row)
+        selected = self.tuple_range(data_chunk)
         order, local = self.order[selected].copy(), self.local[selected].copy()
         return replace(
-            self, ids=np.array([row]), offsets=np.array([0, len(order)]), order=order, local=local
+            self,
+            ids=np.array([data_chunk]),
+            offsets=np.array([0, len(order)]),
+            order=order,
+            local=local,
         )
 
-    def numbers(self, positions: Shape) -> Array:
-        """Return the numbers of the tuples, in row-major order of all indices."""
+    def flat_indices(self, positions: Shape) -> Array:
+        """Return the linear indices of the tuples among all tuples, whose shape is `positions`."""
         if not positions:
             return np.zeros(len(self.order), np.int64)
-        at = np.unravel_index(self.order, self.shape)
-        whole = tuple(one + first for one, first in zip(at, self.origin, strict=True))
-        return np.ravel_multi_index(whole, positions)
+        coordinates = np.unravel_index(self.order, self.shape)
+        shifted = tuple(
+            coordinate + start for coordinate, start in zip(coordinates, self.origin, strict=True)
+        )
+        return np.ravel_multi_index(shifted, positions)
 
 
-# Entries of the results of several tasks, by the chunk of data or of indices that needs them.
+# Entries from the results of several tasks, by the chunk of data or of indices that needs them.
 Bundle = Mapping[int, list[Any]] | Split
 
 
-def select(bundles: Sequence[Bundle], numbers: Sequence[int]) -> Bundle:
-    """Return the parts of bundles that are for some chunks, in the order of the bundles."""
-    entries_by_number = {int(number): entries_for(bundles, number) for number in numbers}
-    return {number: entries for number, entries in entries_by_number.items() if entries}
+def select(bundles: Sequence[Bundle], chunks: Sequence[int]) -> Bundle:
+    """Return the entries of bundles for some chunks, in the order of the bundles."""
+    entries_by_chunk = {int(chunk): entries_for(bundles, chunk) for chunk in chunks}
+    return {chunk: entries for chunk, entries in entries_by_chunk.items() if entries}
 
 
-def entries_for(bundles: Sequence[Bundle], number: int) -> list[Any]:
-    """Return the parts of bundles that are for a chunk."""
-    return [entry for bundle in bundles for entry in bundle.get(number, ())]
+def entries_for(bundles: Sequence[Bundle], chunk: int) -> list[Any]:
+    """Return the entries of bundles for a chunk."""
+    return [entry for bundle in bundles for entry in bundle.get(chunk, ())]
 
 
 def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: Shape) -> Split:
@@ -103,22 +113,27 @@ def split(call: ChunkedCall, chunk: object, number: int, origin: Shape, shape: S
     for axis, source in zip(call.axes.rows, call.axes.sources, strict=True):
         sizes = np.array(call.chunks[axis])
         if source is None:
-            coordinates, invalid = _resolved(call, next(columns), call.plan.data[axis], skipped)
+            coordinates, invalid = _resolve(call, next(columns), call.plan.data[axis], skipped)
             out_of_bounds.append(invalid)
             skipped |= invalid
         else:
-            along = [-1 if d == source else 1 for d in range(len(shape))]
-            coordinates = np.arange(origin[source], origin[source] + shape[source]).reshape(along)
-        number_along, in_chunk = _located(coordinates, sizes)
-        ids = ids * len(sizes) + number_along
-        rows = rows * sizes[number_along] + in_chunk
+            broadcast_shape = [-1 if d == source else 1 for d in range(len(shape))]
+            coordinates = np.arange(origin[source], origin[source] + shape[source]).reshape(
+                broadcast_shape
+            )
+        chunk_along_axis, in_chunk = _locate(coordinates, sizes)
+        ids = ids * len(sizes) + chunk_along_axis
+        rows = rows * sizes[chunk_along_axis] + in_chunk
     ids, rows = np.where(skipped, call.skipped, ids), np.where(skipped, 0, rows)
     report = _report(call, out_of_bounds, index, origin, shape) if call.is_strict else None
-    return _sorted(call, ids.ravel(), rows.ravel(), (number, origin, shape, report))
+    return _sort(call, ids.ravel(), rows.ravel(), (number, origin, shape, report))
 
 
-def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
-    """Return a component of tuples as coordinates >= 0, and which are invalid; marks padding."""
+def _resolve(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tuple[Array, Array]:
+    """Return a component of tuples as nonnegative coordinates, and a mask of invalid ones.
+
+    skipped: a mask of skipped tuples, to which padding is added.
+    """
     mode, pad, negatives = call.inference.handling
     values = column if column.dtype == np.uint64 else column.astype(np.int64)
     lowest = -size if negatives else 0
@@ -137,8 +152,8 @@ def _resolved(call: ChunkedCall, column: Array, size: int, skipped: Array) -> tu
     return coordinates, np.zeros_like(invalid) if redirect is not None else invalid
 
 
-def _located(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
-    """Return the chunks that coordinates along an axis are in, and the positions in them."""
+def _locate(coordinates: Array, sizes: Array) -> tuple[Array, Array]:
+    """Return the chunk of each coordinate along an axis, and the position in the chunk."""
     chunk_size = int(sizes[0])
     if chunk_size and (sizes[1:-1] == chunk_size).all() and sizes[-1] <= chunk_size:
         chunk = np.minimum(coordinates // chunk_size, len(sizes) - 1)
@@ -159,26 +174,26 @@ def _report(
     position = np.unravel_index(int(np.argmax(any_invalid)), shape) if shape else ()
     component = next(j for j, coordinate in enumerate(out_of_bounds) if coordinate[position])
     value = int(index[position] if index.ndim == len(shape) else index[(*position, component)])
-    number = 0
+    flat_index = 0
     for start, coordinate, size in zip(origin, position, call.plan.positions, strict=True):
-        number = number * size + start + int(coordinate)
-    return Report(number, component, value, count)
+        flat_index = flat_index * size + start + int(coordinate)
+    return Report(flat_index, component, value, count)
 
 
-def _sorted(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -> Split:
-    """Sort tuples by the numbers of their chunks, stably."""
-    keys = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # a radix sort
+def _sort(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...]) -> Split:
+    """Sort tuples stably by the numbers of their chunks of data."""
+    keys = ids.astype(np.uint16) if call.skipped < 1 << 16 else ids  # NumPy uses a radix sort
     order = np.argsort(keys, kind="stable")
     ids = ids[order]
-    firsts = np.flatnonzero(np.diff(ids, prepend=-1))
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))
     number, origin, shape, report = chunk
     positions = order.astype(np.uint32) if len(ids) <= 1 << 32 else order
-    offsets = np.append(firsts, len(ids))
+    offsets = np.append(starts, len(ids))
     return Split(
         number,
         origin,
         shape,
-        ids[firsts],
+        ids[starts],
         offsets,
         positions,
         local[order].astype(call.row_type),
@@ -187,33 +202,35 @@ def _sorted(call: ChunkedCall, ids: Array, local: Array, chunk: tuple[Any, ...])
 
 
 def bounds_verdict(call: ChunkedCall, reports: Sequence[Report | None]) -> None:
-    """Raise BoundsError if a chunk of indices has some out of bounds."""
-    bad = [report for report in reports if report is not None]
-    if bad:
-        first = min(bad)
-        count = sum(report.tuples for report in bad)
+    """Raise BoundsError if a chunk has indices out of bounds."""
+    invalid = [report for report in reports if report is not None]
+    if invalid:
+        first = min(invalid)
+        count = sum(report.tuples for report in invalid)
         raise check.make_bounds_error(call.plan, first[:3], count, call.inference.row.negatives)
 
 
-def repeated(
-    call: ChunkedCall, verdict: None, row: int, bundles: Sequence[Bundle]
+def find_duplicate(
+    call: ChunkedCall, verdict: None, data_chunk: int, bundles: Sequence[Bundle]
 ) -> tuple[int, int] | None:
-    """Return the first tuple that repeats an earlier one, and the earliest that it repeats.
+    """Return the first tuple that selects the same row as an earlier one, and the earliest such.
 
-    None if all rows differ.
+    None if all rows differ. Tuples are linear indices among all tuples.
     """
-    splits = entries_for(bundles, row)
-    seen: Array = np.zeros(call.row_count(row), bool)
-    for tuples in batches(call, splits, BATCH, numbered=True):
+    splits = entries_for(bundles, data_chunk)
+    selected: Array = np.zeros(call.rows_in_chunk(data_chunk), bool)
+    for tuples in batches(call, splits, BATCH, with_indices=True):
         first_uses = np.unique(tuples.local, return_index=True)[1]
-        repeats = seen[tuples.local]
+        repeats = selected[tuples.local]
         repeats[np.delete(np.arange(len(repeats)), first_uses)] = True
         if repeats.any():
             second = int(np.argmax(repeats))
-            for earlier in batches(call, splits, BATCH, numbered=True):
+            for earlier in batches(call, splits, BATCH, with_indices=True):
                 if (matches := earlier.local == tuples.local[second]).any():
-                    return int(tuples.numbers[second]), int(earlier.numbers[np.argmax(matches)])
-        seen[tuples.local] = True
+                    return int(tuples.flat_indices[second]), int(
+                        earlier.flat_indices[np.argmax(matches)]
+                    )
+        selected[tuples.local] = True
     return None
 
 
@@ -233,18 +250,19 @@ def duplicates_verdict(
 class Tuples(NamedTuple):
     """Tuples that select from one chunk of data, in row-major order of indices.
 
-    sources: the number of the split that has each. positions: its position in the split. local: its
-    row in the chunk of data. numbers: its number among all tuples; empty unless `numbered`.
+    For each tuple, sources: the number of its split. positions: its position in the split. local:
+    its row index in the chunk of data. flat_indices: its linear index among all tuples; empty
+    unless required.
     """
 
     sources: Array
     positions: Array
     local: Array
-    numbers: Array
+    flat_indices: Array
 
     def sorted(self) -> Tuples:
-        """Return the tuples sorted by their numbers."""
-        order = np.argsort(self.numbers, kind="stable")
+        """Return the tuples sorted by their linear indices."""
+        order = np.argsort(self.flat_indices, kind="stable")
         return Tuples(*(array[order] for array in self))
 
     def batches(self, limit: int) -> Iterator[Tuples]:
@@ -254,7 +272,7 @@ class Tuples(NamedTuple):
 
 
 def batches(
-    call: ChunkedCall, splits: Sequence[Split], limit: int, numbered: bool = False
+    call: ChunkedCall, splits: Sequence[Split], limit: int, with_indices: bool = False
 ) -> Iterator[Tuples]:
     """Yield the tuples that select from a chunk of data, at most `limit` at a time."""
     batch: list[int] = []
@@ -262,49 +280,51 @@ def batches(
     for group in _groups(splits, call.plan.positions):
         size = sum(len(splits[i].order) for i in group)
         if batch and (count + size > limit or len(group) > 1):
-            yield from _joined(call, splits, batch, numbered).batches(limit)
+            yield from _join(call, splits, batch, with_indices).batches(limit)
             batch, count = [], 0
         if len(group) > 1:
-            yield from _joined(call, splits, group, True).sorted().batches(limit)
+            yield from _join(call, splits, group, True).sorted().batches(limit)
             continue
         batch += group
         count += size
     if batch:
-        yield from _joined(call, splits, batch, numbered).batches(limit)
+        yield from _join(call, splits, batch, with_indices).batches(limit)
 
 
-def _joined(call: ChunkedCall, splits: Sequence[Split], group: list[int], numbered: bool) -> Tuples:
+def _join(
+    call: ChunkedCall, splits: Sequence[Split], group: list[int], with_indices: bool
+) -> Tuples:
     """Concatenate the tuples of several splits."""
     sizes = [len(splits[i].order) for i in group]
-    numbers = np.empty(0, np.int64)
-    if numbered:
-        numbers = np.concatenate([splits[i].numbers(call.plan.positions) for i in group])
+    flat_indices = np.empty(0, np.int64)
+    if with_indices:
+        flat_indices = np.concatenate([splits[i].flat_indices(call.plan.positions) for i in group])
     return Tuples(
         np.repeat(np.array(group, np.uint32), sizes),
         np.concatenate([np.arange(size) for size in sizes]),
         np.concatenate([splits[i].local for i in group]),
-        numbers,
+        flat_indices,
     )
 
 
 def _groups(splits: Sequence[Split], shape: Shape) -> Iterator[list[int]]:
-    """Yield splits in row-major order; those whose tuples alternate are yielded together."""
+    """Yield splits in row-major order, in groups of splits whose tuples alternate."""
     group: list[int] = []
     end = -1
-    for start, i in sorted((_number(split.origin, shape), i) for i, split in enumerate(splits)):
+    for start, i in sorted((_flat_index(split.origin, shape), i) for i, split in enumerate(splits)):
         if group and start > end:
             yield group
             group = []
         group.append(i)
         box = zip(splits[i].origin, splits[i].shape, strict=True)
-        end = max(end, _number(tuple(begin + size - 1 for begin, size in box), shape))
+        end = max(end, _flat_index(tuple(begin + size - 1 for begin, size in box), shape))
     if group:
         yield group
 
 
-def _number(position: Shape, shape: Shape) -> int:
-    """Return the number of a position in row-major order."""
-    number = 0
+def _flat_index(position: Shape, shape: Shape) -> int:
+    """Return the linear index of a position in row-major order."""
+    flat_index = 0
     for coordinate, size in zip(position, shape, strict=True):
-        number = number * size + coordinate
-    return number
+        flat_index = flat_index * size + coordinate
+    return flat_index

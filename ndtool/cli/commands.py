@@ -95,11 +95,11 @@ def _run_operator(
     with steps.open_call(request) as call:
         reporter.report_call(call, dry_run)
         with html_report(html, call, reporter) as report, reporter.progress() as progress_bar:
-            target = steps.resolved(call)
+            target = steps.resolve_output(call)
             reporter.print_warnings([] if target is None else target.warnings)
             for source in call.sources.values():
                 source.progress = progress_bar.callback(source.metadata.nbytes)
-            with steps.prepared(call, target) as prepared:
+            with steps.prepare(call, target) as prepared:
                 reporter.report_plan(prepared)
                 if report:
                     report.warnings += [
@@ -107,9 +107,9 @@ def _run_operator(
                         *steps.warnings(prepared),
                     ]
                 if dry_run:
-                    outcome = steps.rehearse(prepared)
+                    outcome = steps.dry_run(prepared)
                 elif target is None:
-                    outcome = steps.unwritten(prepared)
+                    outcome = steps.outcome_without_output(prepared)
                 else:
                     companions = [report.as_sink()] if report else []
                     progress = progress_bar.callback(prepared.plan.moved)
@@ -246,9 +246,8 @@ def attributes_of(operator: str, kwargs: dict[str, Any]) -> Attributes:
 
 def writes_array_to_stdout(command_line: list[str]) -> bool:
     """Whether a command line, possibly invalid, writes an array to standard output."""
-    if command_line[0] not in {operator.command for operator in ALL_OPERATORS.values()} | {
-        "convert"
-    }:
+    commands = {"convert", *(operator.command for operator in ALL_OPERATORS.values())}
+    if command_line[0] not in commands:
         return False
     output = command_line[-1] if command_line[0] == "convert" else os.environ.get("NDTOOL_OUTPUT")
     for word, next_word in pairwise([*command_line, ""]):

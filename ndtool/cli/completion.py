@@ -168,7 +168,7 @@ def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
 def _members(path: str) -> list[str]:
     """Return a file's members as arguments; none if it has none or cannot be read."""
     try:
-        return [f"{path}:{name}" for name in table.names_in(path, by_suffix=True) if name]
+        return [f"{path}:{name}" for name in table.array_names(path, by_suffix=True) if name]
     except (NdtoolError, OSError):
         return []
 

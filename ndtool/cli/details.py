@@ -80,7 +80,7 @@ def _describe_executor(prepared: Prepared) -> str:
         team_size = limit_threads(call.threads, prepared.call.inference.nbytes)
         return f"{team_size} of {threads}, at most one for each MiB of output"
     if not request.on_cluster:
-        directories = ", ".join(map(argument_name, call.spills or ["TMPDIR"]))
+        directories = ", ".join(map(argument_name, call.spill_directories or ["TMPDIR"]))
         return f"{threads} of this process; temporary files in {directories}"
     if request.workers is not None:
         return f"a Dask cluster of {format_count(request.workers, 'worker')} on this machine"

@@ -80,11 +80,13 @@ def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
         )
         write_stdout(wrap_lines(assumption_lines(outcome), 1))
         rows = [
-            (printable(node.node.node), *row)
-            for node in outcome.nodes
-            for row in against.report_rows(node.reports)
+            (printable(model_node.node.node), *row)
+            for model_node in outcome.nodes
+            for row in against.report_rows(model_node.reports)
         ]
-        if commands := [command for node in outcome.nodes for command in _explain_command(node)]:
+        if commands := [
+            command for model_node in outcome.nodes for command in _explain_command(model_node)
+        ]:
             write_stdout("\n" + wrap_lines(commands, 1))
         if rows:
             write_stdout("\n")
@@ -103,12 +105,12 @@ def _print_nodes(reporter: Reporter, outcome: Outcome) -> None:
         reporter.print_json(record)
 
 
-def _explain_command(node: ModelNode) -> list[str]:
+def _explain_command(model_node: ModelNode) -> list[str]:
     """Return the command that explains the output of a saved node, [] if there is none."""
-    if node.saved is None:
+    if model_node.saved is None:
         return []
-    operator = operator_of(node.node.operator)
-    attributes = node.node.attributes
+    operator = operator_of(model_node.node.operator)
+    attributes = model_node.node.attributes
     if None in attributes.values():  # a parameter of the ONNX function that contains the node
         return []
     options_text = [
@@ -116,10 +118,12 @@ def _explain_command(node: ModelNode) -> list[str]:
         for name in operator.attributes
         if name in attributes
     ]
-    dtype = next(iter(node.inputs.values()))[1].dtype
+    dtype = next(iter(model_node.inputs.values()))[1].dtype
     if dtype in dtypes.EXTENDED:
         options_text.append(f"--dtype {dtype}")
-    files = [shlex.quote(node.saved[role]) for role in operator.inputs if role in node.saved]
+    files = [
+        shlex.quote(model_node.saved[role]) for role in operator.inputs if role in model_node.saved
+    ]
     words = [
         "ndtool explain",
         operator.command,
@@ -127,23 +131,23 @@ def _explain_command(node: ModelNode) -> list[str]:
         *options_text,
         "--at I,J...",
     ]
-    return [f"{printable(node.node.node)}: {' '.join(words)}"]
+    return [f"{printable(model_node.node.node)}: {' '.join(words)}"]
 
 
 def node_table(outcome: Outcome) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the table of nodes: column names, and a row for each node."""
-    computed = any(node.runs is not None for node in outcome.nodes)
+    computed = any(model_node.runs is not None for model_node in outcome.nodes)
     columns = (*_NODE_COLUMNS, "computed") if computed else _NODE_COLUMNS
-    return columns, [_node_row(node) for node in outcome.nodes]
+    return columns, [_node_row(model_node) for model_node in outcome.nodes]
 
 
 def assumption_lines(outcome: Outcome) -> list[str]:
     """Return lines with assumptions about symbolic sizes; computed nodes have none."""
     return [
-        f"assumed: {printable(node.node.node)}: {printable(sentence)}"
-        for node in outcome.nodes
-        for sentence in node.assumed
-        if node.actual_output is None
+        f"assumed: {printable(model_node.node.node)}: {printable(sentence)}"
+        for model_node in outcome.nodes
+        for sentence in model_node.assumed
+        if model_node.actual_output is None
     ]
 
 

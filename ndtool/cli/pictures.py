@@ -31,7 +31,7 @@ class Picture(NamedTuple):
     """The contents of a picture.
 
     slices, selected, tuples: the numbers of slices, of selected slices and of index tuples.
-    density: the histogram, numbers of tuples by bins of `bin_size` slices. repeats: numbers of
+    density: the histogram, numbers of tuples by bins of `bin_size` slices. frequencies: numbers of
     slices by how often they are selected.
     """
 
@@ -42,12 +42,12 @@ class Picture(NamedTuple):
     tuples: int
     density: list[int]
     bin_size: int
-    repeats: list[tuple[str, int]]
+    frequencies: list[tuple[str, int]]
 
     @property
     def summary(self) -> str:
         """The alternative text of the picture, two sentences."""
-        counts = ", ".join(f"{frequency} {count}" for frequency, count in self.repeats)
+        counts = ", ".join(f"{frequency} {count}" for frequency, count in self.frequencies)
         return (
             f"{self.tuples} index tuples select {self.selected} of {self.slices} slices of data."
             f" Slices by how often they are selected: {counts}."
@@ -57,7 +57,7 @@ class Picture(NamedTuple):
 def picture(call: OpenCall, stats: Stats) -> Picture:
     """Return the contents of the picture of a call's statistics."""
     slice_count, name = prod(stats.slice_grid), argument_name(call.inference.inputs["data"].name)
-    frequency = ["once", "2 times"] + [
+    frequency_labels = ["once", "2 times"] + [
         f"{2 ** (power - 1) + 1}..{2**power} times" for power in range(2, 64)
     ]
     return Picture(
@@ -68,7 +68,10 @@ def picture(call: OpenCall, stats: Stats) -> Picture:
         stats.tuples - stats.out_of_bounds,
         stats.fine_histogram,
         -(-slice_count // len(stats.fine_histogram)) if stats.fine_histogram else 1,
-        [("never", slice_count - stats.distinct), *zip(frequency, stats.repeats, strict=False)],
+        [
+            ("never", slice_count - stats.distinct),
+            *zip(frequency_labels, stats.repeats, strict=False),
+        ],
     )
 
 
@@ -84,7 +87,7 @@ def picture_bytes(path: str, contents: Picture) -> bytes | None:
 
 def svg(contents: Picture) -> Element:
     """Return a picture as an SVG element."""
-    height = 64 + HISTOGRAM_HEIGHT + 60 + ROW_HEIGHT * len(contents.repeats)
+    height = 64 + HISTOGRAM_HEIGHT + 60 + ROW_HEIGHT * len(contents.frequencies)
     return element(
         "svg",
         element("title", contents.title, id="picture-title"),
@@ -157,10 +160,10 @@ def _draw_histogram(contents: Picture) -> list[Element]:
 
 
 def _draw_bar_chart(contents: Picture, top: float) -> list[Element]:
-    largest, label_width = max((count for _, count in contents.repeats), default=0) or 1, 120
+    largest, label_width = max((count for _, count in contents.frequencies), default=0) or 1, 120
     plot_width = WIDTH - LEFT_MARGIN - RIGHT_MARGIN - label_width - 80
     elements = [_text(LEFT_MARGIN, top, "Slices by how often they are selected", "title")]
-    for row, (frequency, count) in enumerate(contents.repeats):
+    for row, (frequency, count) in enumerate(contents.frequencies):
         y = top + 10 + ROW_HEIGHT * row
         bar = _bar(
             LEFT_MARGIN + label_width,
@@ -230,20 +233,20 @@ def _png(contents: Picture) -> bytes:
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(8, 6), layout="constrained")
-    density, repeats = figure.subplots(2)
+    density_axes, frequency_axes = figure.subplots(2)
     edges = [
         min(number * contents.bin_size, contents.slices)
         for number in range(len(contents.density) + 1)
     ]
-    density.stairs(contents.density, edges, fill=True)
-    density.yaxis.get_major_locator().set_params(integer=True)
-    density.set(
+    density_axes.stairs(contents.density, edges, fill=True)
+    density_axes.yaxis.get_major_locator().set_params(integer=True)
+    density_axes.set(
         title=contents.title.replace("$", r"\$"), xlabel=contents.unit, ylabel="index tuples"
     )
-    bars = repeats.barh(*zip(*contents.repeats, strict=True))
-    repeats.bar_label(bars, padding=3)
-    repeats.invert_yaxis()
-    repeats.set(title="Slices by how often they are selected", xlabel="slices")
+    bars = frequency_axes.barh(*zip(*contents.frequencies, strict=True))
+    frequency_axes.bar_label(bars, padding=3)
+    frequency_axes.invert_yaxis()
+    frequency_axes.set(title="Slices by how often they are selected", xlabel="slices")
     buffer = io.BytesIO()
     figure.savefig(
         buffer, format="png", metadata={"Software": None, "Description": contents.summary}

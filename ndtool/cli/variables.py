@@ -33,7 +33,7 @@ def drop_inapplicable(output: str, options: dict[str, Any]) -> None:
     from ndtool.formats import locators, outputs
     from ndtool.storage import local
 
-    file_format = outputs.by_name(output)
+    file_format = outputs.format_by_name(output)
     is_store = local.is_zarr_store(locators.parse(output).path)
     if is_store or (file_format and file_format.is_folder):
         return
@@ -95,7 +95,7 @@ def _is_writable_by_workers(output: str) -> bool:
 
     path = locators.parse(output).path
     if locations.is_url(path):
-        file_format = outputs.by_name(output)
+        file_format = outputs.format_by_name(output)
         return file_format is not None and file_format.is_folder
     return output != "-" and (
         os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path)

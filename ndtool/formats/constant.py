@@ -10,42 +10,48 @@ from ndtool.errors import DtypeError, UsageError, printable
 from ndtool.formats import raw
 from ndtool.rules import dtypes, filling
 
-# From the right, a shape and a type, which may have a unit in brackets.
-_FORM = re.compile(r"(zeros|ones|full):(?:(.+):)?([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]")
+# KIND:[VALUE:]TYPE[SHAPE], where the type may have a unit in brackets.
+_PATTERN = re.compile(
+    r"(zeros|ones|full):(?:(.+):)?([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]"
+)
 _VALUES = {"zeros": "0", "ones": "1"}
 
 
 def entries(argument: str) -> list[MemberInfo]:
     """Return the array's member info."""
-    return [MemberInfo(argument, None, _array(argument)[0], None, 0)]
+    return [MemberInfo(argument, None, _parse(argument)[0], None, 0)]
 
 
 def open_source(argument: str) -> Constant:
-    """Return the array."""
-    metadata, element = _array(argument)
+    """Return the constant array of an argument."""
+    metadata, element = _parse(argument)
     return Constant(argument, metadata, element)
 
 
-def _array(argument: str) -> tuple[ArrayMetadata, bytes]:
+def _parse(argument: str) -> tuple[ArrayMetadata, bytes]:
     """Return the array's metadata, and the bytes of an element."""
-    match = _FORM.fullmatch(argument)
+    match = _PATTERN.fullmatch(argument)
     kind = match[1] if match else argument.partition(":")[0]
-    if match is None or not raw.SIZES.fullmatch(match[4]) or (kind == "full") == (match[2] is None):
+    if (
+        match is None
+        or not raw.SIZES_PATTERN.fullmatch(match[4])
+        or (kind == "full") == (match[2] is None)
+    ):
         value = "VALUE:" if kind == "full" else ""
         hint = f"{kind}:{'-1:' if value else ''}float32[1000,64]"
         raise UsageError(
             f"{printable(argument)}: expected {kind}:{value}TYPE[SIZE,...]",
             hint=f"for example {hint}",
         )
-    dtype, shape = raw.typed(argument, match[3], match[4])
+    dtype, shape = raw.parse_type(argument, match[3], match[4])
     value = _VALUES.get(kind) or match[2]
     if not filling.is_value(value):
         raise UsageError(
-            f"{printable(argument)}: {printable(value)} is no number such as -1 or nan"
+            f"{printable(argument)}: {printable(value)} is not a number such as -1 or nan"
         )
     try:
         if kind != "full" and dtype.kind not in "biufc" and dtype.name not in dtypes.EXTENDED:
-            raise DtypeError(f"{kind} of {dtype.name}: expected a type of numbers")
+            raise DtypeError(f"{kind} of {dtype.name}: expected a numeric type")
         element = filling.encode(value, dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(argument)}: {exc.message}") from None

@@ -1,4 +1,4 @@
-"""Arrays that are decoded on opening, to a contiguous buffer in memory or in an unnamed file."""
+"""Decoding of arrays on opening, into a contiguous buffer in memory or in an unnamed file."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from ndtool.storage.local import ByteRange
 
 
 @contextmanager
-def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator[None]:
-    """Raise a library's exceptions about a file as NdtoolErrors; damage may raise any type."""
+def library_errors(label: str, error_type: type[NdtoolError] = InputError) -> Iterator[None]:
+    """Convert a library's exceptions, of any type if a file is damaged, to NdtoolErrors."""
     try:
         yield
     except NdtoolError:
@@ -18,21 +18,21 @@ def library_errors(label: str, kind: type[NdtoolError] = InputError) -> Iterator
     except MemoryError:
         raise ResourceError(f"{printable(label)}: not enough memory") from None
     except Exception as exc:
-        raise kind(f"{printable(label)}: {library_message(exc)}") from None
+        raise error_type(f"{printable(label)}: {library_message(exc)}") from None
 
 
-def blocks_of(buffer: memoryview) -> Iterator[bytes]:
-    """Yield a buffer in blocks."""
+def iter_blocks(buffer: memoryview) -> Iterator[bytes]:
+    """Yield the bytes of a buffer in blocks of at most CHUNK bytes."""
     for start in range(0, len(buffer), BLOCK_SIZE):
         yield bytes(buffer[start : start + BLOCK_SIZE])
 
 
-def joined(decoded: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
-    """Return the first bytes of decoded blocks; the last block may have padding."""
+def join_blocks(blocks: Iterable[bytes], nbytes: int, label: str) -> ByteRange:
+    """Join decoded blocks to a range of `nbytes` bytes, without the padding of the last block."""
     from ndtool.storage import tempfiles
 
     buffer, position = tempfiles.allocate(nbytes, f"temporary copy of {printable(label)}"), 0
-    for block in decoded:
+    for block in blocks:
         elements = block[: nbytes - position]
         buffer[position : position + len(elements)] = elements
         position += len(elements)

@@ -9,14 +9,14 @@ from ndtool.errors import UsageError, format_integer, format_value, printable
 from ndtool.rules import dtypes, shapes
 from ndtool.storage.local import ByteRange
 
-LONGEST = 1 << 17  # characters: Linux limits the size of an argument
-_DIGITS = 1000  # of the largest integer that is parsed
-_LOWEST, _HIGHEST, _UNSIGNED = -(2**63), 2**63 - 1, 2**64 - 1
+MAX_CHARACTERS = 1 << 17  # Linux's limit for the size of an argument
+_MAX_DIGITS = 1000  # of the largest integer that is parsed
+_INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 def open_source(argument: str) -> FlatSource:
-    """Parse the array: int64, or uint64 if a value requires it."""
-    metadata, values = _array(argument)
+    """Parse a literal to an int64 array, or to uint64 if a value requires it."""
+    metadata, values = _parse(argument)
     import array
 
     raw = array.array("Q" if metadata.dtype.kind == "u" else "q", values).tobytes()
@@ -25,48 +25,51 @@ def open_source(argument: str) -> FlatSource:
 
 def entries(argument: str) -> list[MemberInfo]:
     """Return the array's member info."""
-    metadata, _ = _array(argument)
+    metadata, _ = _parse(argument)
     return [MemberInfo(argument, None, metadata, None, 0, "a literal")]
 
 
-def _array(argument: str) -> tuple[ArrayMetadata, list[int]]:
-    if len(argument) > LONGEST:
+def _parse(argument: str) -> tuple[ArrayMetadata, list[int]]:
+    if len(argument) > MAX_CHARACTERS:
         _refuse(
             argument,
-            f"{len(argument)} characters: valid up to {LONGEST}",
+            f"{len(argument)} characters: valid up to {MAX_CHARACTERS}",
             "put more indices into a file such as ids.txt, or pipe them to - with --text",
         )
-    shape, values = _flat(_parsed(argument), argument)
+    shape, values = _flatten(_parse_lists(argument), argument)
     lowest, highest = min(values, default=0), max(values, default=0)
-    dtype = dtypes.from_name("uint64" if lowest >= 0 and highest > _HIGHEST else "int64")
-    bounds = (0, _UNSIGNED) if dtype.kind == "u" else (_LOWEST, _HIGHEST)
+    dtype = dtypes.from_name("uint64" if lowest >= 0 and highest > _INT64_MAX else "int64")
+    bounds = (0, _UINT64_MAX) if dtype.kind == "u" else (_INT64_MIN, _INT64_MAX)
     for value in (lowest, highest):
         if not bounds[0] <= value <= bounds[1]:
             _refuse(
-                argument, f"{format_integer(value)} is beyond 64 bits: valid {_LOWEST}..{_HIGHEST}"
+                argument,
+                f"{format_integer(value)} is beyond 64 bits: valid {_INT64_MIN}..{_INT64_MAX}",
             )
     return ArrayMetadata(dtype, shape, "C", shape, {}), values
 
 
-def _parsed(argument: str) -> Any:
-    """Parse nested lists."""
+def _parse_lists(argument: str) -> Any:
+    """Parse a literal to nested lists of integers; other numbers remain text."""
     import json
 
     try:
-        return json.loads(argument, parse_int=_integer, parse_float=_Other, parse_constant=_Other)
+        return json.loads(
+            argument, parse_int=_parse_integer, parse_float=_NonInteger, parse_constant=_NonInteger
+        )
     except (ValueError, RecursionError):
         _refuse(argument, "not a list of integers: expected one such as [5, 7, -1] or [[0, 1]]")
 
 
-class _Other(str):
-    """A number that is no integer, or has too many digits, as text."""
+class _NonInteger(str):
+    """The text of a number that is not an integer, or has too many digits."""
 
 
-def _integer(text: str) -> int | _Other:
-    return int(text) if len(text) <= _DIGITS else _Other(text)
+def _parse_integer(text: str) -> int | _NonInteger:
+    return int(text) if len(text) <= _MAX_DIGITS else _NonInteger(text)
 
 
-def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
+def _flatten(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
     """Return the shape and the values in row-major order, without recursion."""
     shape: list[int] = []
     level: list[Any] = [nested]
@@ -75,22 +78,22 @@ def _flat(nested: Any, argument: str) -> tuple[tuple[int, ...], list[int]]:
             _refuse(argument, f"rank above {shapes.MAX_RANK}: valid 0..{shapes.MAX_RANK}")
         sizes = [len(item) if type(item) is list else -1 for item in level]
         if len(set(sizes)) > 1:
-            other = next(n for n, size in enumerate(sizes) if size != sizes[0])
+            mismatch = next(n for n, size in enumerate(sizes) if size != sizes[0])
             _refuse(
                 argument,
-                f"ragged: axis {len(shape)} has {_counted(level[0])} and {_counted(level[other])}:"
-                " expected lists of equal length",
+                f"ragged: axis {len(shape)} has {_describe_item(level[0])} and"
+                f" {_describe_item(level[mismatch])}: expected lists of equal length",
             )
         shape.append(sizes[0])
         level = [entry for item in level for entry in item]
     for value in level:
         if type(value) is not int:
-            what = printable(value, 60) if isinstance(value, _Other) else format_value(value)
-            _refuse(argument, f"{what} is not an integer of up to 64 bits: expected indices")
+            text = printable(value, 60) if isinstance(value, _NonInteger) else format_value(value)
+            _refuse(argument, f"{text} is not an integer of up to 64 bits: expected indices")
     return tuple(shape), level
 
 
-def _counted(entry: Any) -> str:
+def _describe_item(entry: Any) -> str:
     """Describe an element of a ragged list."""
     if type(entry) is not list:
         return format_value(entry)

@@ -1,4 +1,4 @@
-"""Parse an argument into a location and a member, open it, and determine its format."""
+"""Parse an argument into a path and a member, open the file, and determine its format."""
 
 import os
 from contextlib import closing
@@ -16,17 +16,17 @@ from ndtool.storage.descriptors import os_errors
 from ndtool.storage.local import File, Folder
 
 NPY = "npy:"  # prefix of the path of a .npy file with any name
-TEXT = "text:"  # the same of text
+TEXT = "text:"  # prefix of the path of a text file with any name
 
 
-class Name(NamedTuple):
-    """A parsed argument: a path and perhaps a member."""
+class Locator(NamedTuple):
+    """A parsed argument: the path of a file or store, and the name of a member or None."""
 
     path: str
     member: str | None
 
 
-def parse(argument: str) -> Name:
+def parse(argument: str) -> Locator:
     """Split `path[:member]` at a colon.
 
     An existing file with the full name takes precedence, then the longest path to an existing file
@@ -34,57 +34,57 @@ def parse(argument: str) -> Name:
     may contain colons. A URL is split by suffix, without a request.
     """
     if ":" not in argument or os.path.lexists(argument):
-        return Name(argument, None)
+        return Locator(argument, None)
     if argument.startswith(TEXT):
         return _parse_text(argument.removeprefix(TEXT))
     if argument.startswith(NPY):
-        return Name(locations.local_path(argument.removeprefix(NPY)), None)
+        return Locator(locations.local_path(argument.removeprefix(NPY)), None)
     if locations.is_url(argument):
         path = locations.local_path(argument)
         return parse(path) if path != argument else _parse_url(argument)
-    start, index = _after_folder(argument), len(argument)
+    start, index = _folder_end(argument), len(argument)
     while (index := argument.rfind(":", start, index)) > 0:
         if _has_members(argument[:index]):
-            return Name(argument[:index], argument[index + 1 :])
+            return Locator(argument[:index], argument[index + 1 :])
     for file_format in table.FORMATS:
         path, separator, member = argument[start:].rpartition(f"{file_format.suffix}:")
         if file_format.members and separator:
-            return Name(argument[:start] + path + file_format.suffix, member)
-    return Name(argument, None)
+            return Locator(argument[:start] + path + file_format.suffix, member)
+    return Locator(argument, None)
 
 
-def _parse_text(argument: str) -> Name:
-    """Split `PATH[:COLUMN,...]`: at the last colon, in a URL at that after a suffix."""
+def _parse_text(argument: str) -> Locator:
+    """Split `PATH[:COLUMN,...]` at the last colon, a URL at the colon after a format's suffix."""
     if locations.is_url(argument):
-        name = parse(argument)
-        return name if name.member else Name(argument, None)
+        locator = parse(argument)
+        return locator if locator.member else Locator(argument, None)
     path, separator, columns = argument.rpartition(":")
     is_path = not separator or os.path.lexists(argument) or "/" in columns
-    return Name(locations.local_path(argument), None) if is_path else Name(path, columns)
+    return Locator(locations.local_path(argument), None) if is_path else Locator(path, columns)
 
 
 def is_text(argument: str) -> bool:
-    """Whether a prefix says that the content is text."""
+    """Whether an argument has the prefix `text:`, and is not the name of a file."""
     return argument.startswith(TEXT) and not os.path.lexists(argument)
 
 
 def as_text(argument: str) -> str:
-    """Return an argument that reads a file, or a stream, as text unless its format is known."""
+    """Add the prefix `text:` to an argument, unless the format of its file is recognised."""
     path = parse(argument).path
-    if inline_module(argument, True) or is_text(argument) or table.suffixed(path):
+    if inline_module(argument, True) or is_text(argument) or table.formats_by_suffix(path):
         return argument
     if os.path.isfile(argument):
         with closing(local.open_file(argument)) as storage:
-            if table.recognised(storage, argument):
+            if table.recognised_format(storage, argument):
                 return argument
     return TEXT + argument
 
 
-def _format(argument: str, storage: File | Folder, path: str) -> Format:
-    return table.TEXT if is_text(argument) else table.of_content(storage, path)
+def _format_of(argument: str, storage: File | Folder, path: str) -> Format:
+    return table.TEXT if is_text(argument) else table.format_of(storage, path)
 
 
-def _after_folder(path: str) -> int:
+def _folder_end(path: str) -> int:
     """Return the index after the longest prefix of a path that is an existing folder."""
     index = len(path)
     while (index := path.rfind("/", 0, index)) > 0 and not os.path.isdir(path[:index]):
@@ -92,7 +92,7 @@ def _after_folder(path: str) -> int:
     return index + 1
 
 
-def _parse_url(url: str) -> Name:
+def _parse_url(url: str) -> Locator:
     """Split `scheme://…[:member]`: a member follows a format's suffix, or the query after it."""
     for file_format in table.FORMATS:
         index = len(url)
@@ -102,8 +102,8 @@ def _parse_url(url: str) -> Name:
             end += len(query)
             member = url[end + 1 :]
             if query[:1] in ("", "?") and url[end:] and not member.startswith((":", "//")):
-                return Name(url[:end], member)
-    return Name(url, None)
+                return Locator(url[:end], member)
+    return Locator(url, None)
 
 
 def _has_members(path: str) -> bool:
@@ -111,7 +111,7 @@ def _has_members(path: str) -> bool:
         return local.is_zarr_store(path)
     try:
         with closing(local.open_file(path)) as storage:
-            return table.of_content(storage, path).members
+            return table.format_of(storage, path).members
     except (NdtoolError, OSError):
         return False
 
@@ -121,8 +121,8 @@ def open_source(
 ) -> Source:
     """Open the array of an argument: `path[:member]`, a FIFO, `-`, `raw:…`, `zeros:…`, `text:…`.
 
-    literals: whether the array are indices: a literal such as `[5, 7]` is valid, too, and text has
-    integers. dtype: the element type of numbers in text; None for one that holds them. Raises
+    literals: whether the array are indices, which may be a literal such as `[5, 7]`, and must be
+    integers in text. dtype: the element type of numbers in text; None to infer it. Raises
     InputError if the argument is not an array, UsageError if a member must be named, ResourceError
     if the array is too large to decompress.
     """
@@ -130,16 +130,18 @@ def open_source(
         inline: Source = module.open_source(argument)
         return inline
     options = TextOptions(literals, dtype, streams.directory)
-    path, member = parse(argument) if is_text(argument) else Name(argument, None)
+    path, member = parse(argument) if is_text(argument) else Locator(argument, None)
     if stream := streams.pipe(path):
         return text().read_stream(stream, member, options) if path != argument else stream.read()
-    storage, (path, member) = opened(argument)
+    storage, (path, member) = open_location(argument)
     try:
         with os_errors(argument):
-            file_format = _format(argument, storage, path)
+            file_format = _format_of(argument, storage, path)
             label, path = redact_urls(argument), redact_urls(path)
-            more = (options,) if file_format.text else ()
-            source: Source = file_format.module.open_source(storage, label, path, member, *more)
+            extra_arguments = (options,) if file_format.text else ()
+            source: Source = file_format.module.open_source(
+                storage, label, path, member, *extra_arguments
+            )
             return source
     except BaseException:
         storage.close()
@@ -147,7 +149,7 @@ def open_source(
 
 
 def open_role(role: str, argument: str, streams: Streams, data: Dtype | None) -> Source:
-    """Open an input of an operator, or its output. data: the element type of its data."""
+    """Open the array of an operator's role. data: the element type of the operator's data."""
     dtype = data if role in ("updates", "update", "output") else None
     return open_source(argument, streams, literals=role.endswith("indices"), dtype=dtype)
 
@@ -157,18 +159,18 @@ def text() -> Any:
     return table.TEXT.module
 
 
-# Modules of arguments that are more than a name, by the prefix before the first colon.
+# Modules of arguments that declare an array, by the prefix before the first colon.
 _INLINE = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 
 def inline_module(argument: str, literals: bool) -> Any:
-    """Return the module for `raw:…`, `zeros:…` or a literal, None for names and existing files."""
-    name = _INLINE.get(argument.partition(":")[0]) if ":" in argument else None
+    """Return the module for `raw:…`, `zeros:…` or a literal, None for paths and existing files."""
+    module_name = _INLINE.get(argument.partition(":")[0]) if ":" in argument else None
     if literals and argument.lstrip()[:1] == "[":
-        name = "literal"
-    if name is None or os.path.lexists(argument):
+        module_name = "literal"
+    if module_name is None or os.path.lexists(argument):
         return None
-    return import_module(f"ndtool.formats.{name}")
+    return import_module(f"ndtool.formats.{module_name}")
 
 
 def describe(
@@ -180,115 +182,116 @@ def describe(
 ) -> list[MemberInfo]:
     """Return the member info of a file's array, or of every member of an archive.
 
-    literals, dtype: see `open_source`. Data are not read, so damage in them is not detected; only
-    text and streams are read. A member that is no array has no metadata. Raises InputError if the
-    format of the file is unknown.
+    literals, dtype: see `open_source`. Only text and streams are read completely; damaged data of
+    other formats are not detected. A member that is not an array has no metadata. Raises InputError
+    if the format of the file is unknown.
     """
     if module := inline_module(argument, literals):
         return list(module.entries(argument))
     streams = streams or Streams()
     options = TextOptions(literals, dtype, streams.directory)
-    path, member = parse(argument) if is_text(argument) else Name(argument, None)
+    path, member = parse(argument) if is_text(argument) else Locator(argument, None)
     if stream := streams.pipe(path):
         if path != argument:
             return [text().stream_entry(stream, member, options)]
         return [stream.entry()]
-    storage, (path, member) = opened(argument)
+    storage, (path, member) = open_location(argument)
     with closing(storage), os_errors(argument):
-        file_format = _format(argument, storage, path)
-        more = (options,) if file_format.text else ()
-        entries = file_format.module.entries(storage, redact_urls(path), member, *more)
+        file_format = _format_of(argument, storage, path)
+        extra_arguments = (options,) if file_format.text else ()
+        entries = file_format.module.entries(storage, redact_urls(path), member, *extra_arguments)
         return list(entries)
 
 
 def nodes(argument: str) -> list[OperatorNode]:
-    """Return a model's nodes whose operators ndtool implements; none for a tensor or other file.
+    """Return a model's nodes whose operators ndtool implements, an empty list for other files.
 
     Raises the errors of `describe` if the model is damaged.
     """
     path, member = parse(argument)
-    # Other URLs are not opened just to find no model.
+    # URLs with other suffixes are not requested, as they are hardly models.
     is_model_url = locations.is_url(path) and path.partition("?")[0].endswith(".onnx")
     if member is not None or not (os.path.isfile(path) or is_model_url):
         return []
-    storage, (path, member) = opened(argument)
+    storage, (path, member) = open_location(argument)
     with closing(storage):
-        nodes_of = getattr(table.of_content(storage, path).module, "nodes", None)
-        return nodes_of(storage, redact_urls(path)) if nodes_of and member is None else []
+        list_nodes = getattr(table.format_of(storage, path).module, "nodes", None)
+        return list_nodes(storage, redact_urls(path)) if list_nodes and member is None else []
 
 
 def model(argument: str) -> ModelInfo:
     """Return a model's nodes whose operators ndtool implements, and the model's inputs."""
-    storage, (path, member) = opened(argument)
+    storage, (path, member) = open_location(argument)
     with closing(storage):
-        module = table.of_content(storage, path).module
+        module = table.format_of(storage, path).module
         if member is not None or not hasattr(module, "model_info"):
             raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
         info: ModelInfo = module.model_info(storage, redact_urls(path))
         return info
 
 
-def opened(argument: str) -> tuple[File | Folder, Name]:
-    """Open the file or store of an argument; InputError also for a member of a non-archive."""
-    name = parse(argument)
-    path = name.path
+def open_location(argument: str) -> tuple[File | Folder, Locator]:
+    """Open the file or store of an argument; InputError for a member of a file without members."""
+    locator = parse(argument)
+    path = locator.path
     if locations.is_url(path):
-        return _open_remote(argument, name)
+        return _open_remote(argument, locator)
     try:
-        return locations.open_storage(path), name
+        return locations.open_storage(path), locator
     except InputError:
         if folder := locations.open_folder(path):
-            return folder, name
-        if file_path := without_members(argument):
+            return folder, locator
+        if file_path := path_without_member(argument):
             with closing(locations.open_storage(file_path)) as storage:
-                file_format = table.recognised(storage, file_path)
-            what = "the file is one array" if file_format else "not a file that ndtool reads"
-            raise InputError(f"{printable(argument)}: {what}: it has no members") from None
+                file_format = table.recognised_format(storage, file_path)
+            reason = "the file is one array" if file_format else "not a file that ndtool reads"
+            raise InputError(f"{printable(argument)}: {reason}: it has no members") from None
         raise
 
 
-def without_members(argument: str) -> str:
-    """Return the existing file before the last colon if none has the full name, else ""."""
-    file_path, index = argument.rpartition(":")[0], _after_folder(argument)
+def path_without_member(argument: str) -> str:
+    """Return the path before the last colon if only that file exists, else ""."""
+    file_path, index = argument.rpartition(":")[0], _folder_end(argument)
     exists = ":" in argument[index:] and os.path.exists(file_path) and not os.path.isdir(file_path)
     return file_path if exists and not os.path.lexists(argument) else ""
 
 
-def _open_remote(argument: str, name: Name) -> tuple[File | Folder, Name]:
-    """Open a URL; if it does not exist, retry with the text after the last colon as a member."""
+def _open_remote(argument: str, locator: Locator) -> tuple[File | Folder, Locator]:
+    """Open a URL; if it does not exist, split a member off at the last colon and try again."""
     try:
-        return _object_or_store(name.path), name
+        return _open_object_or_store(locator.path), locator
     except InputError as exc:
-        file_path, _, last = argument.rpartition(":")
-        if name.member is None and "/" not in last and locations.is_url(file_path):
+        file_path, _, member = argument.rpartition(":")
+        if locator.member is None and "/" not in member and locations.is_url(file_path):
             try:
-                return _object_or_store(file_path), Name(file_path, last)
+                return _open_object_or_store(file_path), Locator(file_path, member)
             except InputError:
                 raise exc from None
         raise
 
 
-def _object_or_store(url: str) -> File | Folder:
-    """Open the object at a URL, or the Zarr store; the suffix decides which is tried first."""
+def _open_object_or_store(url: str) -> File | Folder:
+    """Open the object at a URL, or the Zarr store; a suffix selects the first attempt."""
     path = url.partition("?")[0]
     store_first = path.endswith((".zarr", "/"))
     if store_first and (folder := locations.open_folder(url)):
         return folder
-    is_first_choice = store_first or bool(table.suffixed(path))
+    may_be_store = not store_first and not table.formats_by_suffix(path)
     try:
         file = locations.open_storage(url)
     except InputError as reason:
-        if not is_first_choice and (folder := _store(url)):
+        if may_be_store and (folder := _try_open_store(url)):
             return folder
         raise reason from None
-    if not is_first_choice and not table.recognised(file, url) and (folder := _store(url)):
+    may_be_store = may_be_store and not table.recognised_format(file, url)
+    if may_be_store and (folder := _try_open_store(url)):
         file.close()  # the server's HTML listing of a folder
         return folder
     return file
 
 
-def _store(url: str) -> Folder | None:
-    """Open a store, None if that fails: the error about the object is the one to report."""
+def _try_open_store(url: str) -> Folder | None:
+    """Open a store; None if that fails, so that the error about the object is reported."""
     try:
         return locations.open_folder(url)
     except InputError:

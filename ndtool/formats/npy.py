@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from ndtool.storage.local import LocalFile
 
 MAGIC = b"\x93NUMPY"
-LONGEST = 10_000  # bytes of header text; NumPy has the same limit
-LARGEST = 2**63 - 1
-RANK = 64
+MAX_HEADER_BYTES = 10_000  # NumPy has the same limit
+MAX_NBYTES = 2**63 - 1
+MAX_RANK = 64
 _ALIGNMENT = 64
-_GROWTH = 21  # digits that NumPy reserves for the first axis to grow
+_GROWTH_AXIS_MAX_DIGITS = 21  # digits that NumPy reserves for the first axis to grow
 _KEYS = ("descr", "fortran_order", "shape")
 _ENCODINGS = {(1, 0): "latin-1", (2, 0): "latin-1", (3, 0): "utf-8"}
-_FOREIGN = {
+_HINTS_BY_MAGIC = {
     b"PK": "this looks like a .npz archive, which can be read from a file, not from a stream",
     b"\x1f\x8b": "this is compressed with gzip: decompress it, then pass it through -",
     b"\x89HDF": "this looks like an HDF5 file, which can be read from a file, not from a stream",
     b"\x80": "this looks like a pickle, which is never loaded",
 }
-_TEXT = bytes(range(32, 127)) + b"\t\r\n"
+_TEXT_BYTES = bytes(range(32, 127)) + b"\t\r\n"
 
 
 class Header(NamedTuple):
     """A parsed .npy header.
 
-    offset: the position of the data. fortran: whether the data are in Fortran order.
+    offset: of the data. fortran: whether the data are in Fortran order.
     """
 
     dtype: dtypes.Dtype
@@ -53,13 +53,13 @@ class Header(NamedTuple):
         return self.count * self.dtype.itemsize
 
 
-def read(read: Callable[[int], bytes], available: int | None, name: str) -> Header:
+def read_header(read: Callable[[int], bytes], available: int | None, name: str) -> Header:
     """Parse and validate the header of a .npy array, without executing it.
 
-    `read(n)` returns the next n bytes, fewer only at the end. available: the total number of bytes,
-    header included, None if unknown. Raises InputError; name: the array in its message.
+    read: returns the next n bytes, fewer only at the end. available: the total number of bytes,
+    header included, None if unknown. name: of the array, for messages. Raises InputError.
     """
-    version, start, length = _prefix(read, available, name)
+    version, start, length = _read_prefix(read, available, name)
     raw = read(length)
     if len(raw) < length:
         _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
@@ -81,7 +81,7 @@ def _refuse(name: str, text: str, hint: str = "") -> NoReturn:
     raise InputError(f"{printable(name)}: {printable(text)}", hint=hint) from None
 
 
-def _prefix(
+def _read_prefix(
     read: Callable[[int], bytes], available: int | None, name: str
 ) -> tuple[tuple[int, int], int, int]:
     """Return the format version, and the offset and length of the header's text."""
@@ -89,8 +89,8 @@ def _prefix(
     if not magic:
         _refuse(name, "no data: expected a .npy array")
     if magic[:6] != MAGIC[: len(magic)]:
-        hint = next((h for m, h in _FOREIGN.items() if magic.startswith(m)), "")
-        if not hint and not magic.translate(None, _TEXT):
+        hint = next((h for m, h in _HINTS_BY_MAGIC.items() if magic.startswith(m)), "")
+        if not hint and not magic.translate(None, _TEXT_BYTES):
             hint = "numbers in text are read as text:FILE, indices and updates also by --text"
         _refuse(name, f"not a .npy array: it starts with {magic!r}", hint)
     if len(magic) < 8:
@@ -105,18 +105,18 @@ def _prefix(
     start, length = 8 + width, int.from_bytes(raw, "little")
     if available is not None and length > available - start:
         _refuse(name, f"the header claims {length} bytes, only {available - start} remain")
-    if length > LONGEST:
-        _refuse(name, f"the header claims {length} bytes: valid up to {LONGEST}")
+    if length > MAX_HEADER_BYTES:
+        _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
     return version, start, length
 
 
 def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
-    """Parse a header of a simple dtype as NumPy writes it, without ast; None for others."""
-    head, _, rest = text.partition("', 'fortran_order': ")
-    order, _, rest = rest.partition(", 'shape': (")
-    sizes, closed, tail = rest.partition("), }")
+    """Parse a header with a simple dtype as NumPy formats it, without ast; None for other text."""
+    head, _, remaining = text.partition("', 'fortran_order': ")
+    order, _, remaining = remaining.partition(", 'shape': (")
+    sizes, separator, tail = remaining.partition("), }")
     code = head[11:]
-    if not closed or order not in ("True", "False") or tail.removesuffix("\n").strip(" "):
+    if not separator or order not in ("True", "False") or tail.removesuffix("\n").strip(" "):
         return None
     if head[:11] != "{'descr': '" or not code.isprintable() or "'" in code or "\\" in code:
         return None
@@ -129,11 +129,11 @@ def _parse_simple(text: str) -> tuple[str, bool, tuple[int, ...]] | None:
         if size[0] == "0" and size != "0":
             return None
     shape = tuple(map(int, sizes_text))
-    return (code, order == "True", shape) if len(shape) <= RANK else None
+    return (code, order == "True", shape) if len(shape) <= MAX_RANK else None
 
 
 def _parse_literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
-    """Parse a header that is any Python literal; return descr, fortran_order and shape."""
+    """Parse a header as a Python literal; return descr, fortran_order and shape."""
     fields = _evaluate(text, name)
     if sorted(fields) != list(_KEYS):
         _refuse(name, f"the header has the keys {sorted(fields)}: expected {list(_KEYS)}")
@@ -142,11 +142,13 @@ def _parse_literal(text: str, name: str) -> tuple[Any, bool, tuple[int, ...]]:
         _refuse(name, f"fortran_order is {format_value(fortran)}: valid True, False")
     if type(shape) is not tuple:
         _refuse(name, f"shape is {format_value(shape)}: expected a tuple of sizes")
-    if len(shape) > RANK:
-        _refuse(name, f"shape has {len(shape)} axes: valid up to {RANK}")
+    if len(shape) > MAX_RANK:
+        _refuse(name, f"shape has {len(shape)} axes: valid up to {MAX_RANK}")
     for axis, size in enumerate(shape):
-        if type(size) is not int or not 0 <= size <= LARGEST:
-            _refuse(name, f"shape[{axis}] is {format_value(size)}: expected a size of 0..{LARGEST}")
+        if type(size) is not int or not 0 <= size <= MAX_NBYTES:
+            _refuse(
+                name, f"shape[{axis}] is {format_value(size)}: expected a size of 0..{MAX_NBYTES}"
+            )
     return descr, fortran, shape
 
 
@@ -171,10 +173,10 @@ def _evaluate(text: str, name: str) -> dict[str, Any]:
     except InputError:
         raise
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
-        _refuse(name, f"the header is not a Python literal: {text}", _advice(text))
+        _refuse(name, f"the header is not a Python literal: {text}", _literal_hint(text))
 
 
-def _advice(text: str) -> str:
+def _literal_hint(text: str) -> str:
     if "np." in text or "numpy." in text:
         return "the shape was written with NumPy integers: write plain ones, as np.save does"
     if "L," in text or "L)" in text:
@@ -185,11 +187,11 @@ def _advice(text: str) -> str:
 def _check_size(header: Header, available: int | None, name: str) -> None:
     """Raise InputError if the data exceed the address space or the available bytes."""
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in header.shape) * header.dtype.itemsize > LARGEST:
-        claimed = format_type(header.dtype, header.shape)
+    if prod(size or 1 for size in header.shape) * header.dtype.itemsize > MAX_NBYTES:
+        description = format_type(header.dtype, header.shape)
         _refuse(
             name,
-            f"the header claims {claimed}: valid up to {LARGEST} bytes,"
+            f"the header claims {description}: valid up to {MAX_NBYTES} bytes,"
             " axes of size 0 counted as 1",
         )
     if available is not None and header.nbytes > available - header.offset:
@@ -204,19 +206,19 @@ def encode(dtype: dtypes.Dtype, shape: tuple[int, ...]) -> bytes:
     """Return the header of a C-ordered array, byte for byte as np.save writes it."""
     text = f"{{'descr': {dtype.descr!r}, 'fortran_order': False, 'shape': {tuple(shape)!r}, }}"
     if shape:
-        text += " " * (_GROWTH - len(repr(shape[0])))
-    version = (1, 0) if _padded(len(text), 10) < 2**16 else (2, 0)
+        text += " " * (_GROWTH_AXIS_MAX_DIGITS - len(repr(shape[0])))
+    version = (1, 0) if _padded_length(len(text), 10) < 2**16 else (2, 0)
     try:
         raw = text.encode("latin-1")
     except UnicodeEncodeError:
         version, raw = (3, 0), text.encode("utf-8")
     width = 2 if version == (1, 0) else 4
-    length = _padded(len(raw), 8 + width)
+    length = _padded_length(len(raw), 8 + width)
     prefix = MAGIC + bytes(version) + length.to_bytes(width, "little")
     return prefix + raw.ljust(length - 1) + b"\n"
 
 
-def _padded(length: int, start: int) -> int:
+def _padded_length(length: int, start: int) -> int:
     """Return the header length, newline included, that aligns the data to 64 bytes."""
     total = start + length + 1
     return total + _ALIGNMENT - total % _ALIGNMENT - start
@@ -236,20 +238,20 @@ def recognises(storage: "LocalFile") -> bool:
 
 def entries(storage: "LocalFile", path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of the file's single array; reads only the header."""
-    header = read(sequential_reader(storage.peek, 0), storage.size, path)
+    header = read_header(sequential_reader(storage.peek, 0), storage.size, path)
     warning = trailing_bytes_warning(path, storage.size - header.offset - header.nbytes)
     return [MemberInfo(path, None, metadata_of(header), header.offset, storage.size, "", warning)]
 
 
 def open_source(storage: "LocalFile", name: str, path: str, member: str | None) -> FlatSource:
     """Open the array in a file; closing the source closes the file."""
-    header = read(sequential_reader(storage.peek, 0), storage.size, name)
+    header = read_header(sequential_reader(storage.peek, 0), storage.size, name)
     byte_range = storage.byte_range(header.offset, header.nbytes, name)
     warning = trailing_bytes_warning(name, storage.size - header.offset - header.nbytes)
     return FlatSource(name, metadata_of(header), byte_range, storage, warning)
 
 
-def stored(dtype: dtypes.Dtype) -> dtypes.Dtype:
+def stored_dtype(dtype: dtypes.Dtype) -> dtypes.Dtype:
     """Return the element type as stored: void if NumPy lacks the type."""
     return dtypes.from_code(dtype.descr) if dtype.name in dtypes.EXTENDED else dtype
 

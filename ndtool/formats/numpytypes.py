@@ -11,7 +11,7 @@ from ndtool.rules.plans import Shape
 
 
 def numpy_dtype(dtype: Dtype) -> Any:
-    """Return NumPy's dtype; DtypeError if this machine lacks it."""
+    """Return NumPy's dtype of an element type; DtypeError if this machine lacks it."""
     import numpy as np
     from numpy.lib.format import descr_to_dtype
 
@@ -21,8 +21,8 @@ def numpy_dtype(dtype: Dtype) -> Any:
         raise DtypeError(f"{dtype.name} is not one of NumPy's types on this machine") from None
 
 
-def padded(chunk: Any, shape: Shape) -> Any:
-    """Return a chunk in its full shape: the last chunk of an axis is padded with zeros."""
+def pad_chunk(chunk: Any, shape: Shape) -> Any:
+    """Pad a chunk at the end of an axis with zeros to the chunk shape."""
     import numpy as np
 
     if chunk.shape == shape:
@@ -33,7 +33,7 @@ def padded(chunk: Any, shape: Shape) -> Any:
 
 
 def from_numpy(dtype: Any) -> Dtype:
-    """Return the element type of NumPy's dtype, a structured one with its fields; DtypeError."""
+    """Return the element type of a dtype, which may be structured; DtypeError if unsupported."""
     from numpy.lib.format import drop_metadata, dtype_to_descr
 
     return dtypes.from_descr(dtype_to_descr(drop_metadata(dtype)))

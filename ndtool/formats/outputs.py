@@ -21,14 +21,15 @@ DEFAULT = Encoding()
 class Output(NamedTuple):
     """The resolved argument of `-o`: the target of an array and its format.
 
-    name: the argument. metadata: the array's metadata, with its chunks. stored: the element type as
-    stored, void if the format lacks the type. encoding: encoding options of chunks. concurrency:
-    number of chunks worth writing concurrently. format, target: None for standard output.
+    name: the argument. metadata: the array's metadata, with its chunks. stored_dtype: the element
+    type in the file, void if the format lacks the type. encoding: encoding options of chunks.
+    concurrency: number of chunks worth writing concurrently. format, target: None for standard
+    output.
     """
 
     name: str
     metadata: ArrayMetadata
-    stored: Dtype
+    stored_dtype: Dtype
     encoding: Encoding = DEFAULT
     concurrency: int = 1
     format: Format | None = None
@@ -38,10 +39,10 @@ class Output(NamedTuple):
     def warnings(self) -> list[str]:
         """The warning that the output's format lacks the element type, if it does."""
         dtype = self.metadata.dtype
-        if self.stored.name == dtype.name or self.encoding.as_void:
+        if self.stored_dtype.name == dtype.name or self.encoding.as_void:
             return []
         destination = "standard output" if self.target is None else argument_name(self.name)
-        stored = self.stored.name
+        stored = self.stored_dtype.name
         return [f"{destination}: {dtype.name} is stored as {stored}: --dtype {dtype.name} reads it"]
 
 
@@ -58,8 +59,8 @@ def resolve(
 
     argument: `path[:member]`, or `-` for standard output. FIFOs and devices are written in place,
     any other path is replaced when the sink is committed. clobber: whether an existing file may be
-    replaced. sync: whether to fsync before that. only: whether an archive's other members are
-    dropped. encoding: encoding options of chunks.
+    replaced. sync: whether to fsync before replacing it. only: whether to drop an archive's other
+    members. encoding: encoding options of chunks.
     Raises OutputError; UsageError for an invalid member name; DtypeError if the format cannot store
     the element type.
     """
@@ -67,20 +68,19 @@ def resolve(
 
     if argument == "-":
         encoding.require_no_options(argument)
-        return Output(argument, metadata, npy.stored(metadata.dtype), encoding)
-    file_format, target = _target(argument, clobber, sync, only, encoding)
-    stored, concurrency = _stored(file_format, target, metadata.dtype), 1
+        return Output(argument, metadata, npy.stored_dtype(metadata.dtype), encoding)
+    file_format, target = _resolve_target(argument, clobber, sync, only, encoding)
+    stored, concurrency = _stored_dtype(file_format, target, metadata.dtype), 1
     if file_format.chunks and target.is_file:
-        metadata = file_format.module.planned(target, metadata)
+        metadata = file_format.module.planned_metadata(target, metadata)
         concurrency = pool.MAX_THREADS if target.url and file_format.is_folder else 1
     return Output(argument, metadata, stored, encoding, concurrency, file_format, target)
 
 
-def create(output: Output, dry: bool = False) -> Any:
-    """Return a Sink for an output; every check that needs no data is made here.
+def create(output: Output, dry_run: bool = False) -> Any:
+    """Create the sink of an output, after all checks that need no data.
 
-    dry: whether the sink is for a dry run, which writes nothing: then nothing that other processes
-    can see is created, only validated as far as possible.
+    dry_run: whether to validate the output without creating any file that other processes can see.
     Raises OutputError, and ResourceError if there is too little disk space.
     """
     from ndtool.formats import npy
@@ -89,9 +89,9 @@ def create(output: Output, dry: bool = False) -> Any:
     file_format, target, metadata = output.format, output.target, output.metadata
     if file_format is None or target is None:
         return sinks.standard_output(metadata, npy.encode(metadata.dtype, metadata.shape))
-    target = _current(target, file_format)
-    if dry:
-        return _dry(file_format, target._replace(is_dry_run=True), metadata)
+    target = _with_current_version(target, file_format)
+    if dry_run:
+        return _create_dry_sink(file_format, target._replace(is_dry_run=True), metadata)
     if target.is_file:
         return file_format.module.create(target, metadata)
     with os_errors(target.path, OutputError):
@@ -100,8 +100,8 @@ def create(output: Output, dry: bool = False) -> Any:
     return sinks.StreamSink(fd, target.path, metadata, header, owns_fd=True)
 
 
-def _dry(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
-    """Return the sink of a dry run."""
+def _create_dry_sink(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
+    """Create the sink of a dry run."""
     from ndtool.publish import sinks
     from ndtool.storage import upload
 
@@ -117,12 +117,12 @@ def _dry(file_format: Format, target: Target, metadata: ArrayMetadata) -> Any:
     return sinks.DrySink(target.path, metadata, True, None)
 
 
-def _stored(file_format: Format, target: Target, dtype: Dtype) -> Dtype:
+def _stored_dtype(file_format: Format, target: Target, dtype: Dtype) -> Dtype:
     from ndtool.formats import npy
 
-    function = getattr(file_format.module, "stored", npy.stored) if target.is_file else npy.stored
+    module = file_format.module if target.is_file else npy
     try:
-        stored: Dtype = function(dtype)
+        stored: Dtype = getattr(module, "stored_dtype", npy.stored_dtype)(dtype)
     except DtypeError as exc:
         raise DtypeError(f"{printable(target.path)}: {exc.message}", hint=exc.hint) from None
     if file_format.chunks and stored.name != dtype.name and not target.encoding.as_void:
@@ -134,14 +134,14 @@ def _stored(file_format: Format, target: Target, dtype: Dtype) -> Dtype:
     return stored
 
 
-def by_name(argument: str) -> Format | None:
+def format_by_name(argument: str) -> Format | None:
     """Return the output format that an argument selects by prefix or suffix, None if neither."""
     if argument.startswith(locators.NPY) and not os.path.lexists(argument):
         return table.FORMATS[0]
-    return next(iter(table.suffixed(locators.parse(argument).path)), None)
+    return next(iter(table.formats_by_suffix(locators.parse(argument).path)), None)
 
 
-def _target(
+def _resolve_target(
     argument: str, clobber: bool, sync: bool, only: bool, encoding: Encoding
 ) -> tuple[Format, Target]:
     path, member = locators.parse(argument)
@@ -149,24 +149,24 @@ def _target(
         raise UsageError(f"{printable(argument)}: the member has no name: expected {path}:NAME")
     if locators.inline_module(argument, False) or locators.is_text(argument):
         raise UsageError(f"{printable(argument)}: it is read, never written: expected a file")
-    url = locations.is_url(path)
-    named = by_name(argument)
-    if not (url or member or named):
+    is_url = locations.is_url(path)
+    named_format = format_by_name(argument)
+    if not (is_url or member or named_format):
         _require_no_member(path)
-    old = None if url else existing(path)
-    target = Target(path, member, old, clobber, sync, only, encoding)
-    target = target._replace(list_arrays=table.names_in, preserves=table.preserves)
-    if not named and member is None and target.is_file and not target.is_store:
-        require_supported(path.partition("?")[0] if url else path)
-    file_format = named or table.FORMATS[0]
-    if url:
-        return file_format, _remote(argument, file_format, target)
-    if target.is_store and named and not file_format.is_folder:
+    status = None if is_url else existing(path)
+    target = Target(path, member, status, clobber, sync, only, encoding)
+    target = target._replace(list_arrays=table.array_names, preserves=table.preserves)
+    if not named_format and member is None and target.is_file and not target.is_store:
+        require_supported(path.partition("?")[0] if is_url else path)
+    file_format = named_format or table.FORMATS[0]
+    if is_url:
+        return file_format, _remote_target(argument, file_format, target)
+    if target.is_store and named_format and not file_format.is_folder:
         raise OutputError(f"{printable(path)} is a directory: expected a file")
     if target.is_store or (member is not None and not file_format.members):
-        storage, _ = locators.opened(path)  # an archive or store without its suffix
+        storage, _ = locators.open_location(path)  # an archive or store without its suffix
         with closing(storage):
-            file_format = table.of_content(storage, path)
+            file_format = table.format_of(storage, path)
     if not file_format.chunks:
         encoding.require_no_options(argument)
     return file_format, target
@@ -174,15 +174,15 @@ def _target(
 
 def _require_no_member(path: str) -> None:
     """Raise OutputError or UsageError if a path names a member of a file without members."""
-    if locators.without_members(path):
+    if locators.path_without_member(path):
         raise OutputError(f"{printable(path)}: the file is no archive: it has no members")
     file, colon, member = path.rpartition(":")
-    has_no_members = any(not file_format.members for file_format in table.suffixed(file))
+    has_no_members = any(not file_format.members for file_format in table.formats_by_suffix(file))
     if colon and has_no_members and "/" not in member and not os.path.lexists(path):
         raise UsageError(f"{printable(path)}: the file is one array: it has no members")
 
 
-def _remote(argument: str, file_format: Format, target: Target) -> Target:
+def _remote_target(argument: str, file_format: Format, target: Target) -> Target:
     """Return the target at a URL; OutputError or UsageError if it is not writable."""
     from ndtool.storage import upload
 
@@ -193,7 +193,7 @@ def _remote(argument: str, file_format: Format, target: Target) -> Target:
     return target._replace(url=True)
 
 
-def _current(target: Target, file_format: Format) -> Target:
+def _with_current_version(target: Target, file_format: Format) -> Target:
     """Return a target with the current status or version of its file; OutputError if it changed."""
     if target.url:
         from ndtool.storage import upload
@@ -203,7 +203,7 @@ def _current(target: Target, file_format: Format) -> Target:
         preserves = target.member is not None and not target.only
         version = upload.existing(target.path, required=preserves or not target.clobber)
         return target._replace(version=version)
-    now = target._replace(current=existing(target.path))
-    if (now.is_file, now.is_store) != (target.is_file, target.is_store):
+    current = target._replace(current=existing(target.path))
+    if (current.is_file, current.is_store) != (target.is_file, target.is_store):
         raise OutputError(f"{printable(target.path)} changed during the run")
-    return now
+    return current

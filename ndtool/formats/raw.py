@@ -1,4 +1,4 @@
-"""Headerless files, with dtype and shape given in the argument: raw:TYPE[SHAPE]:PATH[@OFFSET]."""
+"""Files without a header, whose type is in the argument: raw:TYPE[SHAPE]:PATH[@OFFSET]."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.storage import locations
 from ndtool.storage.local import File
 
-# A type, perhaps with a unit in brackets; a shape; a path of any characters.
-_FORM = re.compile(r"raw:([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]:(.+)", re.DOTALL)
-SIZES = re.compile(r"(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?")
-_OFFSET = re.compile(r"(.+)@([0-9]{1,19})", re.DOTALL)
+# raw:TYPE[SHAPE]:PATH, where the type may have a unit in brackets.
+_PATTERN = re.compile(r"raw:([^:\[\]]+(?:\[[0-9]*[A-Za-z]+\])?)\[([^\]]*)\]:(.+)", re.DOTALL)
+SIZES_PATTERN = re.compile(r"(?:[0-9]{1,19}(?:, ?[0-9]{1,19})*)?")
+_OFFSET_PATTERN = re.compile(r"(.+)@([0-9]{1,19})", re.DOTALL)
 
 
 class Raw(NamedTuple):
-    """A parsed raw: argument; ends: whether bytes after the array give a warning."""
+    """A parsed raw: argument. warns_of_surplus: whether bytes after the array cause a warning."""
 
     dtype: Dtype
     shape: tuple[int, ...]
     path: str
     offset: int
-    ends: bool
+    warns_of_surplus: bool
 
     @property
     def metadata(self) -> ArrayMetadata:
@@ -42,27 +42,29 @@ def parse(argument: str) -> Raw:
     If a file with the name PATH@OFFSET exists, the argument refers to it, and the offset is 0.
     Raises UsageError, and DtypeError for an unknown element type.
     """
-    match = _FORM.fullmatch(argument)
-    if match is None or not SIZES.fullmatch(match[2]):
+    match = _PATTERN.fullmatch(argument)
+    if match is None or not SIZES_PATTERN.fullmatch(match[2]):
         raise UsageError(
             f"{printable(argument)}: expected raw:TYPE[SIZE,...]:FILE[@OFFSET]",
             hint="for example raw:float32[1000,64]:dump.bin@4096",
         )
     path, offset = match[3], 0
-    suffix = None if os.path.lexists(path) else _OFFSET.fullmatch(path)
+    suffix = None if os.path.lexists(path) else _OFFSET_PATTERN.fullmatch(path)
     if suffix is not None:
         path, offset = suffix[1], int(suffix[2])
-    dtype, shape = typed(argument, match[1], match[2], offset)
+    dtype, shape = parse_type(argument, match[1], match[2], offset)
     return Raw(dtype, shape, path, offset, suffix is None)
 
 
-def typed(argument: str, name: str, sizes: str, offset: int = 0) -> tuple[Dtype, tuple[int, ...]]:
-    """Return the TYPE and SHAPE of an argument; DtypeError or UsageError if they are invalid."""
+def parse_type(
+    argument: str, name: str, sizes: str, offset: int = 0
+) -> tuple[Dtype, tuple[int, ...]]:
+    """Parse the TYPE and SHAPE of an argument; DtypeError or UsageError if they are invalid."""
     shape = tuple(map(int, sizes.split(","))) if sizes else ()
     dtype = dtypes.from_name(name)
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    claimed = prod(size or 1 for size in shape) * dtype.itemsize
-    if len(shape) > shapes.MAX_RANK or max(*shape, 0, claimed, offset) > shapes.MAX_SIZE:
+    nbytes = prod(size or 1 for size in shape) * dtype.itemsize
+    if len(shape) > shapes.MAX_RANK or max(*shape, 0, nbytes, offset) > shapes.MAX_SIZE:
         raise UsageError(
             f"{printable(argument)}: valid up to {shapes.MAX_RANK} sizes and {shapes.MAX_SIZE}"
             " bytes, axes of size 0 counted as 1"
@@ -75,7 +77,7 @@ def entries(argument: str) -> list[MemberInfo]:
     raw = parse(argument)
     with closing(locations.open_storage(raw.path)) as storage:
         argument = redact_urls(argument)
-        warning = _checked(storage, argument, raw)
+        warning = _check_size(storage, argument, raw)
         return [MemberInfo(argument, None, raw.metadata, raw.offset, storage.size, "", warning)]
 
 
@@ -84,7 +86,7 @@ def open_source(argument: str) -> FlatSource:
     raw, argument = parse(argument), redact_urls(argument)
     storage = locations.open_storage(raw.path)
     try:
-        warning = _checked(storage, argument, raw)
+        warning = _check_size(storage, argument, raw)
         byte_range = storage.byte_range(raw.offset, raw.metadata.nbytes, argument)
         return FlatSource(argument, raw.metadata, byte_range, storage, warning)
     except BaseException:
@@ -92,7 +94,7 @@ def open_source(argument: str) -> FlatSource:
         raise
 
 
-def _checked(storage: File, argument: str, raw: Raw) -> str | None:
+def _check_size(storage: File, argument: str, raw: Raw) -> str | None:
     """Raise InputError if the file is too short; return a warning if it is too long."""
     surplus_bytes = storage.size - raw.offset - raw.metadata.nbytes
     if surplus_bytes < 0:
@@ -100,4 +102,4 @@ def _checked(storage: File, argument: str, raw: Raw) -> str | None:
             f"{printable(argument)}: expected {raw.metadata.nbytes} bytes at offset {raw.offset},"
             f" found {max(0, storage.size - raw.offset)}"
         )
-    return trailing_bytes_warning(argument, surplus_bytes) if raw.ends else None
+    return trailing_bytes_warning(argument, surplus_bytes) if raw.warns_of_surplus else None

@@ -13,9 +13,10 @@ from ndtool.storage.local import STREAM_HINT, ByteRange, LocalFile
 
 
 class Stream:
-    """A descriptor from which consecutive arrays are read; name: its argument.
+    """A file descriptor from which consecutive arrays are read.
 
-    directory: for the unnamed temporary file of a large array, None for TMPDIR.
+    name: the argument, "-" or the path of a FIFO. directory: for the unnamed temporary file of a
+    large array, None for TMPDIR.
     """
 
     def __init__(self, fd: int, name: str, directory: str | None = None) -> None:
@@ -45,10 +46,10 @@ class Stream:
             raise UsageError(f"{label}: it is a terminal, not an array", hint=STREAM_HINT)
         return label
 
-    def text(self, count: int) -> bytes:
+    def read_bytes(self, count: int) -> bytes:
         """Read the next bytes, fewer only at the end."""
         with os_errors(argument_name(self.name)):
-            return self._read(count)
+            return self._read_fully(count)
 
     def entry(self) -> MemberInfo:
         """Read the next array and return its member info."""
@@ -61,7 +62,9 @@ class Stream:
     def _from_file(self, label: str) -> FlatSource:
         file = LocalFile(self._fd, None)
         start = os.lseek(self._fd, 0, os.SEEK_CUR)
-        header = npy.read(sequential_reader(file.peek, start), max(file.size - start, 0), label)
+        header = npy.read_header(
+            sequential_reader(file.peek, start), max(file.size - start, 0), label
+        )
         byte_range = file.byte_range(start + header.offset, header.nbytes, label)
         os.lseek(self._fd, start + header.offset + header.nbytes, os.SEEK_SET)
         return FlatSource(self.name, npy.metadata_of(header), byte_range, file)
@@ -69,7 +72,7 @@ class Stream:
     def _from_pipe(self, label: str) -> FlatSource:
         from ndtool.storage.tempfiles import Spool
 
-        header = npy.read(self._read, None, label)
+        header = npy.read_header(self._read_fully, None, label)
         spool = Spool(self.directory)
         buffer = memoryview(bytearray(min(header.nbytes, BLOCK_SIZE)))
         remaining = header.nbytes
@@ -84,12 +87,12 @@ class Stream:
             remaining -= count
         return FlatSource(self.name, npy.metadata_of(header), ByteRange(spool.finish()))
 
-    def _read(self, count: int) -> bytes:
+    def _read_fully(self, count: int) -> bytes:
         view = memoryview(bytearray(count))
-        done = 0
-        while done < count and (more := self._fill(view[done:])):
-            done += more
-        return bytes(view[:done])
+        offset = 0
+        while offset < count and (nread := self._fill(view[offset:])):
+            offset += nread
+        return bytes(view[:offset])
 
     def _fill(self, view: memoryview) -> int:
         while True:
@@ -102,14 +105,14 @@ class Stream:
 
 
 class Streams(Stream):
-    """Standard input and the FIFOs of a run; create it before opening other files."""
+    """Standard input and the FIFOs of a run; created before other files are opened."""
 
     def __init__(self, fd: int = 0, directory: str | None = None) -> None:
         super().__init__(fd, "-", directory)
         self._pipes: dict[tuple[int, int], Stream] = {}
 
     def pipe(self, path: str) -> Stream | None:
-        """Return the stream of the FIFO at `path`, one for all its names; None if it is no FIFO.
+        """Return the stream of a FIFO, the same for all of its paths; None for another file.
 
         The first call blocks until another process opens the FIFO for writing.
         """

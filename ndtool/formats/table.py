@@ -8,13 +8,13 @@ take an open file or store as `storage`:
     open_source(storage, name, path, member)
                                             a Source; closing it closes the storage
     create(target, metadata)                a Sink
-    stored(dtype)                           the element type as stored, DtypeError if unsupported;
+    stored_dtype(dtype)                     the element type as stored, DtypeError if unsupported;
                                             without it, that of .npy
     nodes(storage, path)                    of a model: the nodes whose operators ndtool implements
-    planned(target, metadata)               of a chunked format: the metadata of an output
+    planned_metadata(target, metadata)      of a chunked format: the metadata of an output
     check(target)                           of a chunked format: validate a target without writing;
                                             return the preserved members
-    arrays(storage, path)                   the names of the arrays, if cheaper than `entries`
+    array_names(storage, path)              the names of the arrays, if cheaper than `entries`
 
 The `entries` and `open_source` of text take a `TextOptions`, too.
 """
@@ -31,9 +31,9 @@ from ndtool.storage.local import File, Folder
 class TextOptions(NamedTuple):
     """Options for reading numbers in text.
 
-    integers: whether other numbers are errors. dtype: the element type; None for int64, or uint64
-    where needed, or else, without `integers`, float64. directory: of temporary files, None for
-    TMPDIR.
+    integers: whether numbers that are not integers are errors. dtype: the element type; None to
+    infer int64, uint64 if a value requires it, or float64 if a number is not an integer. directory:
+    of temporary files, None for TMPDIR.
     """
 
     integers: bool = False
@@ -41,24 +41,24 @@ class TextOptions(NamedTuple):
     directory: str | None = None
 
 
-ANY = TextOptions()
+DEFAULT_OPTIONS = TextOptions()
 
 
 class Format(NamedTuple):
     """A file format.
 
     suffix: of file names. members: whether a file has named arrays, as `archive.npz:member`.
-    functions: the name of the module. marked: whether the content alone identifies the format; if
-    not, an unrecognised file with the suffix is assumed to be a damaged file of the format. chunks:
-    whether arrays can be chunked. preserves: whether the other members are preserved when one is
-    written. is_folder: whether it is a folder of files. text: whether elements are text, whose type
-    the reader chooses.
+    module_name: the module that implements the format. self_identifying: whether the content alone
+    identifies the format; if not, an unrecognised file with the suffix is assumed to be a damaged
+    file of the format. chunks: whether arrays can be chunked. preserves: whether the other members
+    are preserved when one is written. is_folder: whether a store is a folder of files. text:
+    whether the file is text, for which the caller selects the element type.
     """
 
     suffix: str
     members: bool
-    functions: str
-    marked: bool = True
+    module_name: str
+    self_identifying: bool = True
     chunks: bool = False
     preserves: bool = False
     is_folder: bool = False
@@ -67,7 +67,7 @@ class Format(NamedTuple):
     @property
     def module(self) -> Any:
         """The module, imported at first use."""
-        return import_module(self.functions)
+        return import_module(self.module_name)
 
 
 # The first row is the default: for unrecognised files, and for outputs without a known suffix.
@@ -76,66 +76,76 @@ FORMATS = (
     Format(".safetensors", True, "ndtool.formats.safetensors", preserves=True),
     Format(".npz", True, "ndtool.formats.npz", preserves=True),
     Format(".zarr", True, "ndtool.formats.zarr", chunks=True, is_folder=True),
-    Format(".h5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
-    Format(".hdf5", True, "ndtool.formats.hdf5", marked=False, chunks=True, preserves=True),
-    Format(".nc", True, "ndtool.formats.hdf5.netcdf", marked=False),
-    Format(".safetensors.index.json", True, "ndtool.formats.safetensors.shards", marked=False),
+    Format(".h5", True, "ndtool.formats.hdf5", self_identifying=False, chunks=True, preserves=True),
+    Format(
+        ".hdf5", True, "ndtool.formats.hdf5", self_identifying=False, chunks=True, preserves=True
+    ),
+    Format(".nc", True, "ndtool.formats.hdf5.netcdf", self_identifying=False),
+    Format(
+        ".safetensors.index.json", True, "ndtool.formats.safetensors.shards", self_identifying=False
+    ),
     Format(".parquet", True, "ndtool.formats.arrow.parquet"),
     Format(".arrow", True, "ndtool.formats.arrow.ipc"),
     Format(".feather", True, "ndtool.formats.arrow.ipc"),
-    Format(".pb", True, "ndtool.formats.onnx.pb", marked=False),
-    Format(".onnx", True, "ndtool.formats.onnx", marked=False),
+    Format(".pb", True, "ndtool.formats.onnx.pb", self_identifying=False),
+    Format(".onnx", True, "ndtool.formats.onnx", self_identifying=False),
     *(
-        Format(suffix, True, "ndtool.formats.text", marked=False, text=True)
+        Format(suffix, True, "ndtool.formats.text", self_identifying=False, text=True)
         for suffix in (".txt", ".csv", ".tsv", ".json", ".jsonl")
     ),
 )
 TEXT = FORMATS[-1]
 
 
-def of_content(storage: File | Folder, path: str) -> Format:
+def format_of(storage: File | Folder, path: str) -> Format:
     """Return the format of a file or store, by content, else by suffix, else .npy."""
-    named = next(iter(suffixed(path)), FORMATS[0])
-    return recognised(storage, path) or (FORMATS[0] if named.marked else named)
+    suffix_format = next(iter(formats_by_suffix(path)), FORMATS[0])
+    return recognised_format(storage, path) or (
+        FORMATS[0] if suffix_format.self_identifying else suffix_format
+    )
 
 
-def suffixed(path: str) -> list[Format]:
+def formats_by_suffix(path: str) -> list[Format]:
     """Return the formats whose suffix a path or URL ends in."""
     name = path.partition("?")[0] if locations.is_url(path) else path
     return [file_format for file_format in FORMATS if name.endswith(file_format.suffix)]
 
 
-def names_in(path: str, by_suffix: bool = False) -> list[str]:
+def array_names(path: str, by_suffix: bool = False) -> list[str]:
     """Return the names of the arrays in a file, an empty list if its format has no members.
 
-    by_suffix: whether a file that no format recognises has the format of its suffix.
+    by_suffix: whether the suffix determines the format of a file that no format recognises.
     """
     with closing(locations.open_storage(path)) as storage:
-        file_format = of_content(storage, path) if by_suffix else recognised(storage, path)
+        file_format = format_of(storage, path) if by_suffix else recognised_format(storage, path)
         if file_format is None or not file_format.members:
             return []
-        if hasattr(file_format.module, "arrays"):
-            return list(file_format.module.arrays(storage, path))
+        if hasattr(file_format.module, "array_names"):
+            return list(file_format.module.array_names(storage, path))
         return [entry.member or "" for entry in file_format.module.entries(storage, path, None)]
 
 
 def preserves(path: str) -> bool:
-    """Whether the other arrays of a file are preserved when one of its members is written."""
-    if formats := [one for one in suffixed(path) if one.members]:
+    """Whether writing a member of a file preserves the file's other arrays."""
+    if formats := [file_format for file_format in formats_by_suffix(path) if file_format.members]:
         return formats[0].preserves
     with closing(locations.open_storage(path)) as storage:
-        file_format = recognised(storage, path)
+        file_format = recognised_format(storage, path)
     return file_format is not None and file_format.preserves
 
 
-def recognised(storage: File | Folder, path: str) -> Format | None:
-    """Return the format that recognises a file, None if none does; try that of its suffix first.
+def recognised_format(storage: File | Folder, path: str) -> Format | None:
+    """Return the format that recognises a file, None if none does; formats of its suffix are first.
 
-    A file with the suffix of text is of another format only if its content alone says so.
+    A file with the suffix of text is of another format only if that format is self-identifying.
     """
-    named = suffixed(path)
-    for file_format in dict.fromkeys((*named, *FORMATS)):
-        competes = file_format.marked or file_format in named or not (named and named[0].text)
-        if competes and not file_format.text and file_format.module.recognises(storage):
+    suffix_formats = formats_by_suffix(path)
+    for file_format in dict.fromkeys((*suffix_formats, *FORMATS)):
+        is_candidate = (
+            file_format.self_identifying
+            or file_format in suffix_formats
+            or not (suffix_formats and suffix_formats[0].text)
+        )
+        if is_candidate and not file_format.text and file_format.module.recognises(storage):
             return file_format
     return None

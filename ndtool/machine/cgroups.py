@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 def lowest_limit(controller: str, limit: Callable[[str], int | None], default: int) -> int:
-    """Return the lowest limit from this process's group up to the root, at most `otherwise`.
+    """Return the lowest limit from this process's group up to the root, at most `default`.
 
     limit: returns the limit set in a group's directory, None if unlimited.
     """

@@ -11,7 +11,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes in a size such as 500MB, 2GiB or 4G (of 1024), None if it is none."""
+    """Return the bytes of a size such as 500MB, 2GiB or 4G (of 1024); None if it is invalid."""
     match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
     if match is None:
         return None
@@ -28,7 +28,7 @@ def available() -> int:
 
 
 def can_hold(nbytes: int, limit: int | None = None) -> bool:
-    """Whether `nbytes` accessed at random fit in memory; limit: bytes, None for available()."""
+    """Whether `nbytes` bytes accessed at random fit in `limit` bytes (default: available())."""
     return nbytes <= (available() if limit is None else limit) // 4 * 3
 
 

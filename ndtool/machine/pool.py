@@ -16,7 +16,7 @@ def run_all(work: Callable[[Item], object], items: Iterator[Item], threads: int)
     At the first exception, all threads stop after their current item, and it is raised.
     """
     lock, stop = Lock(), Event()
-    workers: list[Thread] = []  # threads that work; each adds itself
+    workers: list[Thread] = []  # running threads; each appends itself
     failures: list[BaseException] = []
 
     def loop() -> None:
@@ -70,12 +70,12 @@ class BufferPool:
         self._free: list[memoryview] = []
 
     def acquire(self) -> memoryview:
-        """Return a free buffer, allocated if none is left."""
+        """Return a free buffer; allocate one if there is none."""
         try:
             return self._free.pop()
         except IndexError:
             return memoryview(bytearray(self._size))
 
     def release(self, buffer: memoryview) -> None:
-        """Put a buffer back on the free list."""
+        """Return a buffer to the free list."""
         self._free.append(buffer)

@@ -11,12 +11,12 @@ MIN_WORK = 1 << 20  # bytes of work per thread: waking one takes 0.1 ms
 
 
 def limit_threads(threads: int, work: int) -> int:
-    """Return how many of `threads` to use for `work` bytes."""
+    """Return the number of threads for `work` bytes: MIN_WORK bytes each, at most `threads`."""
     return max(1, min(threads, work // MIN_WORK))
 
 
 def resolve_threads(threads: int | None) -> int:
-    """Return `threads` if given, else `default()`.
+    """Return `threads`, or `default_threads()` if it is None.
 
     Raises UsageError if `threads` is not in 1..1024.
     """
@@ -45,19 +45,19 @@ def _available() -> int:
 
 
 def _quota(default: int) -> int:
-    """Return the CPU quota of this process's control groups, `otherwise` if unlimited."""
+    """Return the CPU quota of this process's control groups, `default` if there is none."""
     return cgroups.lowest_limit("cpu", _processors, default)
 
 
 def _processors(folder: str) -> int | None:
     """Return a group's CPU quota in whole processors, None if unlimited (cgroup v2 or v1)."""
     for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-        words: list[str] = []
+        fields: list[str] = []
         try:
             for name in names:
                 with open(f"{folder}/{name}") as file:
-                    words += file.read().split()
-            quota, period = map(int, words)  # in microseconds; "max" raises ValueError: unlimited
+                    fields += file.read().split()
+            quota, period = map(int, fields)  # in microseconds; "max" raises ValueError: unlimited
         except (OSError, ValueError):
             continue
         if quota > 0 and period > 0:

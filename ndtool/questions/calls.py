@@ -16,7 +16,7 @@ from typing import Any, SupportsIndex, Unpack
 
 from ndtool.analysis import records
 from ndtool.errors import RuleError, UsageError
-from ndtool.formats.opened import require_same
+from ndtool.formats.openarrays import require_same_shape
 from ndtool.inmemory.arguments import integer
 from ndtool.literals import CallOptions, OperatorName, Reduction, WriteMode
 from ndtool.options import (
@@ -138,7 +138,7 @@ def explain(
         typed.open_typed_call(request, arrays) as call,
         ProgressReporter("explain", progress) as report,
     ):
-        require_same(inputs, call.sources)
+        require_same_shape(inputs, call.sources)
         explained = explaining.explain(call, outputs, origins, all, report)
         single = len(outputs) + len(origins) == 1
         answer = Explanation.of(records.explanation_record(call, *explained, single))
@@ -182,7 +182,7 @@ def stats(
         statistics.open_call(request, arrays) as call,
         ProgressReporter("stats", progress) as report,
     ):
-        require_same(inputs, call.sources)
+        require_same_shape(inputs, call.sources)
         return Statistics.of(records.stats_record(call, statistics.stats(call, report)))
 
 

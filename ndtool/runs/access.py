@@ -19,9 +19,9 @@ from ndtool.storage.local import ByteRange
 if TYPE_CHECKING:
     from ndtool.runs.external.rows import Rows
 
-SHIFT = 32  # a row number is a partition and a local number of so many bits
-SAMPLES = 61  # positions in indices where locality is sampled: a prime, to avoid periods
-TOGETHER = 64  # tuples sampled at each position
+SHIFT = 32  # bits of a row index within a partition; the higher bits are the partition ID
+SAMPLES = 61  # samples of successive tuples: a prime number, to avoid periods of indices
+TUPLES_PER_SAMPLE = 64
 
 
 def page_cost(data: ByteRange, prefetches: bool) -> int:
@@ -48,32 +48,35 @@ def page_cost(data: ByteRange, prefetches: bool) -> int:
 def sample_locality(call: OpenCall, rows: Rows) -> tuple[float, int]:
     """Estimate the fraction of spatially local tuples, and the touched span of data in bytes.
 
-    A tuple is local if its row is near that of the preceding tuple. Both are from a sample.
+    A tuple is local if its row is near that of the preceding tuple. The estimate uses a sample.
     """
     addressing = bind_rows(call.inference.plan, call.inference.row.negatives)
-    boxes = bind_boxes((rows.height,), (min(rows.height, 1 << SHIFT),))
-    strict = call.inference.handling == Handling()
-    handling = Handling("error" if strict else "clip")
-    indices = operands.bound(call.inference, operands.load_indices(call), handling)
-    marks, buffer = bytearray(2 * TOGETHER), memoryview(bytearray(4 * TOGETHER))
-    local = buffer.cast("I")
+    boxes = bind_boxes((rows.row_count,), (min(rows.row_count, 1 << SHIFT),))
+    is_strict = call.inference.handling == Handling()
+    handling = Handling("error" if is_strict else "clip")
+    indices = operands.bind_indices(call.inference, operands.load_indices(call), handling)
+    id_buffer, buffer = (
+        bytearray(2 * TUPLES_PER_SAMPLE),
+        memoryview(bytearray(4 * TUPLES_PER_SAMPLE)),
+    )
+    local_indices = buffer.cast("I")
     local_count = total = highest = 0
-    lowest = rows.height
+    lowest = rows.row_count
     source = call.sources["indices"]
     mapped = source.local_range if isinstance(source, FlatSource) else None
-    for first in range(0, rows.tuples, max(TOGETHER, rows.tuples // SAMPLES)):
+    for first in range(0, rows.tuples, max(TUPLES_PER_SAMPLE, rows.tuples // SAMPLES)):
         if mapped is not None:
-            mapped.advise("dontneed")  # or up to 2 MiB of it stay in memory for each sample
-        item = WorkItem(first, min(TOGETHER, rows.tuples - first), 0, 0)
+            mapped.advise("dontneed")  # else each sample leaves up to 2 MiB in memory
+        item = WorkItem(first, min(TUPLES_PER_SAMPLE, rows.tuples - first), 0, 0)
         offsets = memoryview(bytearray(8 * (boxes.partitions + 1))).cast("q")
-        if _kernels.partition_ids(addressing, indices, 0, item, boxes, marks, buffer, offsets):
+        if _kernels.partition_ids(addressing, indices, 0, item, boxes, id_buffer, buffer, offsets):
             continue  # out of bounds: the run reports it
         is_wide = boxes.partitions > MAX_BYTE_IDS
-        partition_ids = memoryview(marks).cast("H") if is_wide else marks
-        numbers = [(partition_ids[i] << SHIFT) + local[i] for i in range(item.tuples)]
-        lowest, highest = min(lowest, *numbers), max(highest, *numbers)
-        steps = [abs(b - a) * rows.width for a, b in pairwise(numbers)]
-        local_count += sum(step <= tuning.RANDOM_READ_COST for step in steps)
-        total += len(steps)
+        partition_ids = memoryview(id_buffer).cast("H") if is_wide else id_buffer
+        row_indices = [(partition_ids[i] << SHIFT) + local_indices[i] for i in range(item.tuples)]
+        lowest, highest = min(lowest, *row_indices), max(highest, *row_indices)
+        distances = [abs(b - a) * rows.width for a, b in pairwise(row_indices)]
+        local_count += sum(distance <= tuning.RANDOM_READ_COST for distance in distances)
+        total += len(distances)
     span = max(0, highest + 1 - lowest) * rows.width
     return local_count / total if total else 0.0, span

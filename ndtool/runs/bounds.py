@@ -1,4 +1,4 @@
-"""Normalization of indices with NumPy: negative and out-of-bounds ones to valid ones."""
+"""Normalization of indices with NumPy: negative and out-of-bounds indices become valid."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 from ndtool.rules.modes import MODES, Handling
 
 
-def normalized_indices(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
-    """Return the indices of an axis from the front; a mode redirects those out of bounds.
+def normalize_indices(indices: NDArray[Any], size: int, handling: Handling) -> NDArray[np.int64]:
+    """Return indices of an axis as nonnegative indices; the mode redirects those out of bounds.
 
-    If the mode does not redirect, or `size` is 0, those out of bounds become `size`. The caller
+    If the mode does not redirect, or `size` is 0, indices out of bounds become `size`. The caller
     handles padding.
     """
-    wide = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
-    limit, redirect = wide.dtype.type(size), MODES[handling.mode].redirect
-    nonnegative = wide + (wide < 0) * limit if handling.negatives else wide
+    values = indices.astype(np.uint64 if indices.dtype.kind == "u" else np.int64)
+    limit, redirect = values.dtype.type(size), MODES[handling.mode].redirect
+    nonnegative = values + (values < 0) * limit if handling.negatives else values
     invalid = (nonnegative < 0) | (nonnegative >= limit)
     if redirect is None or not size:
         normalized = np.where(invalid, limit, nonnegative)
     else:
-        normalized = np.where(invalid, redirect(wide, limit), nonnegative)
+        normalized = np.where(invalid, redirect(values, limit), nonnegative)
     return normalized.astype(np.int64)

@@ -15,8 +15,8 @@ from ndtool.rules.inference import Inference, Input
 from ndtool.runs.request import Request
 
 
-class Inputs(NamedTuple):
-    """The part of a call that execution needs; a worker, which opens the inputs, has only this."""
+class OpenInputs(NamedTuple):
+    """The open inputs of a call, and what its execution needs; a worker opens its own."""
 
     inference: Inference
     sources: dict[str, Source]
@@ -27,15 +27,15 @@ class Inputs(NamedTuple):
 class OpenCall:
     """A call of an operator with open inputs; a context manager that closes them.
 
-    open_sources: inputs that the caller has open, by role; the others are opened from the request's
-    arguments. Raises NdtoolError for an invalid argument, type, shape or attribute. A call does not
-    change afterwards: each later step takes it and returns a new value.
+    open_sources: inputs that the caller has open, by role; the constructor opens the other ones
+    from the request's arguments. Raises NdtoolError for an invalid argument, type, shape or
+    attribute. A call is immutable: each later step takes it and returns a new value.
 
     sources: all inputs by role. inference: the trace and the plan of shapes. reported: the
     inference to report; of a lowered operator that of the user's call. threads: the maximum number
-    of threads. spills: the directories of spilled data, none for TMPDIR. spill: that of other
-    temporary files, the first of them or None. started: the start time by time.perf_counter.
-    from_caller: the roles of inputs that the caller had open.
+    of threads. spill_directories: the directories for spilled data, empty for TMPDIR. spill: the
+    directory for other temporary files, None for TMPDIR. started: the start time by
+    time.perf_counter. from_caller: the roles of inputs that the caller had open.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class OpenCall:
     ) -> None:
         self.request, self.started = request, time.perf_counter()
         self.threads = threads.resolve_threads(request.threads)
-        self.spills = request.spill_locations
-        self.spill = self.spills[0] if self.spills else None
+        self.spill_directories = request.spill_locations
+        self.spill = self.spill_directories[0] if self.spill_directories else None
         self.from_caller = frozenset(open_sources or ())
         self.sources: dict[str, Source] = {}
         try:
@@ -68,7 +68,7 @@ class OpenCall:
         streams = Streams(directory=self.spill)
         for role, argument in self.request.arguments.items():
             source = open_sources.get(role)
-            source = source or locators.open_role(role, argument, streams, self._data)
+            source = source or locators.open_role(role, argument, streams, self._data_dtype)
             self.sources[role] = source
             if self.request.output == "-" and source.is_open_as(1):
                 raise OutputError(
@@ -76,8 +76,8 @@ class OpenCall:
                 )
 
     @property
-    def _data(self) -> Dtype | None:
-        """The element type of data, which are opened first."""
+    def _data_dtype(self) -> Dtype | None:
+        """The element type of data; None before data are open, which is first."""
         source = next(iter(self.sources.values()), None)
         if source is None:
             return None
@@ -95,10 +95,10 @@ class OpenCall:
         return [source.warning for source in self.sources.values() if source.warning]
 
     def with_threads(self, count: int) -> "OpenCall":
-        """Return the call with another number of threads. It has the same inputs: close one."""
-        other = copy(self)
-        other.threads = count
-        return other
+        """Return a call with another number of threads. Both share the inputs: close only one."""
+        call = copy(self)
+        call.threads = count
+        return call
 
     def recheck(self) -> None:
         """Raise OutputError if an input changed since it was opened."""

@@ -42,10 +42,11 @@ class Request(NamedTuple):
 
 
 class Conversion:
-    """A conversion with an open source, the caller's if given; a context manager that closes it.
+    """A conversion and its open source; a context manager that closes the source.
 
-    metadata: the metadata of the array as written. output: the resolved output. started: the start
-    time by time.perf_counter.
+    open_source: a source that the caller has open, None to open the request's. metadata: the
+    metadata of the array as written. output: the resolved output. started: the start time by
+    time.perf_counter.
     """
 
     def __init__(self, request: Request, open_source: Source | None = None) -> None:
@@ -61,7 +62,7 @@ class Conversion:
                 Input(request.source, metadata.dtype, metadata.shape).view_as(request.dtype).dtype
             )
             self.metadata = ArrayMetadata(dtype, metadata.shape, "C", metadata.shape, {})
-            self.output = _resolved(request, self.metadata, metadata.layout)
+            self.output = _resolve_output(request, self.metadata, metadata.layout)
         except BaseException:
             self.close()
             raise
@@ -92,13 +93,15 @@ class Conversion:
         self.close()
 
 
-def _resolved(request: Request, metadata: ArrayMetadata, like: ChunkLayout | None) -> Output:
+def _resolve_output(
+    request: Request, metadata: ArrayMetadata, layout: ChunkLayout | None
+) -> Output:
     """Resolve the output; DtypeError if its format cannot store the element type."""
     output = outputs.resolve(
         request.output, metadata, clobber=request.clobber, sync=request.sync, only=request.only,
-        encoding=Encoding(request.chunks, request.shards, request.codec, like),
+        encoding=Encoding(request.chunks, request.shards, request.codec, layout),
     )  # fmt: skip
-    dtype, stored = metadata.dtype.name, output.stored.name
+    dtype, stored = metadata.dtype.name, output.stored_dtype.name
     if stored != dtype and not request.as_void:
         name = "standard output" if request.output == "-" else argument_name(request.output)
         raise DtypeError(
@@ -119,7 +122,7 @@ def _copy(origin: Source, output: Sink, progress: ProgressCallback) -> None:
     )
     if not copies.is_normalized(metadata.shape, strides, metadata.dtype, metadata.dtype.order):
         data = Operand(byte_range.buffer, 0, strides)
-        with direct.whole_output(output, progress=progress) as (buffer, _):
+        with direct.output_buffer(output, progress=progress) as (buffer, _):
             copies.normalize(
                 data,
                 metadata.shape,

@@ -1,4 +1,4 @@
-"""Direct execution: inputs as complete buffers; the output as one, or as work items."""
+"""Direct execution: each input is one buffer; the output is one buffer, or work items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = 1 << 12  # bytes: the system's smallest read
 
 
 @contextmanager
-def whole_output(
+def output_buffer(
     sink: Sink,
     threads: int = 1,
     progress: ProgressCallback | None = None,
@@ -33,8 +33,9 @@ def whole_output(
 ) -> Iterator[tuple[memoryview, WriteAt | None]]:
     """Yield a writable buffer of the complete output, and a write function if that is faster.
 
-    The buffer is the sink's map if it has one, else a temporary that is written at the end.
-    directory: for a temporary that memory does not hold, None for TMPDIR.
+    The buffer is the sink's memory map if it has one, else a temporary buffer that is written at
+    the end. directory: where a temporary buffer is stored that does not fit in memory; None for
+    TMPDIR.
     """
     out = sink.map()
     if out is not None:
@@ -54,42 +55,44 @@ def gather(
 ) -> Generator[str]:
     """Gather into a sink; yield once, when all memory and disk space is reserved.
 
-    dry: whether the caller stops there, so that no data are read.
+    dry: whether the caller stops at the yield, so that no data are read.
     """
     call, inference = validated.call, validated.call.inference
     loaded = operands.load_data(validated, dry)
     data, nbytes = loaded.operand, inference.nbytes
     if not inference.inputs["data"].size:
-        with whole_output(sink, call.threads, progress, call.spill) as (out, _):
+        with output_buffer(sink, call.threads, progress, call.spill) as (out, _):
             yield ""
             gathers.fill(
                 out, inference.fill_bytes * (tuning.WRITE_SIZE // inference.dtype.itemsize or 1)
             )
         return
 
-    def choose() -> GatherKernel:
+    def choose_kernel() -> GatherKernel:
         shape, item = inference.inputs["data"].shape, inference.dtype.itemsize
         return dispatch.choose_gather(
             inference.plan, item, shape, data, nbytes, inference.row.negatives
         )
 
-    kernel, byte_range = choose(), loaded.byte_range
+    kernel, byte_range = choose_kernel(), loaded.byte_range
     if kernel.packs_data and loaded.constant is None:
-        byte_range, data = _packed(loaded)
-        kernel = choose()
+        byte_range, data = _copy_row_major(loaded)
+        kernel = choose_kernel()
     if kernel.slices is not None and sink.metadata.block_shape == sink.metadata.shape:
         yield ""
         _gather_items(validated, kernel.slices, byte_range, data, sink, progress)
         return
-    with whole_output(sink, call.threads, progress, call.spill) as (out, write):
+    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         paged = write is not None
-        if not dispatch.gather(kernel, data, validated.bound, out, call.threads, progress, paged):
-            raise operands.changed(inference)
+        if not dispatch.gather(
+            kernel, data, validated.bound_indices, out, call.threads, progress, paged
+        ):
+            raise operands.changed_error(inference)
 
 
-def _packed(data: Loaded) -> tuple[ByteRange, Operand]:
-    """Return data in row-major order."""
+def _copy_row_major(data: Loaded) -> tuple[ByteRange, Operand]:
+    """Copy data to row-major order; return the buffer and its operand."""
     if not data.dry and data.byte_range.cached_fraction() < 0.5:
         _prefetch_all(data.byte_range)
     _, dtype, shape = data.info
@@ -105,15 +108,15 @@ def _gather_items(
     sink: Sink,
     progress: ProgressCallback,
 ) -> None:
-    """Gather in work items, each written when complete."""
-    inference, indices = validated.call.inference, validated.bound
+    """Gather in work items; write each when it is complete."""
+    inference, indices = validated.call.inference, validated.bound_indices
     nbytes, threads = inference.nbytes, validated.call.threads
     workers = 1 if sink.streamed else limit_threads(threads, nbytes)
     team_size, item_bytes = threads if workers == 1 else 1, tuning.WRITE_SIZE
-    prefetches = _read_ahead(byte_range, slices, nbytes)  # prefetch for each work item
+    prefetches = _advise_access(byte_range, slices, nbytes)  # prefetch for each work item
     limit = validated.call.request.memory
     releases = limit is not None and not memory.can_hold(len(byte_range.buffer), limit)
-    if limit is not None and releases:  # a page for each tuple may be in memory at a time
+    if limit is not None and releases:  # each tuple may fault in a page
         tuples = max(1, limit // 4 // workers // (PAGE + slices.width))
         item_bytes = min(item_bytes, tuples * slices.width)
 
@@ -123,7 +126,7 @@ def _gather_items(
         buffer = buffers.acquire()
         rows = buffer[: item.tuples * item.width]
         if not gathers.gather_item(slices, data, indices, item, rows, team_size):
-            raise operands.changed(inference)
+            raise operands.changed_error(inference)
         if releases:
             byte_range.advise("dontneed")
         written = item.byte_range(slices.width)
@@ -135,16 +138,16 @@ def _gather_items(
     run_all(gather_item, gathers.work_items(slices, item_bytes), workers)
 
 
-def _read_ahead(data: ByteRange, slices: BoundSlices, gathered: int) -> bool:
-    """Advise the system how data will be read; return whether each work item is to prefetch."""
+def _advise_access(data: ByteRange, slices: BoundSlices, output_bytes: int) -> bool:
+    """Advise the system how data will be read; return whether each work item must prefetch."""
     size = len(data.buffer)
     is_cold = data.cached_fraction() < 0.5
     if is_cold and gathers.reads_all_pages(slices, size):
-        if not memory.can_hold(size):  # such a plan is direct only if its tuples are in order
+        if not memory.can_hold(size):  # then direct execution implies that its tuples are in order
             return False
         _prefetch_all(data)
         is_cold = False
-    if gathered < size // 2:
+    if output_bytes < size // 2:
         data.advise("random")  # no readahead around each slice
     return is_cold
 
@@ -169,14 +172,14 @@ def scatter(
     origin = call.sources["data"]
     data: Operand | None = None
     if not isinstance(origin, Constant):
-        data = operands.load_data(validated, dry).operand  # may take disk: a dry run reserves it
-    with whole_output(sink, call.threads, progress, call.spill) as (out, write):
+        data = operands.load_data(validated, dry).operand  # a copy may need disk space: reserve it
+    with output_buffer(sink, call.threads, progress, call.spill) as (out, write):
         yield ""
         if isinstance(origin, Constant):
             origin.fill(out)
         work = ScatterCall(
-            inference.plan, dtype, None, validated.bound, updates, reduction_options, out,
+            inference.plan, dtype, None, validated.bound_indices, updates, reduction_options, out,
             inference.row.negatives, call.threads, tuning.FILE_SCRATCH, progress, write,
         )  # fmt: skip
         if not dispatch.scatter(work, data, inference.plan.data):
-            raise operands.changed(inference)
+            raise operands.changed_error(inference)

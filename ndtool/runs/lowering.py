@@ -1,4 +1,4 @@
-"""Calls of operators that another one computes: TensorScatter, a scatter with its own indices."""
+"""Lowering of an operator to another one: TensorScatter is a scatter with computed indices."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ndtool.runs.calls import OpenCall
 from ndtool.runs.request import Request
 
 
-def opened(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call of a lowered operator as the call that computes it."""
+def open_lowered(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
+    """Open a call of a lowered operator as a call of the operator that computes it."""
     call = OpenCall(request, open_sources)
     try:
         lowering = rules.infer(
-            {role: one.shape for role, one in call.inference.inputs.items()},
+            {role: info.shape for role, info in call.inference.inputs.items()},
             request.attributes.axis,
         )[1]
         indices = _indices(call, lowering)
-        call.recheck()  # write_indices are read, and closed
+        call.recheck()  # before write_indices, which have been read, are closed
         sources = {LOWERED_INPUTS[role]: source for role, source in call.sources.items()}
         if "indices" in sources:
             sources["indices"].close()
@@ -62,7 +62,7 @@ def _indices(call: OpenCall, lowering: rules.Lowering) -> tensorscatter.Array:
 
 
 def _require_memory(indices: int, limit: int | None) -> None:
-    """Raise ResourceError if memory does not hold the computed indices."""
+    """Raise ResourceError if the computed indices do not fit in memory."""
     allowed = memory.available() if limit is None else limit
     if 8 * indices > allowed:
         raise ResourceError(
@@ -72,12 +72,12 @@ def _require_memory(indices: int, limit: int | None) -> None:
 
 
 def _literal(indices: tensorscatter.Array) -> str:
-    """Return indices as a literal, which workers parse."""
+    """Return indices as a literal for workers to parse; UsageError if it is too long."""
     text = str(indices.tolist())
-    if len(text) > literal.LONGEST:
+    if len(text) > literal.MAX_CHARACTERS:
         raise UsageError(
             f"{indices.size} computed indices are too many for a cluster: valid up to"
-            f" {literal.LONGEST} characters",
+            f" {literal.MAX_CHARACTERS} characters",
             hint="without --scheduler and --workers, there is no limit",
         )
     return text

@@ -1,4 +1,4 @@
-"""What workers and their storage can do, as estimates and the simulator take it."""
+"""The performance of workers and their storage, for estimates and the simulator."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import NamedTuple
 
 
 class Machine(NamedTuple):
-    """A worker, which runs a task at a time, and its storage; rates per second.
+    """A worker, which runs one task at a time, and its storage; all rates are per second.
 
-    latency: seconds of a request. concurrency: its concurrent requests. bandwidth: bytes to and
-    from its storage. gets, puts: requests of all workers, 0 for no limit. every: bytes of all
-    workers, 0 for no limit. sorted: tuples that it partitions or restores to order. moved: bytes
-    that it copies. scheduled: seconds of the scheduler for a task. writing: the time to write a
-    byte, as a multiple of that to read one.
+    latency: seconds of a request. concurrency: the concurrent requests of a task. bandwidth: bytes
+    to and from its storage. get_rate, put_rate: requests of all workers, 0 for no limit.
+    total_bandwidth: bytes of all workers, 0 for no limit. sort_rate: tuples that it partitions or
+    restores to order. copy_rate: bytes that it copies. scheduler_seconds: time of the scheduler for
+    a task. write_factor: the time to write a byte, as a multiple of the time to read one.
     """
 
     latency: float
     concurrency: int
     bandwidth: float
-    gets: float = 0.0
-    puts: float = 0.0
-    every: float = 0.0
-    sorted: float = 20e6
-    moved: float = 4e9
-    scheduled: float = 0.0
-    writing: float = 1.0
+    get_rate: float = 0.0
+    put_rate: float = 0.0
+    total_bandwidth: float = 0.0
+    sort_rate: float = 20e6
+    copy_rate: float = 4e9
+    scheduler_seconds: float = 0.0
+    write_factor: float = 1.0
 
 
 # S3's limits are for one prefix.
-STORE = Machine(0.03, 16, 100e6, 5500.0, 3500.0, scheduled=0.01)
-DISK = Machine(1e-4, 16, 1e9, writing=2.0)
+STORE = Machine(0.03, 16, 100e6, 5500.0, 3500.0, scheduler_seconds=0.01)
+DISK = Machine(1e-4, 16, 1e9, write_factor=2.0)

@@ -14,15 +14,16 @@ from ndtool.errors import BoundsError, DuplicatesError, OutputError, argument_na
 from ndtool.rules import inference
 from ndtool.rules.inference import Inference, Input
 from ndtool.rules.modes import Handling
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.storage.local import ByteRange
 
 
 class Loaded(NamedTuple):
     """The bytes of an input, in its stored layout.
 
-    info: its name, element type and shape. fortran: whether it is in Fortran order. dry: whether
-    space for copies is reserved, and nothing is copied.
+    info: its name, element type and shape. fortran: whether it is in Fortran order. spill: the
+    directory for copies that do not fit in memory. dry: whether to reserve the space for copies
+    without copying.
     """
 
     info: Input
@@ -31,7 +32,7 @@ class Loaded(NamedTuple):
     threads: int
     spill: str | None
     dry: bool
-    constant: Operand | None = None  # of a constant: all of its elements are one slice, or element
+    constant: Operand | None = None  # with strides of 0, if all elements are equal
 
     @property
     def operand(self) -> Operand:
@@ -43,9 +44,9 @@ class Loaded(NamedTuple):
         return Operand(self.byte_range.buffer, 0, strides)
 
     def normalized(self, order: str, aligned: bool) -> memoryview:
-        """Return the bytes in row-major order and a byte order: a copy only where one is needed.
+        """Return the bytes in row-major order and byte order `order`; copy only if necessary.
 
-        aligned: whether elements must be at multiples of their size.
+        aligned: whether addresses of elements must be multiples of their size.
         """
         name, dtype, shape = self.info
         data, size = self.operand, len(self.byte_range.buffer)
@@ -68,32 +69,36 @@ class Loaded(NamedTuple):
 class Validated(NamedTuple):
     """A call with validated indices, which direct execution requires.
 
-    indices: their bytes in row-major order. outside: the bounds report, where indices are out of
-    bounds and the out-of-bounds mode allows that, else None.
+    indices: their bytes in row-major order. bounds_report: describes indices out of bounds that the
+    out-of-bounds mode allows; None if all are valid.
     """
 
     call: OpenCall
     indices: memoryview
-    outside: BoundsError | None
+    bounds_report: BoundsError | None
 
     @property
-    def bound(self) -> Indices:
+    def bound_indices(self) -> Indices:
         """The indices, bound for kernels."""
-        return bound(self.call.inference, self.indices, self.handling)
+        return bind_indices(self.call.inference, self.indices, self.handling)
 
     @property
     def handling(self) -> Handling:
-        """How indices are handled; mode "error" if all are valid, to detect that one changes."""
+        """The handling of indices; mode "error" if all are valid, to detect a changed index."""
         handling = self.call.inference.handling
-        return handling if self.outside else handling._replace(mode="error")
+        return handling if self.bounds_report else handling._replace(mode="error")
 
 
 def load(
-    call: OpenCall | Inputs, role: str, touched: AccessedElements | None = None, dry: bool = False
+    call: OpenCall | OpenInputs,
+    role: str,
+    touched: AccessedElements | None = None,
+    dry: bool = False,
 ) -> Loaded:
     """Load an input.
 
-    touched: the parts to read, None for all. dry: whether to reserve space and read nothing.
+    touched: the blocks or byte ranges to read, None for all. dry: whether to reserve the space
+    without reading.
     """
     byte_range = source.load_array(call.sources[role], touched, call.threads, call.spill, dry)
     fortran = call.sources[role].metadata.order == "F"
@@ -101,7 +106,7 @@ def load(
 
 
 def load_data(validated: Validated, dry: bool = False) -> Loaded:
-    """Load data: for a gather, only the parts that its indices select."""
+    """Load data; for a gather, only the blocks or byte ranges that its indices select."""
     call, touched = validated.call, None
     data = call.sources["data"]
     if isinstance(data, Constant):
@@ -110,10 +115,10 @@ def load_data(validated: Validated, dry: bool = False) -> Loaded:
         info = call.inference.inputs["data"]
         return Loaded(info, byte_range, False, call.threads, call.spill, dry, constant)
     if not call.inference.scatters:
-        from ndtool.runs.touched import Gathered
+        from ndtool.runs.touched import TouchedByGather
 
         plan, dtype = call.inference.plan, call.inference.inputs["indices"].dtype
-        touched = Gathered(plan, validated.indices, dtype, validated.handling)
+        touched = TouchedByGather(plan, validated.indices, dtype, validated.handling)
     return load(call, "data", touched, dry)
 
 
@@ -125,11 +130,11 @@ def load_indices(call: OpenCall) -> memoryview:
 def validate(call: OpenCall) -> Validated:
     """Check every index; BoundsError if one is out of bounds and the mode does not allow that.
 
-    DuplicatesError if two tuples select the same, and duplicates are an error.
+    DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     plan, indices = call.inference.plan, load_indices(call)
     mode = call.inference.attributes.out_of_bounds
-    inputs = bound(call.inference, indices, call.inference.handling._replace(mode="error"))
+    inputs = bind_indices(call.inference, indices, call.inference.handling._replace(mode="error"))
     error = check.find_bounds_error(plan, inputs, call.inference.row.negatives, call.threads)
     if error is not None:
         inference.name_inputs(error, call.inference.inputs)
@@ -138,14 +143,14 @@ def validate(call: OpenCall) -> Validated:
     validated = Validated(call, indices, error)
     if call.inference.requires_distinct:
         try:
-            distinct.check(plan, validated.bound, call.inference.row.negatives)
+            distinct.check(plan, validated.bound_indices, call.inference.row.negatives)
         except DuplicatesError as duplicates:
             inference.name_inputs(duplicates, call.inference.inputs)
             raise
     return validated
 
 
-def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
+def bind_indices(inferred: Inference, indices: memoryview, handling: Handling) -> Indices:
     """Bind indices and their handling for kernels."""
     filling = (
         bind.repeat_fill_value(inferred.plan, inferred.fill_bytes)
@@ -155,6 +160,6 @@ def bound(inferred: Inference, indices: memoryview, handling: Handling) -> Indic
     return bind.bind_indices(indices, inferred.inputs["indices"].dtype, handling, filling)
 
 
-def changed(inferred: Inference) -> OutputError:
-    """Return the error that an index that was valid has become invalid."""
+def changed_error(inferred: Inference) -> OutputError:
+    """Return the error that indices, once validated, have changed."""
     return OutputError(f"{argument_name(inferred.inputs['indices'].name)} changed during the run")

@@ -1,4 +1,4 @@
-"""The warning that indices of -1, which select the last element, may be padding."""
+"""Warnings about indices of -1, which select the last element but may be meant as padding."""
 
 import array
 from typing import Any
@@ -9,11 +9,11 @@ from ndtool.rules.inference import Input, is_literal
 from ndtool.rules.operators import Attributes
 from ndtool.rules.plans import NdPlan, Plan
 
-SAMPLED = 1 << 14  # indices in the sample: a fraction of a millisecond
+SAMPLE_SIZE = 1 << 14  # maximum indices to inspect: a fraction of a millisecond
 _CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 
 
-def suspected(
+def padding_warnings(
     info: Input,
     indices: memoryview,
     plan: Plan | None = None,
@@ -21,19 +21,19 @@ def suspected(
 ) -> list[str]:
     """Return the warning that -1 may be padding, as a list of at most one.
 
-    info: the name and type of the indices. indices: their bytes; of many, a sample is read. plan:
-    the plan of the call, which has the number of components of a tuple. Unsigned types store -1 as
-    a large number, which the warning gives.
+    info: the name and type of the indices. indices: their bytes; large ones are sampled. plan: the
+    plan of the call, from which the number of components of a tuple follows. For unsigned types,
+    the warning says as which large number -1 is stored.
     """
     name, dtype, _ = info
     if attributes.pad is not None or not attributes.negatives:
-        return _unequal(info, attributes.pad)
+        return _unsigned_warnings(info, attributes.pad)
     code = _CODES.get(dtype.name)
     if code is None or not len(indices) or is_literal(name):
         return []
     k = plan.k if isinstance(plan, NdPlan) else 1
     total = len(indices) // dtype.itemsize
-    step = -(-total // SAMPLED) | 1  # odd, since indices may alternate in kind
+    step = -(-total // SAMPLE_SIZE) | 1  # odd, since every second index may be padding
     raw: Any = indices.cast("B")
     elements = raw.cast(code)
     columns = [array.array(code, elements[j :: k * step].tobytes()) for j in range(k)]
@@ -48,7 +48,7 @@ def suspected(
     return [f"{argument_name(name)}: {warning}"] if warning else []
 
 
-def _unequal(info: Input, pad: int | None) -> list[str]:
+def _unsigned_warnings(info: Input, pad: int | None) -> list[str]:
     """Return the warning that no index of an unsigned type equals a negative pad."""
     if pad is None or pad >= 0 or info.dtype.kind != "u":
         return []

@@ -1,7 +1,7 @@
 """The plan of a run: the choice between direct and external execution by cost.
 
-The unit of cost is a byte of sequential reading. Random access costs nothing if the bytes it
-touches fit into memory.
+The unit of cost is the sequential read of a byte. Random access costs nothing if the bytes that it
+touches fit in memory.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 class Plan(NamedTuple):
     """The execution of a run, and upper bounds of its costs.
 
-    way: "direct", "sweep" or "cluster". tasks: the number of tasks by phase, of deeper levels at
-    most. read, written, spilled: bytes. memory: bytes that the run allocates. reason: why this way.
-    levels: how often each tuple is partitioned, 0 if direct. partitioning: the partitioning of
-    external execution. requests: the requests of external execution by kind. estimates: its time
-    and money for some numbers of workers.
+    way: how to execute, "direct", "sweep" or "cluster". tasks: the number of tasks by phase, an
+    upper bound for deeper levels. read, written, spilled: bytes. memory: bytes that the run
+    allocates. reason: why the plan chose this execution. levels: how often each tuple is
+    partitioned, 0 if direct. partitioning: the partitioning of external execution. requests: the
+    requests of external execution by kind. estimates: its time and price for some numbers of
+    workers.
     """
 
     way: str
@@ -58,7 +59,7 @@ class Plan(NamedTuple):
 
 
 def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
-    """Choose how to execute a call; limit: bytes of memory, None for all that is available."""
+    """Choose how to execute a call; limit: bytes of memory, None for all available memory."""
     out, concurrency = destination(call, output)
     chunked = _in_chunks(call, out)
     partitioning, reason = (
@@ -67,7 +68,7 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
         else _partition_flat(call, limit)
     )
     if partitioning is not None:
-        return planned("sweep", call, partitioning, reason, output)
+        return external_plan("sweep", call, partitioning, reason, output)
     gathers, written = not call.inference.scatters, call.inference.nbytes
     sizes = {role: source.metadata.nbytes for role, source in call.sources.items()}
     data = 0 if isinstance(call.sources["data"], Constant) else sizes["data"]
@@ -77,12 +78,12 @@ def choose(call: OpenCall, limit: int | None, output: Output | None) -> Plan:
 
 
 def destination(call: OpenCall, output: Output | None) -> tuple[ArrayMetadata, int]:
-    """Return the metadata of the output, and how many of its chunks are worth writing at once."""
+    """Return the metadata of the output, and how many of its chunks to write concurrently."""
     return (call.metadata, 1) if output is None else (output.metadata, output.concurrency)
 
 
-def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
-    """Return a call with threads whose chunks fit in memory; ResourceError if one does not."""
+def fit_threads(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall:
+    """Return a call with fewer threads if their chunks exceed memory; ResourceError if one does."""
     out, _ = destination(call, output)
     if limit is None or not _in_chunks(call, out):
         return call
@@ -101,19 +102,25 @@ def fitted(call: OpenCall, limit: int | None, output: Output | None) -> OpenCall
         )
     if not buffers:
         return call
-    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))  # and other buffers
+    # The other half of memory is for other buffers.
+    return call.with_threads(max(1, min(call.threads, limit // 2 // buffers)))
 
 
 def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -> int:
-    """Return the bytes of buffers of direct execution; concurrency: output chunks or None."""
+    """Return the bytes of buffers of direct execution.
+
+    concurrency: how many chunks of the output to write concurrently, None if no array has chunks.
+    """
     data, gathers = call.sources["data"], not call.inference.scatters
-    nbytes = call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _counts(call)
+    nbytes = (
+        call.threads * tuning.WRITE_SIZE if gathers else tuning.FILE_SCRATCH + _count_bytes(call)
+    )
     if concurrency is not None:
         from ndtool.runs.external.units import chunk_buffers
 
         metadata = (source.metadata for source in call.sources.values())
         chunk_bytes = max(chunk_buffers(out, True), *map(chunk_buffers, metadata))
-        nbytes += max(call.threads, _at_once(call, concurrency)) * chunk_bytes
+        nbytes += max(call.threads, _concurrent_chunks(call, concurrency)) * chunk_bytes
     if gathers and (not isinstance(data, FlatSource) or data.local_range is None):
         from ndtool.runs import touched
 
@@ -121,16 +128,16 @@ def _buffer_bytes(call: OpenCall, out: ArrayMetadata, concurrency: int | None) -
     return nbytes
 
 
-def _counts(call: OpenCall) -> int:
-    """Return the bytes of the counts of updates, and of the bits of a check for duplicates."""
+def _count_bytes(call: OpenCall) -> int:
+    """Return the bytes that counts of updates take, and the bits of a check for duplicates."""
     from ndtool.runs.external.rows import rows_of
 
     rows = rows_of(call.inference)
     bits = distinct.bitmap_bytes(call.inference.plan) if call.inference.requires_distinct else 0
-    return rows.height * rows.count_bytes + bits
+    return rows.row_count * rows.count_bytes + bits
 
 
-def planned(
+def external_plan(
     way: str,
     call: OpenCall,
     partitioning: Partitioning,
@@ -141,7 +148,7 @@ def planned(
     """Return the plan of external execution; spill: the location of a cluster's spilled data."""
     from ndtool.runs.external import estimates
 
-    run = estimates.run_of(call, partitioning, output, spill)
+    run = estimates.cost_model_for(call, partitioning, output, spill)
     phases = run.phases()
     return Plan(
         way, partitioning.tasks, sum(item.read for item in phases),
@@ -160,18 +167,18 @@ def _in_chunks(call: OpenCall, out: ArrayMetadata) -> bool:
 def _partition_chunked(
     call: OpenCall, limit: int | None, out: ArrayMetadata, concurrency: int
 ) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run with chunked arrays, None for direct, and the reason."""
+    """Return the partitioning of a run with chunked arrays, None if direct, and the reason."""
     from ndtool.runs.external.units import chunk_buffers
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     data, rows = call.sources["data"], rows_in(call, out)
     gathers = not call.inference.scatters
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
-    if isinstance(data, FlatSource) and not _is_readable_in_parts(data):
+    if isinstance(data, FlatSource) and not _is_partitionable(data):
         if limit is not None:
-            _require_parts(call, data, allowed)
+            _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
-    if not rows.tuples or not rows.width or rows.height < 2:
+    if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
     chunk_bytes = (
         PAGE + rows.width
@@ -183,13 +190,16 @@ def _partition_chunked(
         assembled = min(assembled, rows.tuples * chunk_bytes)
     working_set = (
         assembled
-        + _counts(call)
+        + _count_bytes(call)
         + sum(item.nbytes for role, item in metadata.items() if role != "data")
         + out.nbytes
     )
-    fits, budget = memory.can_hold(working_set, allowed), min(allowed // 2, tuning.MAX_SWEEP_MEMORY)
+    fits_in_memory, budget = (
+        memory.can_hold(working_set, allowed),
+        min(allowed // 2, tuning.MAX_SWEEP_MEMORY),
+    )
     reason = f"the {working_set} bytes that are read and written do not fit in memory of {allowed}"
-    if fits:
+    if fits_in_memory:
         budget = min(budget, tuning.UNUSED_CHUNKS)
         reason = f"the {working_set} bytes that are read and written fit in memory of {allowed}"
         is_read_in_turn = metadata["data"].is_chunked and data.concurrency == 1
@@ -198,38 +208,45 @@ def _partition_chunked(
     from ndtool.runs.external import choice
 
     minimums = list[int]()
-    for output in (out, out._replace(block_shape=out.shape, layout=None)):  # or assemble its chunks
+    # The second layout stands for an output that is assembled in a buffer.
+    for output in (out, out._replace(block_shape=out.shape, layout=None)):
         written = chunk_buffers(out, True)
         partition = partial(_for_chunks, call, output, (written, concurrency, allowed))
-        if partitioning := choice.chosen(partition, budget, allowed):
+        if partitioning := choice.choose(partition, budget, allowed):
             break
-        minimums.append(choice.least(partition))
+        minimums.append(choice.min_memory(partition))
     else:
-        if fits:
+        if fits_in_memory:
             return None, reason
         if limit is not None and any(minimums):
-            raise choice.refusal(min(filter(None, minimums)), limit)
+            raise choice.memory_error(min(filter(None, minimums)), limit)
         return None, f"a partition of data would take more than {allowed} bytes"
-    if fits:
-        swept = choice.cost(partitioning) - rows.height * rows.width  # both read the chunks
-        reason = f"assembling chunks takes as long as writing {assembled} bytes, a sweep {swept}"
-        return (partitioning if swept < assembled else None), reason
+    if fits_in_memory:
+        # Direct execution reads the chunks, too.
+        sweep_cost = choice.cost(partitioning) - rows.row_count * rows.width
+        reason = (
+            f"assembling chunks takes as long as writing {assembled} bytes, a sweep {sweep_cost}"
+        )
+        return (partitioning if sweep_cost < assembled else None), reason
     return partitioning, reason
 
 
 def _for_chunks(
     call: OpenCall, out: ArrayMetadata, limits: tuple[int, int, int], budget: int, levels: int
 ) -> Partitioning | None:
-    """Partition for this process; limits: buffers that write a chunk, chunks at once, memory."""
+    """Partition a run in this process.
+
+    limits: bytes of buffers that write a chunk, chunks to write concurrently, bytes of memory.
+    """
     written, concurrency, allowed = limits
     partitioning = partition_chunks(call, out, concurrency, budget, levels)
     if partitioning is None:
         return None
-    return partitioning._replace(chunk=max(partitioning.chunk, written)).within(allowed)
+    return partitioning._replace(chunk_bytes=max(partitioning.chunk_bytes, written)).fit_to(allowed)
 
 
 def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
-    """Return a call in rows; they have linear numbers if data and output are flat."""
+    """Return the rows of a call, with linear indices if data and output are flat."""
     from ndtool.runs.external.rows import rows_of
 
     gathers = not call.inference.scatters
@@ -240,44 +257,44 @@ def rows_in(call: OpenCall, out: ArrayMetadata) -> Rows:
 def partition_chunks(
     call: OpenCall, out: ArrayMetadata, concurrency: int, budget: int, levels: int = 1
 ) -> Partitioning | None:
-    """Partition a run with chunked arrays; None if a partition exceeds MOST_ROWS rows."""
-    from ndtool.runs.external.partitioning import MOST_ROWS, partitioning_for
+    """Partition a run with chunked arrays; None if a partition exceeds MAX_ROWS rows."""
+    from ndtool.runs.external.partitioning import MAX_ROWS, partitioning_for
     from ndtool.runs.external.units import units_of
 
     metadata = {role: source.metadata for role, source in call.sources.items()}
     rows = rows_in(call, out)
-    units = units_of(call.inference, metadata, out, _at_once(call, concurrency))
+    units = units_of(call.inference, metadata, out, _concurrent_chunks(call, concurrency))
     if not metadata["data"].is_chunked and (not call.inference.scatters or not out.is_chunked):
         units = units._replace(box=(1,))
     gathers = not call.inference.scatters
     partitioning = partitioning_for(rows, gathers, budget, call.threads, units, levels)
-    return partitioning if prod(partitioning.partition_shape) <= MOST_ROWS else None
+    return partitioning if prod(partitioning.partition_shape) <= MAX_ROWS else None
 
 
-def _at_once(call: OpenCall, written: int) -> int:
-    """Return how many chunks to read or write concurrently, independent of processors."""
+def _concurrent_chunks(call: OpenCall, written: int) -> int:
+    """Return how many chunks to read or write concurrently, whatever the number of processors."""
     return max(written, *(item.concurrency for item in call.sources.values()))
 
 
 def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | None, str]:
-    """Return the partitioning of a run on flat arrays, None for direct, and the reason."""
+    """Return the partitioning of a run on flat arrays, None if direct, and the reason."""
     data, output = call.sources["data"], call.inference.nbytes
     allowed = max(memory.available(), tuning.ASSUMED_MEMORY) if limit is None else limit
     assert isinstance(data, FlatSource), "no array has chunks"
     local_range = data.local_range
-    if local_range is None or not _is_readable_in_parts(data):
+    if local_range is None or not _is_partitionable(data):
         if limit is not None:
-            _require_parts(call, data, allowed)
+            _require_partitionable(call, data, allowed)
         return None, "data cannot be read in parts"
-    constant = isinstance(data, Constant)
-    if constant and not call.inference.scatters:
+    is_constant = isinstance(data, Constant)
+    if is_constant and not call.inference.scatters:
         return None, "data are one value"
-    if limit is None and not local_range.mapped and not constant:
+    if limit is None and not local_range.mapped and not is_constant:
         return None, "data are in memory"
     size = data.metadata.nbytes
     if isinstance(call.inference.plan, ElementsPlan):
         size = max(size, output)
-    size += _counts(call)
+    size += _count_bytes(call)
     if memory.can_hold(size, allowed):
         return None, f"the {size} bytes that are accessed at random fit in memory of {allowed}"
     from ndtool.runs.external import choice
@@ -285,55 +302,58 @@ def _partition_flat(call: OpenCall, limit: int | None) -> tuple[Partitioning | N
     from ndtool.runs.external.rows import rows_of
 
     rows, gathers = rows_of(call.inference), not call.inference.scatters
-    if not rows.tuples or not rows.width or rows.height < 2:
+    if not rows.tuples or not rows.width or rows.row_count < 2:
         return None, "nothing is accessed at random"
 
     def partition(budget: int, levels: int) -> Partitioning:
         partitioning = partitioning_for(rows, gathers, budget, call.threads, None, levels)
-        return partitioning.within(allowed)
+        return partitioning.fit_to(allowed)
 
-    partitioning = choice.chosen(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
+    partitioning = choice.choose(partition, min(allowed // 2, tuning.MAX_SWEEP_MEMORY), allowed)
     is_sparse = memory.can_hold(rows.tuples * (PAGE + rows.width), allowed)
     if partitioning is None:
-        minimum = choice.least(partition)
+        minimum = choice.min_memory(partition)
         is_fast = is_bounded(call) and rows.width >= tuning.RANDOM_READ_COST
         if limit is not None and not (is_sparse or is_fast):
-            raise choice.refusal(minimum, limit)
+            raise choice.memory_error(minimum, limit)
         return None, f"a sweep would take {minimum} bytes of memory, more than {allowed}"
     local_fraction, span = access.sample_locality(call, rows)
-    scattered = rows.tuples * (1 - local_fraction)
-    random_reads = scattered * max(1 - allowed / size, 0.25)
+    nonlocal_tuples = rows.tuples * (1 - local_fraction)
+    random_reads = nonlocal_tuples * max(1 - allowed / size, 0.25)
     if memory.can_hold(span, allowed):
         random_reads = min(random_reads, span / PAGE)  # pages stay in the page cache
-    read_cost, sweep = tuning.RANDOM_READ_COST, choice.cost(partitioning)
-    if gathers and local_range.mapped and sweep < random_reads * (read_cost + rows.width):
+    read_cost, sweep_cost = tuning.RANDOM_READ_COST, choice.cost(partitioning)
+    if gathers and local_range.mapped and sweep_cost < random_reads * (read_cost + rows.width):
         uncached = 1 - local_range.cached_fraction(1, default=0.0) if limit is None else 1.0
-        touched = min(int(scattered * (PAGE + rows.width)), span)
-        if memory.can_hold(int(touched * uncached), allowed):
+        touched_bytes = min(int(nonlocal_tuples * (PAGE + rows.width)), span)
+        if memory.can_hold(int(touched_bytes * uncached), allowed):
             prefetches = not isinstance(call.inference.plan, ElementsPlan)
             read_cost = max(PAGE, int(uncached * access.page_cost(local_range, prefetches)))
-    direct = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
-    reason = f"access at random takes as long as reading {direct} bytes in order, a sweep {sweep}"
+    direct_cost = int(random_reads * (read_cost + rows.width) * (1 if gathers else 2))
+    reason = (
+        f"random access takes as long as reading {direct_cost} bytes sequentially, a sweep"
+        f" {sweep_cost}"
+    )
     if limit is not None and not (is_sparse or is_bounded(call) or memory.can_hold(span, allowed)):
         return partitioning, f"direct access would take more memory than {allowed}"
-    return (partitioning if sweep < direct else None), reason
+    return (partitioning if sweep_cost < direct_cost else None), reason
 
 
 def is_bounded(call: OpenCall) -> bool:
-    """Whether direct execution releases the pages of data that it has read, see `direct`."""
+    """Whether direct execution can release pages of data after it has read them."""
     return not call.inference.scatters and not isinstance(call.inference.plan, ElementsPlan)
 
 
-def _is_readable_in_parts(data: FlatSource) -> bool:
+def _is_partitionable(data: FlatSource) -> bool:
     """Whether partitions of flat data are byte ranges of a local file."""
-    is_turned = data.metadata.order == "F" and len(data.metadata.shape) > 1
-    return data.local_range is not None and not is_turned
+    is_transposed = data.metadata.order == "F" and len(data.metadata.shape) > 1
+    return data.local_range is not None and not is_transposed
 
 
-def _require_parts(call: OpenCall, data: FlatSource, allowed: int) -> None:
-    """Raise ResourceError if data that cannot be read in parts do not fit in memory.
+def _require_partitionable(call: OpenCall, data: FlatSource, allowed: int) -> None:
+    """Raise ResourceError if data that cannot be partitioned do not fit in memory.
 
-    A few tuples touch only some pages of a file.
+    A gather of few tuples needs only their pages in memory.
     """
     from ndtool.runs.external.rows import rows_of
 
@@ -343,9 +363,9 @@ def _require_parts(call: OpenCall, data: FlatSource, allowed: int) -> None:
         not call.inference.scatters and memory.can_hold(pages * PAGE, allowed)
     ):
         return
-    what = "is in Fortran order" if metadata.order == "F" else "is remote"
+    obstacle = "is in Fortran order" if metadata.order == "F" else "is remote"
     raise ResourceError(
-        f"{argument_name(data.name)} {what} and larger than --memory {format_size(allowed)}, so"
+        f"{argument_name(data.name)} {obstacle} and larger than --memory {format_size(allowed)}, so"
         " it cannot be read in parts: expected a local file or a store, in C order",
         hint=f"ndtool convert {argument_name(data.name)} NEW makes one",
     )

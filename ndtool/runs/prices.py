@@ -1,4 +1,4 @@
-"""What requests, bytes and machines cost, and the estimates of plans that follow from it."""
+"""Prices of requests, bytes and machines, and estimates of the time and price of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 from ndtool.errors import UsageError, format_value, printable
 
-_LARGEST = 1 << 20  # characters of a file of prices
-_MOST = 1e9  # dollars
+_MAX_CHARACTERS = 1 << 20  # of a file of prices
+_MAX_PRICE = 1e9  # dollars
 
 
 class Prices(NamedTuple):
-    """Dollars. The defaults are those of S3 Standard, and of an m5.xlarge, in us-east-1.
+    """Prices in dollars. The defaults are those of S3 Standard and an m5.xlarge in us-east-1.
 
-    get: of 1,000 requests that read. put: of 1,000 that write or list. gb: of 10^9 bytes to or from
-    the store. machine_hour: of an hour of a worker.
+    get: 1,000 requests that read. put: 1,000 requests that write or list. gb: 10^9 bytes to or from
+    the store. machine_hour: an hour of a worker.
     """
 
     get: float = 0.0004
@@ -25,7 +25,7 @@ class Prices(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The time and the money that a run takes with a number of workers."""
+    """The estimated time and price of a run with a number of workers."""
 
     workers: int
     seconds: float
@@ -33,14 +33,16 @@ class Estimate(NamedTuple):
 
 
 def parse(fields: Any, name: str = "prices") -> Prices:
-    """Return prices from a mapping of some of them; UsageError if it is malformed."""
+    """Return prices from a mapping with some of the fields; UsageError if it is malformed."""
     if not isinstance(fields, Mapping):
-        raise UsageError(f"{name}: expected an object with {_keys()}")
+        raise UsageError(f"{name}: expected an object with {_format_keys()}")
     for key, price in fields.items():
         if key not in Prices._fields:
-            raise UsageError(f"{name}: {format_value(key)} is not a price: expected {_keys()}")
-        number = type(price) in (int, float) and 0 <= price <= _MOST
-        if not number:
+            raise UsageError(
+                f"{name}: {format_value(key)} is not a price: expected {_format_keys()}"
+            )
+        is_price = type(price) in (int, float) and 0 <= price <= _MAX_PRICE
+        if not is_price:
             raise UsageError(
                 f"{name}: {key} is {format_value(price)}: expected a number of dollars, at least 0"
             )
@@ -54,13 +56,13 @@ def read(file: str) -> Prices:
     name = printable(file)
     try:
         with open(file, encoding="utf-8") as lines:
-            fields = json.loads(lines.read(_LARGEST))
+            fields = json.loads(lines.read(_MAX_CHARACTERS))
     except OSError as exc:
         raise UsageError(f"{name}: {exc.strerror}: expected a file of prices") from None
     except (ValueError, RecursionError):
-        raise UsageError(f"{name} is not JSON: expected an object with {_keys()}") from None
+        raise UsageError(f"{name} is not JSON: expected an object with {_format_keys()}") from None
     return parse(fields, name)
 
 
-def _keys() -> str:
+def _format_keys() -> str:
     return f"{', '.join(Prices._fields[:-1])} or {Prices._fields[-1]}"

@@ -1,4 +1,4 @@
-"""The request of a run: the user's arguments, before any of them is opened."""
+"""The request of a run: the user's arguments, before any input is opened."""
 
 import os
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ class Request(NamedTuple):
     None for available memory. spill: the directory of temporary files, or several; on a cluster
     one, or a URL; None for TMPDIR. scheduler: a scheduler's address, a scheduler file, or a client.
     workers: the number of processes to start, None for none. resume: whether a cluster reuses the
-    spilled data of a killed run. text: whether indices and updates in no known format are text.
-    chunks, shards, codec: see Encoding in publish/targets.py. prices: by which the plan is
-    estimated.
+    spilled data of a killed run. text: whether indices and updates in an unknown format are text.
+    chunks, shards, codec: see Encoding in publish/targets.py. prices: the prices for estimates of
+    the plan.
     """
 
     operator: str
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 
     @property
     def arguments(self) -> dict[str, str]:
-        """The inputs by the standards' names, without an optional one that is not given."""
+        """The inputs by the standards' names, without an omitted optional input."""
         roles = operator_of(self.operator).inputs
         arguments = {role: getattr(self, LOWERED_INPUTS.get(role, role)) for role in roles}
         if arguments.get("write_indices", "") is None:
@@ -91,8 +91,8 @@ class Request(NamedTuple):
                     " expected a directory"
                 )
         elif not os.path.isdir(location):
-            what = "is not a directory" if os.path.lexists(location) else "does not exist"
+            problem = "is not a directory" if os.path.lexists(location) else "does not exist"
             raise UsageError(
-                f"--spill {argument_name(location)} {what}: expected an existing directory"
+                f"--spill {argument_name(location)} {problem}: expected an existing directory"
             )
         return location

@@ -1,7 +1,7 @@
 """The steps of a run: open, infer, resolve the output, plan, validate, execute, publish.
 
-`open_call` opens the inputs; `resolved` gives its output; `prepared` plans, validates and gives a
-`Prepared`; `execute` or `rehearse` gives an `Outcome`. No value changes afterwards.
+`open_call` opens the inputs; `resolve_output` resolves the output; `prepare` plans, validates and
+yields a `Prepared`; `execute` or `dry_run` returns an `Outcome`. All of these are immutable.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ndtool.runs.plan import Plan
 
 if TYPE_CHECKING:
     from ndtool.arrays.source import Source
-    from ndtool.runs.external.policy import Troubles
+    from ndtool.runs.external.policy import RetryLog
     from ndtool.runs.external.resume import AbandonedRun
     from ndtool.runs.request import Request
 
-Note = Callable[[BoundsError], object]  # takes the bounds report
+ReportCallback = Callable[[BoundsError], object]  # takes the bounds report
 Execution = Callable[
-    [Sink, ProgressCallback, Note, bool], Generator[str]
+    [Sink, ProgressCallback, ReportCallback, bool], Generator[str]
 ]  # yields each phase before it begins
 
 
@@ -46,10 +46,10 @@ def do_nothing(_: Any) -> None:
 class Prepared(NamedTuple):
     """A planned run, with validated indices if execution is direct.
 
-    output: None if the output goes to no file. validated: None for an external plan, which
+    output: None if the output goes to no file. validated: None for external execution, which
     validates each block of indices before anything is published. execution: a function of a sink, a
     progress callback, a callback for the bounds report, and whether it is a dry run. resumed: the
-    abandoned run that a cluster resumes. troubles: counts what a run on a cluster survives.
+    abandoned run that a cluster resumes. retry_log: counts tasks that a cluster restarts or delays.
     """
 
     call: OpenCall
@@ -58,39 +58,40 @@ class Prepared(NamedTuple):
     validated: Validated | None
     execution: Execution
     resumed: AbandonedRun | None = None
-    troubles: Troubles | None = None
+    retry_log: RetryLog | None = None
 
 
 class Outcome(NamedTuple):
     """The outcome of a run.
 
     preserved: the preserved members of the output's file, None if none are to be preserved.
-    outside: the bounds report, if indices are out of bounds and the mode allows that. resumed: the
-    number of resumed tasks by phase. warnings: about indices, and why nothing was resumed.
+    bounds_report: describes indices out of bounds that the mode allows, None if all are valid.
+    resumed: the number of resumed tasks by phase. warnings: about indices, restarted and delayed
+    tasks, and why nothing was resumed.
     """
 
     plan: Plan
     preserved: tuple[str, ...] | None
-    outside: BoundsError | None
+    bounds_report: BoundsError | None
     resumed: dict[str, int]
     warnings: list[str]
 
 
 def open_call(request: Request, open_sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call; that of a lowered operator as the call that computes it. See OpenCall."""
+    """Open a call; a lowered operator becomes a call of the operator that computes it."""
     if request.operator not in LOWERED:
         return OpenCall(request, open_sources)
     from ndtool.runs import lowering
 
-    return lowering.opened(request, open_sources)
+    return lowering.open_lowered(request, open_sources)
 
 
-def resolved(call: OpenCall) -> Output | None:
+def resolve_output(call: OpenCall) -> Output | None:
     """Resolve the output of a call; None if it has none. Raises as `outputs.resolve` does."""
     request, data = call.request, call.sources["data"].metadata
     if request.output is None:
         return None
-    as_void = data.dtype.name not in dtypes.EXTENDED  # data are void, whatever --dtype says
+    as_void = data.dtype.name not in dtypes.EXTENDED  # data are stored as void, despite --dtype
     encoding = Encoding(request.chunks, request.shards, request.codec, data.layout, as_void)
     return outputs.resolve(
         request.output, call.metadata, clobber=request.clobber, sync=request.sync,
@@ -99,14 +100,17 @@ def resolved(call: OpenCall) -> Output | None:
 
 
 @contextmanager
-def prepared(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
-    """Plan a run, and validate its indices unless it is external; BoundsError if one is bad."""
+def prepare(call: OpenCall, output: Output | None) -> Iterator[Prepared]:
+    """Plan a run and, unless it is external, validate its indices.
+
+    Raises BoundsError if an index is out of bounds and the mode does not allow that.
+    """
     with ExitStack() as stack:
         if call.request.on_cluster and call.inference.nbytes:
-            yield _on_cluster(call, output, stack)
+            yield _prepare_for_cluster(call, output, stack)
             return
         limit = call.request.memory
-        call = plan.fitted(call, limit, output)
+        call = plan.fit_threads(call, limit, output)
         planned = plan.choose(call, limit, output)
         validates = planned.partitioning is None or output is None
         validated = operands.validate(call) if validates else None
@@ -124,18 +128,18 @@ def _execution(call: OpenCall, planned: Plan, validated: Validated | None) -> Ex
     return lambda sink, progress, _, dry: function(validated, sink, progress, dry)
 
 
-def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
-    """Connect to a cluster, until the stack is closed, and plan a run for it."""
+def _prepare_for_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prepared:
+    """Connect to a cluster until the stack is closed, and plan a run on it."""
     from ndtool.runs.executors import dask
     from ndtool.runs.external import distributed
-    from ndtool.runs.external.policy import Troubles
+    from ndtool.runs.external.policy import RetryLog
 
     request, abandoned = call.request, None
-    names = distributed.arguments(
+    names = distributed.worker_locations(
         request.arguments, call.sources, request.output, request.attributes.reduction
     )
     assert output is not None, "a cluster requires an output"
-    spill = distributed.folder(call.spill, output.name)
+    spill = distributed.spill_location(call.spill, output.name)
     if request.resume:  # before a local cluster starts and creates folders of its own
         abandoned = distributed.find_abandoned(call, output, spill, names)
         stack.callback(abandoned.close)
@@ -144,15 +148,15 @@ def _on_cluster(call: OpenCall, output: Output | None, stack: ExitStack) -> Prep
     )
     planned = distributed.choose(call, cluster, output, spill, abandoned)
     assert planned.partitioning is not None, "a cluster executes partitions"
-    troubles = Troubles()
+    retry_log = RetryLog()
     execution = partial(
-        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, troubles
+        distributed.run, call, planned.partitioning, (spill, names), cluster, abandoned, retry_log
     )
-    return Prepared(call, output, planned, None, execution, abandoned, troubles)
+    return Prepared(call, output, planned, None, execution, abandoned, retry_log)
 
 
-def rehearse(run: Prepared) -> Outcome:
-    """Do all that `execute` does before it writes the first byte, and remove it again: a dry run.
+def dry_run(run: Prepared) -> Outcome:
+    """Do what `execute` does before it writes the first byte, then remove the files.
 
     The same code creates the output and the temporary files and reserves their space, so that a
     lack of permissions or space raises the same errors.
@@ -161,7 +165,7 @@ def rehearse(run: Prepared) -> Outcome:
     sink: Sink | None = None
     try:
         if run.output is not None:
-            sink = outputs.create(run.output, dry=True)
+            sink = outputs.create(run.output, dry_run=True)
             if call.inference.nbytes:
                 with closing(run.execution(sink, ignore_progress, reports.append, True)) as phases:
                     next(phases)
@@ -172,7 +176,7 @@ def rehearse(run: Prepared) -> Outcome:
         from ndtool.runs.external import execution
 
         assert run.plan.partitioning is not None, "an external plan has a partitioning"
-        with _naming_files(call.inference):
+        with _with_file_names(call.inference):
             execution.check(call, run.plan.partitioning, reports.append)
     call.recheck()
     return _outcome(run, None if sink is None else sink.preserved, reports)
@@ -188,8 +192,8 @@ def execute(
     """Compute the output into a sink, and publish it when it is complete.
 
     progress: the progress callback, which takes a fraction. companions: complete sinks that are
-    published together with it. phase: takes the name of each phase before it begins. sink: used
-    instead of a new one for the output.
+    published together with it. phase: a callback for the name of each phase before it begins. sink:
+    the sink to write to; None to create one for the output.
     """
     call, reports = run.call, list[BoundsError]()
     if sink is None:
@@ -198,7 +202,7 @@ def execute(
     try:
         if call.inference.nbytes:
             execution = run.execution(sink, progress, reports.append, False)
-            with _naming_files(call.inference), closing(execution) as phases:
+            with _with_file_names(call.inference), closing(execution) as phases:
                 for name in phases:
                     phase(name)
         call.recheck()
@@ -208,14 +212,14 @@ def execute(
     return _outcome(run, sink.preserved, reports)
 
 
-def unwritten(run: Prepared) -> Outcome:
-    """Return the outcome of a run whose output is shown, not written."""
+def outcome_without_output(run: Prepared) -> Outcome:
+    """Return the outcome of a run whose output is displayed instead of written."""
     return _outcome(run, None, [])
 
 
 def run(call: OpenCall, progress: ProgressCallback = ignore_progress) -> Outcome:
     """Run a call from beginning to end."""
-    with prepared(call, resolved(call)) as run:
+    with prepare(call, resolve_output(call)) as run:
         return execute(run, progress)
 
 
@@ -224,31 +228,33 @@ def _outcome(
 ) -> Outcome:
     for report in reports:
         inference.name_inputs(report, run.call.inference.inputs)
-    outside = reports[0] if reports else run.validated and run.validated.outside
-    resumed = run.resumed.taken if run.resumed else {}
-    return Outcome(run.plan, preserved, outside, resumed, warnings(run, outside))
+    bounds_report = reports[0] if reports else run.validated and run.validated.bounds_report
+    resumed = run.resumed.resumed_tasks if run.resumed else {}
+    return Outcome(run.plan, preserved, bounds_report, resumed, warnings(run, bounds_report))
 
 
-def warnings(run: Prepared, outside: BoundsError | None = None) -> list[str]:
+def warnings(run: Prepared, bounds_report: BoundsError | None = None) -> list[str]:
     """Return warnings about a run's indices, and about why nothing is resumed.
 
-    outside: the bounds report; by default that of the validation.
+    bounds_report: the bounds report; by default that of the validation.
     """
     call, validated, messages = run.call, run.validated, list[str]()
-    report = outside or (validated and validated.outside)
+    report = bounds_report or (validated and validated.bounds_report)
     if report is not None:
-        messages.append(_handled(call.inference, report))
+        messages.append(_bounds_warning(call.inference, report))
     indices = validated.indices if validated is not None else _stored_indices(call)
     if indices is not None and "indices" not in call.from_caller:
         info = call.inference.inputs["indices"]
-        messages += padding.suspected(info, indices, call.inference.plan, call.inference.attributes)
+        messages += padding.padding_warnings(
+            info, indices, call.inference.plan, call.inference.attributes
+        )
     if run.resumed is not None and run.resumed.reason:
         messages.append(f"nothing is resumed: {run.resumed.reason}")
-    return messages + (run.troubles.warnings() if run.troubles else [])
+    return messages + (run.retry_log.warnings() if run.retry_log else [])
 
 
 def _stored_indices(call: OpenCall) -> memoryview | None:
-    """Return the indices' bytes if none must be loaded or copied for that."""
+    """Return the bytes of the indices if they are available without loading or copying."""
     source = call.sources["indices"]
     if (
         not isinstance(source, FlatSource)
@@ -259,18 +265,18 @@ def _stored_indices(call: OpenCall) -> memoryview | None:
     return source.local_range.buffer
 
 
-def _handled(inferred: Inference, outside: BoundsError) -> str:
-    """Return the warning how many indices are out of bounds, and what the mode did with them."""
-    done, first = inferred.mode.participle, ", ".join(outside.places)
+def _bounds_warning(inferred: Inference, bounds_report: BoundsError) -> str:
+    """Return the warning about indices out of bounds: their number, and what the mode did."""
+    action, first = inferred.mode.participle, ", ".join(bounds_report.places)
     if inferred.attributes.out_of_bounds == "fill":
-        done += f" with {inferred.attributes.fill or 0}"
-    literal = is_literal(inferred.inputs["indices"].name)
-    cause = f"; {outside.hint}" if outside.hint and not literal else ""
-    return f"{outside.counted} are out of bounds, and {done}; the first: {first}{cause}"
+        action += f" with {inferred.attributes.fill or 0}"
+    is_literal_input = is_literal(inferred.inputs["indices"].name)
+    cause = f"; {bounds_report.hint}" if bounds_report.hint and not is_literal_input else ""
+    return f"{bounds_report.counted} are out of bounds, and {action}; the first: {first}{cause}"
 
 
 @contextmanager
-def _naming_files(inferred: Inference) -> Iterator[None]:
+def _with_file_names(inferred: Inference) -> Iterator[None]:
     """Add the names of the files to errors about indices."""
     try:
         yield

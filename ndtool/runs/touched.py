@@ -1,7 +1,7 @@
-"""The parts of data that a gather reads, computed from its indices before data are read.
+"""The blocks and byte ranges of data that a gather reads, computed from its indices beforehand.
 
-Only data that cannot be mapped need this: then NumPy processes the indices in slabs. The result is
-a superset of the bytes that the gather reads.
+Only data that cannot be memory-mapped need this. NumPy processes the indices in slabs. The result
+is a superset of the bytes that the gather reads.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.int64]
+    IndexArray = NDArray[np.int64]
 
 SLAB = 1 << 18  # index components that are processed together
-GRANULE = 1 << 16  # bytes of contiguous data that one mark covers
-FLAGS = 1 << 25  # marks, at most, for which an array of flags is used
-_ARRAYS = 6  # arrays of SLAB int64 numbers that exist at a time
+GRANULE = 1 << 16  # bytes of contiguous data that are read or skipped together
+MAX_FLAGS = 1 << 25  # maximum size of an IndexSet that is an array of flags
+_ARRAYS = 6  # arrays of SLAB int64 values that exist at a time
 
 
 def memory(metadata: ArrayMetadata) -> int:
-    """Estimate the bytes of memory that computing the touched parts takes."""
+    """Estimate the bytes of memory that computing the touched blocks or ranges takes."""
     count = (
         grid.count_blocks(metadata.shape, metadata.block_shape)
         if metadata.is_chunked
         else metadata.nbytes // GRANULE
     )
-    return min(count, FLAGS) + _ARRAYS * 8 * SLAB
+    return min(count, MAX_FLAGS) + _ARRAYS * 8 * SLAB
 
 
-class Gathered:
-    """The parts of data that a gather reads.
+class TouchedByGather:
+    """The blocks or byte ranges of data that a gather reads.
 
-    indices: their bytes, of type `dtype`, in row-major order. handling: what happens to each.
+    indices: their bytes, of type `dtype`, in row-major order. handling: of negative and
+    out-of-bounds indices.
     """
 
     def __init__(
@@ -57,32 +58,32 @@ class Gathered:
         if isinstance(plan, ElementsPlan):
             self._row_shape: Shape = plan.data
             self._slice_shape: Shape = ()
-            self._axes: tuple[int, ...] = (plan.axis,)
+            self._indexed_axes: tuple[int, ...] = (plan.axis,)
             self._positions = plan.indices
         else:
             b = len(plan.batch)
             self._row_shape, self._slice_shape = plan.data[: b + plan.k], plan.slice_shape
-            self._axes = tuple(range(b, b + plan.k))
+            self._indexed_axes = tuple(range(b, b + plan.k))
             self._positions = (
                 plan.with_index_tuples.indices[:-1] if plan.has_scalar_indices else plan.positions
             )
-        self._step: Shape | None = None
-        self._marks: Marks | None = None
+        self._block_step: Shape | None = None
+        self._touched_blocks: IndexSet | None = None
 
     def blocks(self, block_shape: Shape) -> Iterator[int]:
-        """Yield the numbers of the blocks of a grid that the gather reads, ascending."""
+        """Yield the linear indices of the blocks of a grid that the gather reads, ascending."""
         coordinates = grid.grid_shape(self._plan.data, block_shape)
-        row_count = len(self._row_shape)
-        if self._marks is None or self._step != block_shape:
-            strides = layouts.contiguous_strides(coordinates[:row_count], 1)
-            self._marks = self._marked(
-                block_shape[:row_count], strides, 1, prod(coordinates[:row_count])
+        row_axes = len(self._row_shape)
+        if self._touched_blocks is None or self._block_step != block_shape:
+            strides = layouts.contiguous_strides(coordinates[:row_axes], 1)
+            self._touched_blocks = self._touched_indices(
+                block_shape[:row_axes], strides, 1, prod(coordinates[:row_axes])
             )
-            self._step = block_shape
-        each = prod(coordinates[row_count:])  # a slice is in all blocks along its axes
-        for numbers in self._marks.ascending():
-            for number in numbers:
-                yield from range(number * each, (number + 1) * each)
+            self._block_step = block_shape
+        blocks_per_row = prod(coordinates[row_axes:])  # a slice spans all blocks along its axes
+        for row_indices in self._touched_blocks.sorted_batches():
+            for row_index in row_indices:
+                yield from range(row_index * blocks_per_row, (row_index + 1) * blocks_per_row)
 
     def ranges(self, itemsize: int, order: str) -> Iterator[tuple[int, int]]:
         """Yield the disjoint byte ranges (start, stop) that the gather reads, ascending.
@@ -97,84 +98,92 @@ class Gathered:
         row_count = prod(self._row_shape)
         granule = max(1, GRANULE // unit)
         strides = layouts.contiguous_strides(self._row_shape, 1, fortran)
-        ones = (1,) * len(self._row_shape)
-        marks = self._marked(ones, strides, granule, -(-row_count // granule))
+        unit_steps = (1,) * len(self._row_shape)
+        granule_set = self._touched_indices(unit_steps, strides, granule, -(-row_count // granule))
         first = stop = 0
-        for lane in range(width if fortran else 1):
-            for numbers in marks.ascending():
-                for number in numbers:
-                    offset = (lane * row_count + number * granule) * unit
+        for element in range(width if fortran else 1):
+            for granules in granule_set.sorted_batches():
+                for granule_index in granules:
+                    offset = (element * row_count + granule_index * granule) * unit
                     if offset != stop:
                         if stop > first:
                             yield first, stop
                         first = offset
-                    stop = (lane * row_count + min(row_count, (number + 1) * granule)) * unit
+                    stop = (
+                        element * row_count + min(row_count, (granule_index + 1) * granule)
+                    ) * unit
         if stop > first:
             yield first, stop
 
-    def _stored_numbers(self, numbers: Numbers) -> Numbers:
-        """Return the rows of the stored indices that have tuples; batches may share them."""
+    def _stored_rows(self, tuple_indices: IndexArray) -> IndexArray:
+        """Return the rows of stored indices that contain tuples; batches may share rows."""
         plan = self._plan
         if isinstance(plan, ElementsPlan) or plan.batch_repeats == 1:
-            return numbers
+            return tuple_indices
         per_batch = plan.tuples_per_batch
-        return numbers // (plan.batch_repeats * per_batch) * per_batch + numbers % per_batch
+        return (
+            tuple_indices // (plan.batch_repeats * per_batch) * per_batch
+            + tuple_indices % per_batch
+        )
 
-    def _marked(self, steps: Shape, strides: Shape, granule: int, count: int) -> Marks:
-        """Mark position // granule of tuples; position: sum of strides * (coordinate // steps)."""
-        marks = Marks(count)
+    def _touched_indices(self, steps: Shape, strides: Shape, granule: int, count: int) -> IndexSet:
+        """Return the set of position // granule for all tuples.
+
+        The position of a tuple is the sum of strides * (coordinate // steps).
+        """
+        touched = IndexSet(count)
         if not prod(self._plan.output) or not prod(self._plan.data):
-            return marks
+            return touched
         import numpy as np
 
         from ndtool.runs import bounds
 
-        k, tuples = len(self._axes), prod(self._positions)
+        k, tuples = len(self._indexed_axes), prod(self._positions)
         values = np.frombuffer(self._indices, self._code).reshape(-1, k)
-        pitches = layouts.contiguous_strides(self._positions, 1)
+        position_strides = layouts.contiguous_strides(self._positions, 1)
         step = max(1, SLAB // k)
         for first in range(0, tuples, step):
-            numbers = np.arange(first, min(first + step, tuples))
-            slab = values[self._stored_numbers(numbers)]
+            tuple_indices = np.arange(first, min(first + step, tuples))
+            slab = values[self._stored_rows(tuple_indices)]
             rows = np.zeros(len(slab), np.int64)
-            for component, axis in enumerate(self._axes):
+            for component, axis in enumerate(self._indexed_axes):
                 size = self._row_shape[axis]
-                coordinates = bounds.normalized_indices(slab[:, component], size, self._handling)
-                # clip dropped indices: any block will do
+                coordinates = bounds.normalize_indices(slab[:, component], size, self._handling)
+                # Dropped indices need no block, so clip them.
                 rows += coordinates.clip(0, size - 1) // steps[axis] * strides[axis]
             for axis, size in enumerate(self._row_shape):
-                if axis not in self._axes and steps[axis] < size:
-                    coordinates = numbers // pitches[axis] % self._positions[axis]
+                if axis not in self._indexed_axes and steps[axis] < size:
+                    coordinates = tuple_indices // position_strides[axis] % self._positions[axis]
                     rows += coordinates // steps[axis] * strides[axis]
-            marks.add(rows // granule)
-        return marks
+            touched.add(rows // granule)
+        return touched
 
 
-class Marks:
-    """A set of numbers below `count`: an array of flags, or a sorted list if that is too large."""
+class IndexSet:
+    """A set of indices below `count`: an array of flags, or a sorted array if that is larger."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._flags: NDArray[np.bool_] | None = None
         self._batches: list[Any] = []
-        self._merged = self._waiting = 0
+        self._merged_count = self._unmerged_count = 0
 
-    def add(self, numbers: Numbers) -> None:
-        """Add numbers to the set."""
+    def add(self, indices: IndexArray) -> None:
+        """Add indices to the set."""
         import numpy as np
 
-        if self._count <= FLAGS:
+        if self._count <= MAX_FLAGS:
             if self._flags is None:
                 self._flags = np.zeros(self._count, np.bool_)
-            self._flags[numbers] = True
+            self._flags[indices] = True
             return
-        self._batches.append(np.unique(numbers))
-        self._waiting += len(self._batches[-1])
-        if self._waiting > max(self._merged, SLAB):
+        self._batches.append(np.unique(indices))
+        self._unmerged_count += len(self._batches[-1])
+        if self._unmerged_count > max(self._merged_count, SLAB):
             self._merge()
 
-    def ascending(self) -> Iterator[list[int]]:
-        """Yield all numbers, ascending, in batches."""
+    def sorted_batches(self) -> Iterator[list[int]]:
+        """Yield all indices, ascending, in batches."""
         import numpy as np
 
         if self._flags is not None:
@@ -183,12 +192,12 @@ class Marks:
                 yield (np.flatnonzero(flags) + first).tolist()
         elif self._batches:
             self._merge()
-            (sorted_numbers,) = self._batches
-            for first in range(0, len(sorted_numbers), SLAB):
-                yield sorted_numbers[first : first + SLAB].tolist()
+            (sorted_indices,) = self._batches
+            for first in range(0, len(sorted_indices), SLAB):
+                yield sorted_indices[first : first + SLAB].tolist()
 
     def _merge(self) -> None:
         import numpy as np
 
         self._batches = [np.unique(np.concatenate(self._batches))]
-        self._merged, self._waiting = len(self._batches[0]), 0
+        self._merged_count, self._unmerged_count = len(self._batches[0]), 0

@@ -320,16 +320,18 @@ def write_model(path: str, model: str, outcome: Outcome, table: Table, reporter:
 def _engine_sections(outcome: Outcome) -> list[Element]:
     """Return the section with the results of engines for each node."""
     rows = [
-        (node.node.node, *fragments.engine_row(report))
-        for node in outcome.nodes
-        for report in node.reports
+        (model_node.node.node, *fragments.engine_row(report))
+        for model_node in outcome.nodes
+        for report in model_node.reports
     ]
     if not rows:
         return []
     table = markup.table(("node", *fragments.ENGINE_COLUMNS), rows)
     differences = [
         difference
-        for node in outcome.nodes
-        for difference in fragments.engine_differences(node.reports, f"{node.node.node}: ")
+        for model_node in outcome.nodes
+        for difference in fragments.engine_differences(
+            model_node.reports, f"{model_node.node.node}: "
+        )
     ]
     return [section("Other engines", scrollable_box(table), *differences)]

@@ -1,7 +1,7 @@
 """Columns of Parquet and Arrow files as arrays, read by pyarrow, whose results are validated.
 
-A column of numbers is an array of rank 1, one of lists of equal length of rank 2, and several
-columns `a,b` are pairs.
+A column of numbers is an array of rank 1, a column of lists of equal length an array of rank 2.
+Several columns, `a,b`, are stacked along the last axis.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from ndtool.storage import tempfiles
 from ndtool.storage.local import ByteRange, File
 
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
-BATCH = 1 << 20  # bytes of rows, about, that are decoded together
-LARGEST = 64 << 20  # bytes of a row group that is a block
-_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
+BATCH_BYTES = 1 << 20  # approximate bytes of rows that are decoded together
+MAX_BLOCK_BYTES = 64 << 20  # maximum bytes of a row group that is a block
+_DTYPE_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}
 
 
 class Table(Protocol):
-    """An open file. lengths: the rows of each row group or record batch."""
+    """An open Parquet or Arrow file. row_counts: of each row group or record batch."""
 
     schema: Any
-    lengths: list[int]
+    row_counts: list[int]
 
     def read(self, group: int, columns: Sequence[str], rows: int) -> Iterator[Any]:
-        """Yield a group as record batches of some columns, of about so many rows."""
+        """Yield columns of a group as record batches. rows: the approximate size of a batch."""
 
 
 class Column(NamedTuple):
-    """A column of numbers. inner: the shape of each row's element."""
+    """A column of numbers. inner_shape: of the value in a row, () for a number."""
 
     dtype: Dtype
-    inner: tuple[int, ...]
+    inner_shape: tuple[int, ...]
 
 
 def library() -> Any:
-    """Import pyarrow; UsageError if it is missing."""
+    """Import and return pyarrow; UsageError if it is missing."""
     try:
         import pyarrow
         import pyarrow.ipc
@@ -58,9 +58,9 @@ def library() -> Any:
 
 
 def entries(table: Table, path: str, member: str | None, size: int) -> list[MemberInfo]:
-    """Return the member info of all columns, or of chosen ones."""
+    """Return the member info of all columns, or of the selected columns `member`."""
     entries = []
-    for name in _names(table) if member is None else [member]:
+    for name in _schema_names(table) if member is None else [member]:
         label = f"{path}:{name}"
         try:
             metadata = metadata_of(table, path, name)
@@ -72,54 +72,56 @@ def entries(table: Table, path: str, member: str | None, size: int) -> list[Memb
     return entries
 
 
-def chosen(table: Table, path: str, member: str | None) -> str:
-    """Return the columns to read: the only one if none is named."""
+def resolve_columns(table: Table, path: str, member: str | None) -> str:
+    """Return the selected columns `member`, or the only column if none is selected."""
     if member is not None:
         return member
-    names = _names(table)
+    names = _schema_names(table)
     if len(names) != 1:
         if not names:
             raise InputError(f"{printable(path)}: the file has no columns")
-        raise members.unnamed(path, f"the file has {len(names)} columns", names[0], _listing(table))
+        raise members.unnamed_member_error(
+            path, f"the file has {len(names)} columns", names[0], _listing(table)
+        )
     return names[0]
 
 
 def metadata_of(table: Table, path: str, member: str) -> ArrayMetadata:
-    """Return the metadata of columns, which are of one type and shape."""
-    names, label = _columns(table, path, member), f"{path}:{member}"
-    first, *others = (_column(table, name, f"{path}:{name}") for name in names)
-    for name, column in zip(names[1:], others, strict=True):
+    """Return the array metadata of columns; InputError unless they have equal types and shapes."""
+    names, label = _split_columns(table, path, member), f"{path}:{member}"
+    first, *other_columns = (_parse_column(table, name, f"{path}:{name}") for name in names)
+    for name, column in zip(names[1:], other_columns, strict=True):
         if column != first:
             raise InputError(
-                f"{printable(label)}: {printable(name)} is {_described(column)}, and"
-                f" {printable(names[0])} {_described(first)}: expected columns of one type"
+                f"{printable(label)}: {printable(name)} is {_describe(column)}, and"
+                f" {printable(names[0])} {_describe(first)}: expected columns of one type"
             )
-    inner = first.inner if len(names) == 1 else (*first.inner, len(names))
-    shape = (sum(table.lengths), *inner)
-    claimed = prod(size or 1 for size in shape) * first.dtype.itemsize
-    if min((*table.lengths, *shape)) < 0 or claimed > shapes.MAX_SIZE:
+    inner_shape = first.inner_shape if len(names) == 1 else (*first.inner_shape, len(names))
+    shape = (sum(table.row_counts), *inner_shape)
+    nbytes = prod(size or 1 for size in shape) * first.dtype.itemsize
+    if min((*table.row_counts, *shape)) < 0 or nbytes > shapes.MAX_SIZE:
         raise InputError(f"{printable(label)}: the file claims the shape {list(shape)}")
-    step = max(table.lengths, default=0)
-    if step * prod(inner) * first.dtype.itemsize > LARGEST:
-        step = shape[0]
-    return ArrayMetadata(first.dtype, shape, "C", (step, *inner), {})
+    block_rows = max(table.row_counts, default=0)
+    if block_rows * prod(inner_shape) * first.dtype.itemsize > MAX_BLOCK_BYTES:
+        block_rows = shape[0]
+    return ArrayMetadata(first.dtype, shape, "C", (block_rows, *inner_shape), {})
 
 
 class ColumnsSource(StoredSource):
-    """A source of columns; a block is as long as the longest row group.
+    """A source of columns; a block has as many rows as the largest row group.
 
-    With one block, or row groups of more than LARGEST bytes, the array is decoded at once, to
-    memory or a temporary file.
+    With one block, or row groups of more than MAX_BLOCK_BYTES, the complete array is decoded to
+    memory or to a temporary file.
     """
 
     def __init__(self, name: str, path: str, member: str, table: Table, storage: File) -> None:
         self.name, self._label, self._table = name, f"{path}:{member}", table
         self.metadata = metadata_of(table, path, member)
-        self._names = _columns(table, path, member)
+        self._names = _split_columns(table, path, member)
         self._storage, self._lock = storage, Lock()
-        self._row = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
+        self._row_nbytes = prod(self.metadata.shape[1:]) * self.metadata.dtype.itemsize
         self._buffer: memoryview | None = None
-        self._offsets = [0, *accumulate(table.lengths)]  # first row of each group
+        self._group_starts = [0, *accumulate(table.row_counts)]  # first row of each group
 
     def load(self, touched: AccessedElements | None = None) -> ByteRange | None:
         metadata = self.metadata
@@ -128,7 +130,7 @@ class ColumnsSource(StoredSource):
         with self._lock:
             if self._buffer is None:
                 label = f"temporary copy of {argument_name(self.name)}"
-                self._buffer = tempfiles.filled_buffer(metadata.nbytes, label, self._decode)
+                self._buffer = tempfiles.filled_buffer(metadata.nbytes, label, self._write_rows)
             return ByteRange(self._buffer)
 
     def block(self, index: int) -> memoryview:
@@ -138,40 +140,46 @@ class ColumnsSource(StoredSource):
 
         if (byte_range := self.load()) is not None:
             return byte_range.buffer
-        (first, stop), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, index)
+        (first_row, last_row), *_ = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         with self._lock:
-            block = np.empty((stop - first, *self.metadata.shape[1:]), self.metadata.dtype.descr)
-            for group, offset in enumerate(self._offsets[:-1]):
-                if offset < stop and first < self._offsets[group + 1]:
+            block = np.empty(
+                (last_row - first_row, *self.metadata.shape[1:]), self.metadata.dtype.descr
+            )
+            for group, group_start in enumerate(self._group_starts[:-1]):
+                if group_start < last_row and first_row < self._group_starts[group + 1]:
                     for row, values in self._batches(group):
-                        low, high = max(row, first), min(row + len(values), stop)
-                        if low < high:
-                            block[low - first : high - first] = values[low - row : high - row]
+                        start, end = max(row, first_row), min(row + len(values), last_row)
+                        if start < end:
+                            block[start - first_row : end - first_row] = values[
+                                start - row : end - row
+                            ]
         return as_bytes(block).toreadonly()
 
-    def _decode(self, write: Callable[[int, memoryview], object]) -> None:
-        """Write all rows."""
+    def _write_rows(self, write: Callable[[int, memoryview], object]) -> None:
+        """Decode all rows, and write them at their offsets."""
         from ndtool.arrays.assembly import as_bytes
 
-        for group in range(len(self._table.lengths)):
+        for group in range(len(self._table.row_counts)):
             for row, values in self._batches(group):
-                write(row * self._row, as_bytes(values))
+                write(row * self._row_nbytes, as_bytes(values))
 
     def _batches(self, group: int) -> Iterator[tuple[int, Any]]:
-        """Yield the rows of a group: the first row, and an ndarray of some of them."""
+        """Yield the rows of a group in batches: the number of the first row, and an ndarray."""
         import numpy as np
 
-        row, end = self._offsets[group : group + 2]
-        count, several = end - row, len(self._names) > 1
+        row, end = self._group_starts[group : group + 2]
+        count, has_several = end - row, len(self._names) > 1
         with library_errors(self._label):
-            for batch in self._table.read(group, self._names, max(1, BATCH // (self._row or 1))):
+            for batch in self._table.read(
+                group, self._names, max(1, BATCH_BYTES // (self._row_nbytes or 1))
+            ):
                 if batch.num_columns != len(self._names) or batch.num_rows > end - row:
                     break
                 columns = [
-                    numbers(column, self.metadata, several, self._label, row)
+                    column_values(column, self.metadata, has_several, self._label, row)
                     for column in batch.columns
                 ]
-                yield row, np.stack(columns, -1) if several else columns[0]
+                yield row, np.stack(columns, -1) if has_several else columns[0]
                 row += batch.num_rows
         if row != end:
             raise InputError(
@@ -180,28 +188,30 @@ class ColumnsSource(StoredSource):
             )
 
 
-def numbers(array: Any, metadata: ArrayMetadata, several: bool, label: str, row: int) -> Any:
-    """Return a column's rows as ndarray; InputError for a null, or for a list of another length.
+def column_values(
+    array: Any, metadata: ArrayMetadata, has_several: bool, label: str, row: int
+) -> Any:
+    """Return a column's rows as an ndarray; InputError for a null, or for lists of unequal length.
 
-    row: the number of the first row. several: whether it is one of several columns.
+    row: the number of the first row. has_several: whether several columns are selected.
     """
     import numpy as np
 
-    inner = metadata.shape[1 : len(metadata.shape) - several]
+    inner_shape = metadata.shape[1 : len(metadata.shape) - has_several]
     rows = len(array)
     array.validate(full=True)
-    array = _plain(array)
-    for size in (*inner, None):
+    array = _decode_storage(array)
+    for size in (*inner_shape, None):
         _require_no_null(array, label, row, rows)
         if size is None:
             break
         _require_lengths(array, size, label, row, rows)
-        array = _plain(array.flatten())
+        array = _decode_storage(array.flatten())
     dtype = np.dtype(metadata.dtype.descr)
     values = array.to_numpy(zero_copy_only=False)
-    if values.dtype != dtype or values.size != rows * prod(inner):
+    if values.dtype != dtype or values.size != rows * prod(inner_shape):
         raise InputError(f"{printable(label)}: rows from {row} on are not {metadata.dtype.name}")
-    return values.reshape(rows, *inner)
+    return values.reshape(rows, *inner_shape)
 
 
 def _require_no_null(array: Any, label: str, row: int, rows: int) -> None:
@@ -227,8 +237,8 @@ def _require_lengths(array: Any, size: int, label: str, row: int, rows: int) -> 
     )
 
 
-def _plain(array: Any) -> Any:
-    """Return an array without extension type, dictionary and run-length encoding."""
+def _decode_storage(array: Any) -> Any:
+    """Decode an Arrow array with an extension type, a dictionary or run-end encoding."""
     pa = library()
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -241,17 +251,21 @@ def _plain(array: Any) -> Any:
     return array
 
 
-def _names(table: Table) -> list[str]:
+def _schema_names(table: Table) -> list[str]:
     return list(table.schema.names)
 
 
-def _columns(table: Table, path: str, member: str) -> list[str]:
-    """Return the names of columns, InputError if one is missing or not unique."""
-    schema = _names(table)
-    names = [member] if member in schema else member.split(",")
+def _split_columns(table: Table, path: str, member: str) -> list[str]:
+    """Split the selected columns `member` at commas; InputError if one is missing or not unique."""
+    schema_names = _schema_names(table)
+    names = [member] if member in schema_names else member.split(",")
     for name in names:
-        if schema.count(name) != 1:
-            reason = f"names {schema.count(name)} columns" if name in schema else "is not a column"
+        if schema_names.count(name) != 1:
+            reason = (
+                f"names {schema_names.count(name)} columns"
+                if name in schema_names
+                else "is not a column"
+            )
             raise InputError(
                 f"{printable(path)}: {printable(repr(name))} {reason} of the file",
                 places=_listing(table),
@@ -261,55 +275,59 @@ def _columns(table: Table, path: str, member: str) -> list[str]:
 
 def _listing(table: Table) -> tuple[str, ...]:
     columns = ((field.name, printable(str(field.type), 80)) for field in table.schema)
-    return members.listed(columns, len(table.schema))
+    return members.listing(columns, len(table.schema))
 
 
-def _column(table: Table, name: str, label: str) -> Column:
-    """Return the type and shape of a column's elements; InputError unless they are numbers."""
+def _parse_column(table: Table, name: str, label: str) -> Column:
+    """Return the type and inner shape of a column; InputError unless its values are numbers."""
     pa = library()
-    inner = list[int]()
-    declared = kind = table.schema.field(name).type
+    inner_shape = list[int]()
+    declared_type = arrow_type = table.schema.field(name).type
     while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-            kind = kind.value_type
-        elif pa.types.is_fixed_size_list(kind):
-            inner.append(kind.list_size)
-            kind = kind.value_type
-        elif (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and not inner:
-            inner.append(_length(table, name, label))
-            kind = kind.value_type
+        if isinstance(arrow_type, pa.BaseExtensionType):
+            arrow_type = arrow_type.storage_type
+        elif pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+            arrow_type = arrow_type.value_type
+        elif pa.types.is_fixed_size_list(arrow_type):
+            inner_shape.append(arrow_type.list_size)
+            arrow_type = arrow_type.value_type
+        elif (
+            pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type)
+        ) and not inner_shape:
+            inner_shape.append(_first_list_length(table, name, label))
+            arrow_type = arrow_type.value_type
         else:
             break
-    dtype = _NAMES.get(str(kind), str(kind))
-    if dtype not in TYPES or len(inner) > 8:
+    dtype = _DTYPE_NAMES.get(str(arrow_type), str(arrow_type))
+    if dtype not in TYPES or len(inner_shape) > 8:
         raise InputError(
-            f"{printable(label)}: a column of {printable(str(declared), 80)}: expected numbers, or"
-            " lists of them of equal length"
+            f"{printable(label)}: a column of {printable(str(declared_type), 80)}: expected"
+            " numbers, or lists of them of equal length"
         )
-    return Column(dtypes.from_name(dtype), tuple(inner))
+    return Column(dtypes.from_name(dtype), tuple(inner_shape))
 
 
-def _length(table: Table, name: str, label: str) -> int:
+def _first_list_length(table: Table, name: str, label: str) -> int:
     """Return the length of the first list of a column."""
-    for group, rows in enumerate(table.lengths):
+    for group, rows in enumerate(table.row_counts):
         if not rows:
             continue
         with library_errors(label):
             for batch in table.read(group, [name], 1):
                 if batch.num_rows:
-                    column = _plain(batch.column(0))
+                    column = _decode_storage(batch.column(0))
                     column.validate(full=True)
                     return len(column[0].values) if column[0].is_valid else 0
     return 0
 
 
-def _described(column: Column) -> str:
-    return column.dtype.name + (f"[{','.join(map(str, column.inner))}]" if column.inner else "")
+def _describe(column: Column) -> str:
+    return column.dtype.name + (
+        f"[{','.join(map(str, column.inner_shape))}]" if column.inner_shape else ""
+    )
 
 
-def stored(dtype: Dtype) -> Dtype:
-    """Return the type as stored, in native byte order; DtypeError if no column has it."""
+def stored_dtype(dtype: Dtype) -> Dtype:
+    """Return the element type as stored, in native byte order; DtypeError if columns lack it."""
     dtypes.require_one_of(dtype, TYPES, "a column")
     return dtypes.from_name(dtype.name)

@@ -1,7 +1,7 @@
 """The HDF5 format, and NetCDF-4 as an input: named datasets in groups.
 
-h5py parses the metadata, through ndtool's own file. Contiguous datasets are memory-mapped where
-they are; chunked ones are read by complete chunks.
+h5py parses the metadata, and reads them through ndtool's file object. Contiguous datasets are
+memory-mapped; chunked datasets are read by complete chunks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ndtool.formats import members, numpytypes
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import chunks, datasets, hierarchy
 from ndtool.formats.hdf5.hierarchy import Dataset
-from ndtool.formats.hdf5.library import library, opened, signature_offset
+from ndtool.formats.hdf5.library import library, open_file, signature_offset
 from ndtool.rules.dtypes import Dtype
 from ndtool.storage.local import ByteRange, File
 
@@ -34,39 +34,41 @@ def recognises(storage: File) -> bool:
 
 
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
-    """Return the member info of all datasets, or of one; an unsupported one has no metadata."""
-    file, start = opened(storage, path)
+    """Return the member info of all datasets, or of one; an unsupported dataset has no metadata."""
+    file, start = open_file(storage, path)
     with library_errors(path), file:
-        chosen = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
-        return [_entry(storage, path, start, one) for one in chosen]
+        selected = hierarchy.datasets(file) if member is None else [_choose(file, path, member)]
+        return [_entry(storage, path, start, dataset) for dataset in selected]
 
 
-def arrays(storage: File, path: str) -> list[str]:
+def array_names(storage: File, path: str) -> list[str]:
     """Return the names of all datasets."""
-    file, _ = opened(storage, path)
+    file, _ = open_file(storage, path)
     with library_errors(path), file:
         return [dataset.name for dataset in hierarchy.datasets(file)]
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> Source:
     """Open a dataset, the only one if none is named; closing the source closes the file."""
-    file, start = opened(storage, path)
+    file, start = open_file(storage, path)
     with ExitStack() as stack:
         stack.enter_context(file)
         with library_errors(path):
-            chosen = _choose(file, path, member)
-        source = _source(storage, name, hierarchy.label(path, chosen.name), start, chosen.node)
+            dataset = _choose(file, path, member)
+        source = _open_dataset(
+            storage, name, hierarchy.label(path, dataset.name), start, dataset.node
+        )
         if isinstance(source, chunks.ChunkedSource):
             stack.pop_all()
             source.file = file
     return source
 
 
-def stored(dtype: Dtype) -> Dtype:
+def stored_dtype(dtype: Dtype) -> Dtype:
     """Return the element type as stored: void if NumPy lacks it; DtypeError if HDF5 does."""
     from ndtool.formats import npy
 
-    stored_dtype = npy.stored(dtype)
+    stored_dtype = npy.stored_dtype(dtype)
     try:
         datasets.stored_type(numpytypes.numpy_dtype(stored_dtype))
     except TypeError:
@@ -74,92 +76,96 @@ def stored(dtype: Dtype) -> Dtype:
     return stored_dtype
 
 
-def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
-    """Return the metadata of a dataset, with its chunks if it has any; write nothing."""
+def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
+    """Return the metadata of a dataset, with chunks if it has any, without writing."""
     from ndtool.formats.hdf5 import planning
 
-    return planning.planned(target, metadata)
+    return planning.planned_metadata(target, metadata)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one dataset of a new file, or of the old one with preserved datasets."""
+    """Return a sink for one dataset of a new file, or of the current one with its datasets."""
     from ndtool.formats.hdf5 import writer
 
     return writer.create(target, metadata)
 
 
-def _source(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
+def _open_dataset(storage: File, name: str, label: str, start: int, dataset: Any) -> Source:
     with library_errors(label):
         layout = datasets.layout_of(dataset, label, start)
         metadata = datasets.metadata_of(dataset, label, layout)
         datasets.require_filters(layout, label)
-        warning = datasets.not_applied(dataset, label)
+        warning = datasets.attribute_warning(dataset, label)
         if layout.chunks is not None:
             return chunks.ChunkedSource(name, metadata, dataset, layout, storage, start, warning)
         if layout.is_compact or not metadata.nbytes:
-            byte_range = ByteRange(memoryview(_in_header(dataset, metadata)))
+            byte_range = ByteRange(memoryview(_read_compact(dataset, metadata)))
         elif layout.position is None:
             element = datasets.fill_element(dataset, metadata.dtype)
             return Constant(name, metadata, element, storage, warning)
         else:
-            _require_within(storage, dataset, metadata, label, layout.position)
+            _require_in_file(storage, dataset, metadata, label, layout.position)
             byte_range = storage.byte_range(layout.position, metadata.nbytes, label)
         return FlatSource(name, metadata, byte_range, storage, warning)
 
 
-def _in_header(dataset: Any, metadata: ArrayMetadata) -> bytes:
+def _read_compact(dataset: Any, metadata: ArrayMetadata) -> bytes:
     """Return the values of a compact dataset, at most 64 KiB, or of an empty one."""
     import numpy as np
 
     values = np.zeros(metadata.shape, numpytypes.numpy_dtype(metadata.dtype))
     if values.nbytes:
-        every = library().h5s.ALL
-        dataset.read(every, every, values, dataset.get_type())
+        all_elements = library().h5s.ALL
+        dataset.read(all_elements, all_elements, values, dataset.get_type())
     return values.tobytes()
 
 
-def _require_within(
+def _require_in_file(
     storage: File, dataset: Any, metadata: ArrayMetadata, label: str, position: int
 ) -> None:
-    """Raise InputError if contiguous values are not within the file."""
-    size = min(dataset.get_storage_size(), max(0, storage.size - position))
-    if size < metadata.nbytes:
+    """Raise InputError if the values of a contiguous dataset extend beyond the end of the file."""
+    available = min(dataset.get_storage_size(), max(0, storage.size - position))
+    if available < metadata.nbytes:
         raise InputError(
-            f"{printable(label)}: {metadata.nbytes} bytes at byte {position}:"
-            f" the file has {size} there"
+            f"{printable(label)}: expected {metadata.nbytes} bytes at offset {position},"
+            f" found {available}"
         )
 
 
 def _choose(file: Any, path: str, member: str | None) -> Dataset:
     h5d, h5g = library().h5d, library().h5g
     if member is not None:
-        name = hierarchy.name_of(member)
-        node = hierarchy.find(file, path, name)
+        name = hierarchy.normalize_name(member)
+        node = hierarchy.find_object(file, path, name)
         if isinstance(node, h5d.DatasetID):
             return Dataset(name, node)
         all_datasets = list(hierarchy.datasets(file))
-        inside = [one for one in all_datasets if one.name.startswith(f"{name}/")]
-        if isinstance(node, h5g.GroupID) and inside and name != "/":
-            count = f"{len(inside)} datasets" if len(inside) > 1 else "a dataset"
+        group_datasets = [
+            dataset for dataset in all_datasets if dataset.name.startswith(f"{name}/")
+        ]
+        if isinstance(node, h5g.GroupID) and group_datasets and name != "/":
+            count = f"{len(group_datasets)} datasets" if len(group_datasets) > 1 else "a dataset"
             count = f"{printable(member)} is a group of {count}"
-            raise members.unnamed(path, count, inside[0].name, _listing(inside))
+            raise members.unnamed_member_error(
+                path, count, group_datasets[0].name, _listing(group_datasets)
+            )
         raise InputError(
             f"{printable(path)}: {printable(member)} is not a dataset of the file",
             places=_listing(all_datasets),
         )
     all_datasets = list(hierarchy.datasets(file))
-    dataset = members.only(path, all_datasets, "the file has {} datasets", _described)
+    dataset = members.only_member(path, all_datasets, "the file has {} datasets", _describe)
     if dataset.node is None:
         raise InputError(f"{printable(path)}:{printable(dataset.name)}: {dataset.problem}")
     return dataset
 
 
-def _listing(found: list[Dataset]) -> tuple[str, ...]:
-    return members.listed(map(_described, found), len(found))
+def _listing(found_datasets: list[Dataset]) -> tuple[str, ...]:
+    return members.listing(map(_describe, found_datasets), len(found_datasets))
 
 
-def _described(dataset: Dataset) -> tuple[str, str]:
-    """Return the name and the description of a dataset, for lists in errors."""
+def _describe(dataset: Dataset) -> tuple[str, str]:
+    """Return the name and the description of a dataset, for errors."""
     try:
         if dataset.node is None:
             return dataset.name, printable(dataset.problem, 80)
@@ -179,10 +185,10 @@ def _entry(storage: File, path: str, start: int, dataset: Dataset) -> MemberInfo
         with library_errors(label):
             layout = datasets.layout_of(dataset.node, label, start)
             metadata = datasets.metadata_of(dataset.node, label, layout)
-            warning = datasets.not_applied(dataset.node, label)
+            warning = datasets.attribute_warning(dataset.node, label)
             if (position := layout.position) is not None:
-                _require_within(storage, dataset.node, metadata, label, position)
+                _require_in_file(storage, dataset.node, metadata, label, position)
     except NdtoolError as exc:
         return MemberInfo.invalid(label, dataset.name, storage.size, exc)
-    problem = layout.unmapped
+    problem = layout.unmapped_reason
     return MemberInfo(label, dataset.name, metadata, position, storage.size, problem, warning)

@@ -1,7 +1,7 @@
 """Read chunked HDF5 datasets: complete chunks, from several threads, without h5py's lock.
 
-h5py reads only the table of chunks. ndtool reads the bytes of a chunk itself and decodes the common
-filters; it reads chunks with others through h5py, one at a time.
+h5py reads only the index of chunks. ndtool reads the bytes of a chunk, and applies the common
+filters; it reads chunks with other filters through h5py, one at a time.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import File
 
-_ENTRY = 8  # minimum bytes of a chunk's entry in its table in the file
+_MIN_ENTRY_BYTES = 8  # minimum size of a chunk's entry in the file's chunk index
 
 
 class Chunk(NamedTuple):
-    """The bytes of a chunk in a file. skipped: a bit for each filter that was not applied."""
+    """The byte range of a chunk. filter_mask: a bit is set for each filter that was not applied."""
 
     position: int
     nbytes: int
-    skipped: int
+    filter_mask: int
 
 
 class ChunkTable:
-    """The chunks of a dataset by their numbers in the grid; most datasets have several thousand."""
+    """The byte ranges of a dataset's chunks, by their linear indices in the grid of chunks."""
 
     def __init__(self, dataset: Any, metadata: ArrayMetadata, start: int, size: int) -> None:
-        """Read the table. start: the offset of the signature. size: the bytes of the file."""
+        """Read the chunk index. start: the offset of the signature. size: of the file in bytes."""
         import numpy as np
 
         rank, entries = len(metadata.shape), array("Q")
-        limit = (rank + 3) * (size // _ENTRY)
+        limit = (rank + 3) * (size // _MIN_ENTRY_BYTES)
 
         def add(chunk: Any) -> bool | None:
             entries.extend(chunk.chunk_offset)
@@ -52,34 +52,36 @@ class ChunkTable:
         if dataset.chunk_iter(add):
             raise ValueError("more chunks than the file has bytes for")
         table = np.frombuffer(entries, np.uint64).reshape(-1, rank + 3)
-        along = grid.grid_shape(metadata.shape, metadata.block_shape)
-        coordinates, rest = np.divmod(table[:, :rank], np.array(metadata.block_shape, np.uint64))
-        valid = (coordinates < np.array(along, np.uint64)).all(1) & ~rest.any(1)
-        steps = np.array(layouts.contiguous_strides(along, 1), np.uint64)
-        numbers = (coordinates[valid] * steps).sum(1, dtype=np.uint64)
-        self._numbers, first = np.unique(numbers, return_index=True)
-        self._chunks = table[valid][first, rank:]
+        block_counts = grid.grid_shape(metadata.shape, metadata.block_shape)
+        coordinates, remainders = np.divmod(
+            table[:, :rank], np.array(metadata.block_shape, np.uint64)
+        )
+        is_valid = (coordinates < np.array(block_counts, np.uint64)).all(1) & ~remainders.any(1)
+        strides = np.array(layouts.contiguous_strides(block_counts, 1), np.uint64)
+        indices = (coordinates[is_valid] * strides).sum(1, dtype=np.uint64)
+        self._indices, first_rows = np.unique(indices, return_index=True)
+        self._chunks = table[is_valid][first_rows, rank:]
         self._start, self._size = start, size
 
-    def find(self, number: int) -> Chunk | None:
-        """Return the bytes of a chunk, None if it was never written; ValueError if invalid."""
-        row = int(self._numbers.searchsorted(number))
-        if row == len(self._numbers) or int(self._numbers[row]) != number:
+    def find(self, index: int) -> Chunk | None:
+        """Return the byte range of a chunk, None if it was never written; ValueError if invalid."""
+        row = int(self._indices.searchsorted(index))
+        if row == len(self._indices) or int(self._indices[row]) != index:
             return None
-        position, nbytes, skipped = map(int, self._chunks[row])
+        position, nbytes, filter_mask = map(int, self._chunks[row])
         position += self._start
         if position + nbytes > self._size:
             raise ValueError(
                 f"a chunk of {nbytes} bytes at byte {position} exceeds the file's {self._size}"
             )
-        return Chunk(position, nbytes, skipped)
+        return Chunk(position, nbytes, filter_mask)
 
 
 class ChunkedSource(StoredSource):
     """A chunked dataset.
 
-    Remote chunks that a run touches are downloaded together; others one at a time. file: h5py's
-    file, which is closed with the source.
+    Remote chunks that a run touches are downloaded together, any other when it is read. file:
+    h5py's file, which is closed with the source.
     """
 
     file: Any = None
@@ -99,7 +101,7 @@ class ChunkedSource(StoredSource):
         self._dataset, self._layout, self._storage, self._start = dataset, layout, storage, start
         self.concurrency = pool.MAX_THREADS if hasattr(storage, "download") else 1
         self._dtype = numpytypes.numpy_dtype(metadata.dtype)
-        self._nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
+        self._chunk_nbytes = prod(metadata.block_shape) * metadata.dtype.itemsize
         self._table: ChunkTable | None = None
         self._fill: bytes | None = None
         self._lock = Lock()
@@ -109,11 +111,17 @@ class ChunkedSource(StoredSource):
             download(self._ranges(touched))
 
     def _ranges(self, touched: AccessedElements | None) -> list[tuple[int, int]]:
-        """Return the byte ranges of the chunks with touched elements, ascending."""
-        shape, step = self.metadata.shape, self.metadata.block_shape
-        numbers = range(grid.count_blocks(shape, step)) if touched is None else touched.blocks(step)
+        """Return the byte ranges of the chunks with touched elements, in ascending order."""
+        shape, chunk_shape = self.metadata.shape, self.metadata.block_shape
+        block_numbers = (
+            range(grid.count_blocks(shape, chunk_shape))
+            if touched is None
+            else touched.blocks(chunk_shape)
+        )
         with library_errors(self.name):
-            chunks = [chunk for number in numbers if (chunk := self._find(number)) is not None]
+            chunks = [
+                chunk for number in block_numbers if (chunk := self._find_chunk(number)) is not None
+            ]
         return sorted((chunk.position, chunk.position + chunk.nbytes) for chunk in chunks)
 
     def block(self, index: int) -> memoryview:
@@ -124,25 +132,27 @@ class ChunkedSource(StoredSource):
         box = grid.box(self.metadata.shape, self.metadata.block_shape, index)
         sizes = grid.box_shape(box)
         with library_errors(self.name):
-            chunk = self._find(index)
+            chunk = self._find_chunk(index)
             if chunk is None:
                 return memoryview(self._fill_element() * prod(sizes))
-            raw = self._decoded(chunk, sizes)
+            raw = self._decode(chunk, sizes)
             if raw is None:
                 block = self._read_by_library(box)
             else:
-                inside: Any = (..., *map(slice, sizes))
-                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[inside]
+                selection: Any = (..., *map(slice, sizes))
+                block = np.frombuffer(raw, self._dtype).reshape(self.metadata.block_shape)[
+                    selection
+                ]
         return as_bytes(block).toreadonly()
 
-    def _find(self, number: int) -> Chunk | None:
+    def _find_chunk(self, number: int) -> Chunk | None:
         with self._lock:
             if self._table is None:
                 self._table = ChunkTable(
                     self._dataset, self.metadata, self._start, self._storage.size
                 )
         chunk = self._table.find(number)
-        limit = self._nbytes + self._nbytes // 8 + (1 << 14)
+        limit = self._chunk_nbytes + self._chunk_nbytes // 8 + (1 << 14)
         if chunk is not None and chunk.nbytes > limit:
             raise ValueError(f"a chunk of {chunk.nbytes} bytes: at most {limit} are valid")
         return chunk
@@ -153,21 +163,23 @@ class ChunkedSource(StoredSource):
                 self._fill = fill_element(self._dataset, self.metadata.dtype)
         return self._fill
 
-    def _decoded(self, chunk: Chunk, sizes: Shape) -> Any:
-        """Return a chunk's elements, None if h5py has to decode them."""
+    def _decode(self, chunk: Chunk, sizes: Shape) -> Any:
+        """Return the decoded bytes of a chunk, None if only h5py can decode it."""
         filters = self._layout.filters
-        # Chunks at the end of an axis may be stored without filters, which the table does not say.
+        # Chunks at the end of an axis may be stored without filters, which no mask indicates.
         is_ambiguous = (
-            filters and sizes != self.metadata.block_shape and chunk.nbytes == self._nbytes
+            filters and sizes != self.metadata.block_shape and chunk.nbytes == self._chunk_nbytes
         )
         if not self._layout.is_native or is_ambiguous:
             return None
         raw: Any = self._storage.read(chunk.position, chunk.nbytes, self.name)
         for i in reversed(range(len(filters))):
-            if not chunk.skipped >> i & 1:
-                raw = _DECODERS[filters[i].number](raw, self._nbytes, self.metadata.dtype.itemsize)
-        if len(raw) != self._nbytes:
-            raise ValueError(f"a chunk has {len(raw)} bytes: expected {self._nbytes}")
+            if not chunk.filter_mask >> i & 1:
+                raw = _DECODERS[filters[i].number](
+                    raw, self._chunk_nbytes, self.metadata.dtype.itemsize
+                )
+        if len(raw) != self._chunk_nbytes:
+            raise ValueError(f"a chunk has {len(raw)} bytes: expected {self._chunk_nbytes}")
         return raw
 
     def _read_by_library(self, box: grid.Box) -> Any:
@@ -188,8 +200,8 @@ class ChunkedSource(StoredSource):
         super().close()
 
 
-def _inflated(raw: Any, nbytes: int, itemsize: int) -> bytes:
-    """Decode gzip's filter; ValueError unless the result has `nbytes` bytes."""
+def _inflate(raw: Any, nbytes: int, itemsize: int) -> bytes:
+    """Reverse the gzip filter; ValueError unless the result has `nbytes` bytes."""
     inflater = zlib.decompressobj()
     chunk = inflater.decompress(raw, nbytes + 1)
     if len(chunk) != nbytes or not inflater.eof:
@@ -197,8 +209,8 @@ def _inflated(raw: Any, nbytes: int, itemsize: int) -> bytes:
     return chunk
 
 
-def _unshuffled(raw: Any, nbytes: int, itemsize: int) -> Any:
-    """Decode the shuffle filter, which stores the first bytes of all elements first, and so on."""
+def _unshuffle(raw: Any, nbytes: int, itemsize: int) -> Any:
+    """Reverse the shuffle filter, which stores the first bytes of all elements, then the second."""
     import numpy as np
 
     if len(raw) != nbytes:
@@ -210,4 +222,4 @@ def _unshuffled(raw: Any, nbytes: int, itemsize: int) -> Any:
     return memoryview(elements.reshape(-1))
 
 
-_DECODERS = {DEFLATE: _inflated, SHUFFLE: _unshuffled}
+_DECODERS = {DEFLATE: _inflate, SHUFFLE: _unshuffle}

@@ -1,4 +1,4 @@
-"""Find datasets in an HDF5 file: links are followed within the file only."""
+"""Find datasets in an HDF5 file; only links within the file are followed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ndtool.errors import InputError, printable
 from ndtool.formats.hdf5.library import library
 
-_HOPS = 16  # maximum soft links on a path, as they may form a circle
+_MAX_SOFT_LINKS = 16  # on a path; links may form a cycle
 
 
 class Dataset(NamedTuple):
@@ -20,9 +20,11 @@ class Dataset(NamedTuple):
     problem: str = ""
 
 
-def name_of(member: str) -> str:
-    """Return a member as a path from the root, without empty components."""
-    return "/" + "/".join(part for part in member.split("/") if part not in ("", "."))
+def normalize_name(member: str) -> str:
+    """Return a member's name as a path from the root, without empty components."""
+    return "/" + "/".join(
+        component for component in member.split("/") if component not in ("", ".")
+    )
 
 
 def label(path: str, name: str) -> str:
@@ -30,56 +32,58 @@ def label(path: str, name: str) -> str:
     return f"{path}:{name}"
 
 
-def find(file: Any, path: str, name: str) -> Any:
+def find_object(file: Any, path: str, name: str) -> Any:
     """Return the object at a path, None if it does not exist; InputError if a link leaves the file.
 
     path: the file, for messages.
     """
     h5l, h5o, h5g = library().h5l, library().h5o, library().h5g
     root = h5g.open(file.id, b"/")
-    node, hops = root, 0
-    parts = deque(_parts(encoded(name)))
-    while parts:
-        part = parts.popleft()
-        if not isinstance(node, h5g.GroupID) or not node.links.exists(part):
+    node, link_count = root, 0
+    components = deque(_split_path(encode_name(name)))
+    while components:
+        component = components.popleft()
+        if not isinstance(node, h5g.GroupID) or not node.links.exists(component):
             return None
-        kind = node.links.get_info(part).type
-        if kind == h5l.TYPE_HARD:
-            node = h5o.open(node, part)
+        link_type = node.links.get_info(component).type
+        if link_type == h5l.TYPE_HARD:
+            node = h5o.open(node, component)
             continue
-        if kind != h5l.TYPE_SOFT:
+        if link_type != h5l.TYPE_SOFT:
             raise InputError(
-                f"{printable(label(path, name))}: {printable(_decoded(part))} is a link to another"
-                " file, which is not followed"
+                f"{printable(label(path, name))}: {printable(_decode_name(component))} is a link"
+                " to another file, which is not followed"
             )
-        target = node.links.get_val(part)
-        if (hops := hops + 1) > _HOPS:
-            raise InputError(f"{printable(label(path, name))}: more than {_HOPS} soft links")
+        target = node.links.get_val(component)
+        if (link_count := link_count + 1) > _MAX_SOFT_LINKS:
+            raise InputError(
+                f"{printable(label(path, name))}: more than {_MAX_SOFT_LINKS} soft links"
+            )
         node = root if target.startswith(b"/") else node
-        parts.extendleft(reversed(_parts(target)))
+        components.extendleft(reversed(_split_path(target)))
     return node
 
 
 def datasets(file: Any) -> Iterator[Dataset]:
     """Yield all datasets, by their hard links; each group is visited once."""
     h5l, h5o, h5g, h5d = library().h5l, library().h5o, library().h5g, library().h5d
-    seen = set[int]()
+    visited = set[int]()
     groups = deque([("", h5g.open(file.id, b"/"))])
     while groups:
         prefix, group = groups.popleft()
         address = h5o.get_info(group).addr
-        if address in seen:
+        if address in visited:
             continue
-        seen.add(address)
+        visited.add(address)
         links: list[bytes] = []
         group.links.iterate(links.append)
         for link in links:
-            name = f"{prefix}/{_decoded(link)}"
+            name = f"{prefix}/{_decode_name(link)}"
             try:
                 if group.links.get_info(link).type != h5l.TYPE_HARD:
                     continue
                 node = h5o.open(group, link)
-            except Exception as exc:  # damaged: the others are listed
+            except Exception as exc:  # a damaged object does not prevent listing the others
                 yield Dataset(name, None, str(exc))
                 continue
             if isinstance(node, h5g.GroupID):
@@ -88,14 +92,14 @@ def datasets(file: Any) -> Iterator[Dataset]:
                 yield Dataset(name, node)
 
 
-def _parts(path: bytes) -> list[bytes]:
-    return [part for part in path.split(b"/") if part not in (b"", b".")]
+def _split_path(path: bytes) -> list[bytes]:
+    return [component for component in path.split(b"/") if component not in (b"", b".")]
 
 
-def encoded(name: str) -> bytes:
-    """Return a name as h5py stores it."""
+def encode_name(name: str) -> bytes:
+    """Encode a name as h5py does."""
     return name.encode("utf-8", "surrogateescape")
 
 
-def _decoded(name: Any) -> str:
+def _decode_name(name: Any) -> str:
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)

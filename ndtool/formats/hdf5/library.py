@@ -1,4 +1,4 @@
-"""HDF5 files opened with the h5py package, which reads and writes through ndtool's own files."""
+"""HDF5 files, opened by the h5py package through ndtool's file objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ndtool.storage.descriptors import failure, read_into, write_at
 from ndtool.storage.local import File
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_FIRST = 512  # the second offset where the signature may be; each next one is twice the last
+# The signature may be at offset 0, 512, 1024 and so on.
+_SECOND_OFFSET = 512
 
 
 def library() -> Any:
@@ -31,14 +32,14 @@ def signature_offset(storage: File) -> int | None:
     while offset + len(SIGNATURE) <= storage.size:
         if storage.peek(offset, len(SIGNATURE)) == SIGNATURE:
             return offset
-        offset = 2 * offset or _FIRST
+        offset = 2 * offset or _SECOND_OFFSET
     return None
 
 
 class InputFile:
-    """An open file, as h5py reads it: from the signature on.
+    """A file object from which h5py reads a storage, from the signature on.
 
-    Reads beyond the end raise InputError: h5py would return uninitialized memory for them.
+    Reads beyond the end raise InputError: h5py would return uninitialized memory.
     """
 
     def __init__(self, storage: File, path: str, start: int) -> None:
@@ -68,10 +69,10 @@ class InputFile:
 
 
 class OutputFile:
-    """The unpublished file as h5py writes it; after an error or `drop`, writes have no effect.
+    """A file object through which h5py writes a file; after an error or `drop`, writes are ignored.
 
-    start: the offset of its signature. size: the bytes it has from there on; more are reserved.
-    h5py continues after an exception, so `require` raises it once h5py has returned.
+    start: the offset of the signature. size: of the content from that offset on. h5py continues
+    after an exception, so `raise_error` raises it when h5py has returned.
     """
 
     def __init__(self, fd: int, name: str, start: int, size: int) -> None:
@@ -83,7 +84,7 @@ class OutputFile:
         """Ignore all further writes."""
         self._is_dropped = True
 
-    def require(self) -> None:
+    def raise_error(self) -> None:
         """Raise the first error of a write."""
         if self._error is not None:
             raise self._error from None
@@ -127,7 +128,7 @@ class OutputFile:
         """Do nothing: nothing is buffered."""
 
 
-def opened(storage: File, path: str) -> tuple[Any, int]:
+def open_file(storage: File, path: str) -> tuple[Any, int]:
     """Open an HDF5 file for reading; return h5py's file and the offset of its signature.
 
     h5py opens no other file: external links and data in other files are not followed.
@@ -136,8 +137,8 @@ def opened(storage: File, path: str) -> tuple[Any, int]:
     start = signature_offset(storage)
     if start is None:
         raise InputError(
-            f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512 or a"
-            " doubling of that"
+            f"{printable(path)}: not an HDF5 file: expected its signature at byte 0, 512, 1024 and"
+            " so on"
         )
     with library_errors(path):
         return h5py.File(InputFile(storage, path, start), "r", rdcc_nbytes=0), start

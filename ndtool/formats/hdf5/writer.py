@@ -1,4 +1,4 @@
-"""Write a dataset to an HDF5 file: a copy of the old one, in which h5py adds or replaces it."""
+"""Write a dataset to an HDF5 file: h5py adds or replaces it in a copy of the current file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndtool.formats import numpytypes
 from ndtool.formats.decoding import library_errors
 from ndtool.formats.hdf5 import datasets, hierarchy, planning
 from ndtool.formats.hdf5.library import OutputFile, library
-from ndtool.formats.numpytypes import padded
+from ndtool.formats.numpytypes import pad_chunk
 from ndtool.publish.preserved import CurrentFile
 from ndtool.publish.sinks import FileSink, Frame
 from ndtool.publish.targets import Target
@@ -21,22 +21,22 @@ from ndtool.rules import grid
 from ndtool.storage.descriptors import BLOCK_SIZE, write_at
 
 _ALIGNMENT = 64
-_SMALL = 1024  # bytes up to which objects are not aligned
-_METADATA = 1 << 14  # approximate bytes of a dataset's and its groups' metadata
-_ENTRY = 64  # approximate bytes of a chunk's entry in the table of chunks
+_ALIGNMENT_THRESHOLD = 1024  # bytes; smaller objects are not aligned
+_METADATA_BYTES = 1 << 14  # approximate size of a dataset's and its groups' metadata
+_CHUNK_ENTRY_BYTES = 64  # approximate size of a chunk's entry in the chunk index
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one dataset; metadata: as `planned` returned them."""
-    old = CurrentFile(target)
+    """Return a sink for one dataset. metadata: from `planned_metadata`."""
+    old_file = CurrentFile(target)
     try:
-        content = planning.read(old, target, metadata)
+        content = planning.read_content(old_file, target, metadata)
         if planning.layout_of(target, metadata, content.reused) != metadata.layout:
             raise OutputError(f"{printable(target.path)} changed during the run")
-        frame = DatasetFrame(target, metadata, old, content)
+        frame = DatasetFrame(target, metadata, old_file, content)
         return (FileSink if metadata.layout is None else ChunkSink)(target, metadata, frame)
     except BaseException:
-        old.close()
+        old_file.close()
         raise
 
 
@@ -47,63 +47,63 @@ class DatasetFrame(Frame):
         self,
         target: Target,
         metadata: ArrayMetadata,
-        old: CurrentFile,
-        content: planning.OldContent,
+        old_file: CurrentFile,
+        content: planning.ExistingContent,
     ) -> None:
-        super().__init__(b"", metadata.nbytes, 0, old, content.names)
+        super().__init__(b"", metadata.nbytes, 0, old_file, content.names)
         self._target, self._metadata, self._content = target, metadata, content
-        self._name = planning.name_of(target)
+        self._name = planning.dataset_name(target)
         self._output: OutputFile | None = None
         self._file: Any = None
         self.dataset: Any = None
-        self.total = content.size + _METADATA
+        self.total = content.size + _METADATA_BYTES
         if content.reused is None or content.reused.position is None:
-            self.total += self._chunk_bytes()
+            self.total += self._values_nbytes()
 
-    def _chunk_bytes(self) -> int:
-        """Return the bytes of new values and their table, without chunks of unknown size."""
+    def _values_nbytes(self) -> int:
+        """Return the size of new values and their index, without chunks of unknown size."""
         layout, shape = self._metadata.layout, self._metadata.shape
         if layout is None:
             return self._metadata.nbytes
         count = grid.count_blocks(shape, layout.chunks)
-        each = 0 if layout.codecs else prod(layout.chunks) * self._metadata.dtype.itemsize
-        return count * (each + _ENTRY)
+        chunk_nbytes = 0 if layout.codecs else prod(layout.chunks) * self._metadata.dtype.itemsize
+        return count * (chunk_nbytes + _CHUNK_ENTRY_BYTES)
 
     def begin(self, fd: int) -> None:
-        content, old, path = self._content, self.current, self._target.path
-        if old is not None and old.file is not None:
-            old.copy(fd, self._ranges())
+        content, old_file, path = self._content, self.current, self._target.path
+        if old_file is not None and old_file.file is not None:
+            old_file.copy(fd, self._ranges())
         self._output = OutputFile(fd, path, content.start, content.size - content.start)
         mode = "r+" if content.size else "w"
         try:
             with library_errors(path, OutputError):
                 self._file = library().File(
                     self._output, mode, rdcc_nbytes=0,
-                    alignment_threshold=_SMALL, alignment_interval=_ALIGNMENT,
+                    alignment_threshold=_ALIGNMENT_THRESHOLD, alignment_interval=_ALIGNMENT,
                 )  # fmt: skip
-                self._add(fd)
-            self._output.require()
+                self._add_dataset(fd)
+            self._output.raise_error()
         except BaseException:
             self.drop()
             raise
 
     def _ranges(self) -> list[tuple[int, int, int]]:
-        """Return the byte ranges that are copied: all but the values that are overwritten."""
+        """Return the byte ranges to copy: the file without the values that are overwritten."""
         size, reused = self._content.size, self._content.reused
         if reused is None or reused.position is None:
             return [(0, size, 0)]
         end = reused.position + self._metadata.nbytes
         return [(0, reused.position, 0), (end, size, end)]
 
-    def _add(self, fd: int) -> None:
+    def _add_dataset(self, fd: int) -> None:
         """Add the dataset; the file stays open if it has chunks."""
-        content, raw = self._content, hierarchy.encoded(self._name)
+        content, raw = self._content, hierarchy.encode_name(self._name)
         if content.reused is not None:
             self.dataset = library().h5d.open(self._file.id, raw)
         else:
             if content.replaced:
                 self._file.id.unlink(raw)
-            self.dataset = self._created(raw)
+            self.dataset = self._create_dataset(raw)
         if self._metadata.layout is not None:
             return
         offset = self.dataset.get_offset() if self._metadata.nbytes else None
@@ -116,7 +116,7 @@ class DatasetFrame(Frame):
                 for position in range(self.start, stop, BLOCK_SIZE):
                     write_at(fd, position, bytes(min(BLOCK_SIZE, stop - position)))
 
-    def _created(self, raw: bytes) -> Any:
+    def _create_dataset(self, raw: bytes) -> Any:
         h5py, metadata = library(), self._metadata
         h5p, h5d = h5py.h5p, h5py.h5d
         links = h5p.create(h5p.LINK_CREATE)
@@ -135,20 +135,20 @@ class DatasetFrame(Frame):
                     properties.set_deflate(int(level[0]))
                 else:
                     properties.set_shuffle()
-        kind = datasets.stored_type(numpytypes.numpy_dtype(metadata.dtype))
+        file_type = datasets.stored_type(numpytypes.numpy_dtype(metadata.dtype))
         space = h5py.h5s.create_simple(metadata.shape)
-        return h5d.create(self._file.id, raw, kind, space, properties, links)
+        return h5d.create(self._file.id, raw, file_type, space, properties, links)
 
     def finish(self, fd: int, name: str) -> None:
         self.dataset = None
         with library_errors(name, OutputError):
             self._close()
-        self.require()
+        self.raise_error()
 
-    def require(self) -> None:
+    def raise_error(self) -> None:
         """Raise the first error of h5py's writes."""
         if self._output is not None:
-            self._output.require()
+            self._output.raise_error()
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -170,7 +170,7 @@ class ChunkSink(FileSink):
     _frame: DatasetFrame
 
     def __init__(self, target: Target, metadata: ArrayMetadata, frame: DatasetFrame) -> None:
-        self._partial = PartialBlocks()
+        self._partial_blocks = PartialBlocks()
         super().__init__(target, metadata, frame)
 
     def map(self) -> None:
@@ -186,12 +186,12 @@ class ChunkSink(FileSink):
         """Write bytes of a block, in any order and from any thread."""
         box = grid.box(self.metadata.shape, self.metadata.block_shape, block)
         nbytes = prod(grid.box_shape(box)) * self.metadata.dtype.itemsize
-        chunk = self._partial.add(start, view, block, nbytes)
+        chunk = self._partial_blocks.add(start, view, block, nbytes)
         if chunk is not None:
-            self._put(box, chunk)
-            self._partial.mark_written(block)
+            self._write_chunk(box, chunk)
+            self._partial_blocks.mark_written(block)
 
-    def _put(self, box: grid.Box, view: memoryview) -> None:
+    def _write_chunk(self, box: grid.Box, view: memoryview) -> None:
         import numpy as np
 
         metadata, sizes = self.metadata, grid.box_shape(box)
@@ -200,18 +200,18 @@ class ChunkSink(FileSink):
         with library_errors(self.name, OutputError):
             assert metadata.layout is not None, "a dataset in chunks"
             names = tuple(codec.split()[0] for codec in metadata.layout.codecs)
-            if names in datasets.NATIVE:
-                chunk = padded(chunk, metadata.block_shape)
-                dataset.write_direct_chunk(origin, _encoded(chunk, metadata.layout.codecs))
+            if names in datasets.NATIVE_FILTERS:
+                chunk = pad_chunk(chunk, metadata.block_shape)
+                dataset.write_direct_chunk(origin, _encode(chunk, metadata.layout.codecs))
             else:
                 space, memory = dataset.get_space(), library().h5s.create_simple(sizes)
                 space.select_hyperslab(origin, sizes)
                 dataset.write(memory, space, chunk, dataset.get_type())
-        self._frame.require()
+        self._frame.raise_error()
 
     def finish(self) -> Any:
         metadata = self.metadata
-        self._partial.require_all(grid.count_blocks(metadata.shape, metadata.block_shape))
+        self._partial_blocks.require_all(grid.count_blocks(metadata.shape, metadata.block_shape))
         return super().finish()
 
     def abort(self) -> None:
@@ -219,8 +219,8 @@ class ChunkSink(FileSink):
         super().abort()
 
 
-def _encoded(array: Any, codecs: tuple[str, ...]) -> bytes:
-    """Apply the filters to a chunk."""
+def _encode(array: Any, codecs: tuple[str, ...]) -> bytes:
+    """Apply the filters to a chunk, and return the encoded bytes."""
     import numpy as np
 
     raw: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

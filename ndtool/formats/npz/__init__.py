@@ -17,7 +17,7 @@ from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.descriptors import BLOCK_SIZE, read_at, write_at
 from ndtool.storage.local import ByteRange, File, LocalFile, ProgressCallback, Ranges
 
-DEFAULT = "output"  # name of a written member if none is given
+DEFAULT_NAME = "output"  # name of a written member if none is given
 
 
 def recognises(storage: LocalFile) -> bool:
@@ -26,46 +26,51 @@ def recognises(storage: LocalFile) -> bool:
 
 
 def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInfo]:
-    """Return the member info of all members, or of one; a non-array has no metadata."""
+    """Return the member info of all members, or of one; an invalid array has no metadata."""
     if member is not None:
         return [_entry(storage, path, _choose(storage, path, member))]
-    archive = directory.members(storage.peek, storage.size, path)
-    return [_entry(storage, path, one) for one in archive]
+    archive_members = directory.members(storage.peek, storage.size, path)
+    return [_entry(storage, path, archive_member) for archive_member in archive_members]
 
 
-def arrays(storage: LocalFile, path: str) -> list[str]:
+def array_names(storage: LocalFile, path: str) -> list[str]:
     """Return the names of all members; reads only the central directory."""
     return [member.name for member in directory.members(storage.peek, storage.size, path)]
 
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
     """Open a member, the only one if none is named; closing the source closes the file."""
-    chosen = _choose(storage, path, member)
-    label = f"{path}:{chosen.name}"
-    if chosen.mappable:
-        header, position = directory.read_header(storage.peek, chosen, label)
+    archive_member = _choose(storage, path, member)
+    label = f"{path}:{archive_member.name}"
+    if archive_member.is_mappable:
+        header, position = directory.read_header(storage.peek, archive_member, label)
         assert position is not None, "it is mappable"
-        byte_range = _checked(
-            storage, chosen, storage.byte_range(position, header.nbytes, label), label
+        byte_range = _with_crc_check(
+            storage, archive_member, storage.byte_range(position, header.nbytes, label), label
         )
     else:
-        header, buffer = directory.inflate(storage.peek, chosen, label)
+        header, buffer = directory.inflate(storage.peek, archive_member, label)
         byte_range = ByteRange(buffer, position=header.offset)  # for the alignment check
-    warning = trailing_bytes_warning(label, chosen.size - header.offset - header.nbytes)
+    warning = trailing_bytes_warning(label, archive_member.size - header.offset - header.nbytes)
     return FlatSource(name, npy.metadata_of(header), byte_range, storage, warning)
 
 
-def _checked(storage: LocalFile, member: Member, byte_range: ByteRange, label: str) -> ByteRange:
-    """Check the CRC of a stored member: of a remote one, only after a complete download."""
+def _with_crc_check(
+    storage: LocalFile, member: Member, byte_range: ByteRange, label: str
+) -> ByteRange:
+    """Check the CRC of a stored member; if it is remote, only after a complete download.
+
+    Returns the byte range, which downloads and checks a remote member.
+    """
     download = byte_range.fetch
     if download is None:
-        directory.check(storage.peek, member, label)
+        directory.check_member(storage.peek, member, label)
         return byte_range
 
     def fetch(ranges: Ranges | None, progress: ProgressCallback | None) -> None:
         download(ranges, progress)
         if ranges is None:
-            directory.check(storage.peek, member, label)
+            directory.check_member(storage.peek, member, label)
 
     return byte_range._replace(fetch=fetch)
 
@@ -74,20 +79,22 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Member:
     def describe(member: Member) -> tuple[str, str]:
         return member.name, _entry(storage, path, member).label
 
-    archive = directory.members(storage.peek, storage.size, path)
-    if not archive:
+    archive_members = directory.members(storage.peek, storage.size, path)
+    if not archive_members:
         raise InputError(f"{printable(path)}: the archive has no arrays")
     if name is None:
-        return members.only(path, archive, "the archive has {} members", describe)
+        return members.only_member(path, archive_members, "the archive has {} members", describe)
     matches = [
-        member for member in archive if name in (member.name, os.fsdecode(member.stored_name))
+        member
+        for member in archive_members
+        if name in (member.name, os.fsdecode(member.stored_name))
     ]
     if len(matches) != 1:
         reason = "is more than one member" if matches else "is not a member of the archive"
-        others = matches or archive
+        candidates = matches or archive_members
         raise InputError(
             f"{printable(path)}: {printable(name)} {reason}: expected one of these",
-            places=members.listed(map(describe, others), len(others)),
+            places=members.listing(map(describe, candidates), len(candidates)),
         )
     return matches[0]
 
@@ -99,15 +106,15 @@ def _entry(storage: LocalFile, path: str, member: Member) -> MemberInfo:
     except NdtoolError as exc:
         return MemberInfo.invalid(label, member.name, size, exc)
     warning = trailing_bytes_warning(label, member.size - header.offset - header.nbytes)
-    problem = "" if member.mappable else f"compressed with {directory.METHODS[member.method]}"
+    problem = "" if member.is_mappable else f"compressed with {directory.METHODS[member.method]}"
     metadata = npy.metadata_of(header)
     return MemberInfo(label, member.name, metadata, position, size, problem, warning)
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one member of a new archive, or of the old one with preserved members."""
-    name = writer.member_name(target.member or DEFAULT)
-    archive, preserved = _old(target)
+    """Return a sink for one member of a new archive, or of the current one with its members."""
+    name = writer.member_name(target.member or DEFAULT_NAME)
+    archive, preserved = _open_existing(target)
     try:
         header = npy.encode(metadata.dtype, metadata.shape)
         frame = MemberFrame(name, header, metadata.nbytes, archive, preserved)
@@ -117,8 +124,11 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
         raise
 
 
-def _old(target: Target) -> tuple[CurrentFile, PreservedMembers]:
-    """Return the old archive and its preserved members; OutputError if it may not be replaced."""
+def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
+    """Open the current archive, and return its preserved members; OutputError if not replaceable.
+
+    Returns a CurrentFile without a file, and no members, if none are preserved.
+    """
 
     def parse(file: File) -> PreservedMembers:
         assert target.member is not None, "members are preserved only if one is named"
@@ -128,7 +138,7 @@ def _old(target: Target) -> tuple[CurrentFile, PreservedMembers]:
         return preserved
 
     archive = CurrentFile(target)
-    return archive, archive.read(parse, writer.NOTHING, "an archive of the new member")
+    return archive, archive.read(parse, writer.NO_MEMBERS, "an archive of the new member")
 
 
 class MemberFrame(Frame):
@@ -143,10 +153,10 @@ class MemberFrame(Frame):
         preserved: PreservedMembers,
     ) -> None:
         self._name, self._archive, self._preserved = name, archive, preserved
-        self._size = len(header) + nbytes
-        self._member = self._preserved.at + len(self._head(0))
-        super().__init__(header, nbytes, self._member, archive, preserved.names)
-        self.total += len(self._tail(0))
+        self._member_size = len(header) + nbytes
+        self._member_offset = self._preserved.offset + len(self._local_header(0))
+        super().__init__(header, nbytes, self._member_offset, archive, preserved.names)
+        self.total += len(self._central_directory(0))
 
     def begin(self, fd: int) -> None:
         if self._archive.file is not None:
@@ -156,18 +166,18 @@ class MemberFrame(Frame):
 
     def finish(self, fd: int, name: str) -> None:
         crc = self._crc(fd, name)
-        write_at(fd, self._preserved.at, self._head(crc))
-        write_at(fd, self._member + self._size, self._tail(crc))
+        write_at(fd, self._preserved.offset, self._local_header(crc))
+        write_at(fd, self._member_offset + self._member_size, self._central_directory(crc))
 
-    def _head(self, crc: int) -> bytes:
-        return writer.head(self._name, self._size, crc, self._preserved.at)
+    def _local_header(self, crc: int) -> bytes:
+        return writer.local_header(self._name, self._member_size, crc, self._preserved.offset)
 
-    def _tail(self, crc: int) -> bytes:
-        return writer.tail(self._name, self._size, crc, self._preserved)
+    def _central_directory(self, crc: int) -> bytes:
+        return writer.central_directory(self._name, self._member_size, crc, self._preserved)
 
     def _crc(self, fd: int, name: str) -> int:
-        """Return the member's CRC, read from the file, as its bytes are written in any order."""
-        crc, offset, end = 0, self._member, self._member + self._size
+        """Return the member's CRC, computed from the file: the bytes are written in any order."""
+        crc, offset, end = 0, self._member_offset, self._member_offset + self._member_size
         while offset < end:
             block = read_at(fd, offset, min(BLOCK_SIZE, end - offset))
             if not block:

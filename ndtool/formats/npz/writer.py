@@ -1,4 +1,4 @@
-"""Write a member to a .npz archive: its headers, and the preserved members around it."""
+"""Write a member to a .npz archive: the ZIP headers, and the preserved members."""
 
 import struct
 from itertools import pairwise
@@ -8,45 +8,45 @@ from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats.npz import directory
 from ndtool.storage.descriptors import Read
 
-_BIG = 0xFFFFFFFF
-_WIDE = _BIG - (1 << 18)  # sizes and offsets from here on are in ZIP64 fields
-_MANY = 0xFFFF  # so are member counts from here on
+_UINT32_MAX = 0xFFFFFFFF
+_ZIP64_THRESHOLD = _UINT32_MAX - (1 << 18)  # sizes and offsets from this on are in ZIP64 fields
+_UINT16_MAX = 0xFFFF  # member counts from this on are in the ZIP64 end record
 _ALIGNMENT = 64
-_PADDING = 0xD935  # ID of the extra field with which Android's zipalign pads
+_PADDING_ID = 0xD935  # of the extra field by which Android's zipalign aligns data
 _UTF8 = 0x0800
-_DATE = 0x21  # 1980-01-01, so that equal arrays give equal archives
-_REGULAR = 0o100644 << 16
-_LOCAL = 30  # size of a local file header up to its name
-_FIXED = 46  # size of a central directory entry up to its name
-_OFFSET = 42  # position in an entry of the local file header's offset
+_DOS_DATE = 0x21  # 1980-01-01, so that equal arrays give equal archives
+_REGULAR_FILE_MODE = 0o100644 << 16
+_LOCAL_HEADER_SIZE = 30  # of a local file header, without name and extra fields
+_ENTRY_SIZE = 46  # of a central directory entry, without name, extra fields and comment
+_HEADER_OFFSET_FIELD = 42  # position of the local file header's offset in an entry
 
 
 class PreservedMembers(NamedTuple):
     """The preserved members of an archive to which a member is written.
 
-    names: in central directory order. replaced: whether the new member replaces an old one. ranges:
-    (start, stop, offset in the new file) of preserved byte ranges. filler: bytes before them. at:
-    the offset of the new member. entries: the updated central directory entries. prefix: number of
-    bytes before the archive, which its offsets do not count.
+    names: in central directory order. replaced: whether the written member replaces one. ranges:
+    (start, stop, offset in the new file) of preserved byte ranges. filler: bytes before them.
+    offset: of the written member. entries: the updated central directory entries. prefix_size:
+    number of bytes before the archive, which the stored offsets do not count.
     """
 
     names: tuple[str, ...] = ()
     replaced: bool = False
     ranges: tuple[tuple[int, int, int], ...] = ()
     filler: bytes = b""
-    at: int = 0
+    offset: int = 0
     entries: bytes = b""
-    prefix: int = 0
+    prefix_size: int = 0
     comment: bytes = b""
 
 
-NOTHING = PreservedMembers()
+NO_MEMBERS = PreservedMembers()
 
 
 def member_name(name: str) -> bytes:
-    """Return a member's name as stored, ending in `.npy`; UsageError if it is invalid.
+    """Encode a member's name, with the suffix `.npy`; UsageError if it is invalid.
 
-    NumPy could open no member of an archive with a name that is not UTF-8.
+    A name that is not UTF-8 is invalid: NumPy could open no member of such an archive.
     """
     try:
         raw = (name.removesuffix(".npy") + ".npy").encode("utf-8", "surrogateescape")
@@ -60,66 +60,81 @@ def member_name(name: str) -> bytes:
     return raw
 
 
-def head(name: bytes, size: int, crc: int, at: int = 0) -> bytes:
-    """Return the local file header for offset `at`, padded to align the data to 64 bytes."""
-    extra = struct.pack("<2H2Q", 1, 16, size, size) if size >= _WIDE else b""
-    gap = -(at + _LOCAL + len(name) + len(extra) + 6) % _ALIGNMENT
-    extra += struct.pack("<3H", _PADDING, 2 + gap, _ALIGNMENT) + bytes(gap)
-    wide = size >= _WIDE
-    return b"PK\3\4" + _common(name, size, crc, len(extra), wide) + name + extra
+def local_header(name: bytes, size: int, crc: int, offset: int = 0) -> bytes:
+    """Return a local file header at an offset, padded so that the data are aligned to 64 bytes."""
+    extra = struct.pack("<2H2Q", 1, 16, size, size) if size >= _ZIP64_THRESHOLD else b""
+    padding = -(offset + _LOCAL_HEADER_SIZE + len(name) + len(extra) + 6) % _ALIGNMENT
+    extra += struct.pack("<3H", _PADDING_ID, 2 + padding, _ALIGNMENT) + bytes(padding)
+    is_zip64 = size >= _ZIP64_THRESHOLD
+    return b"PK\3\4" + _common_fields(name, size, crc, len(extra), is_zip64) + name + extra
 
 
-def tail(name: bytes, size: int, crc: int, preserved: PreservedMembers = NOTHING) -> bytes:
-    """Return the central directory and its end record, which follow the new member."""
-    start = preserved.at + len(head(name, size, crc, preserved.at)) + size
-    entries = preserved.entries + _entry(name, size, crc, preserved.at - preserved.prefix)
-    count, length, offset = len(preserved.names) + 1, len(entries), start - preserved.prefix
-    end = b""
-    if offset >= _WIDE or count >= _MANY:
-        after = offset + length
-        end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset)
-        end += struct.pack("<4sLQL", b"PK\6\7", 0, after, 1)
-    count16, offset32 = min(count, _MANY), _BIG if offset >= _WIDE else offset
-    end += struct.pack(
+def central_directory(
+    name: bytes, size: int, crc: int, preserved: PreservedMembers = NO_MEMBERS
+) -> bytes:
+    """Return the central directory and the end records, which follow the written member."""
+    start = preserved.offset + len(local_header(name, size, crc, preserved.offset)) + size
+    entries = preserved.entries + _entry(name, size, crc, preserved.offset - preserved.prefix_size)
+    count, length, offset = len(preserved.names) + 1, len(entries), start - preserved.prefix_size
+    end_record = b""
+    if offset >= _ZIP64_THRESHOLD or count >= _UINT16_MAX:
+        directory_end = offset + length
+        end_record = struct.pack(
+            "<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, length, offset
+        )
+        end_record += struct.pack("<4sLQL", b"PK\6\7", 0, directory_end, 1)
+    count16, offset32 = (
+        min(count, _UINT16_MAX),
+        _UINT32_MAX if offset >= _ZIP64_THRESHOLD else offset,
+    )
+    end_record += struct.pack(
         "<4s4H2LH", b"PK\5\6", 0, 0, count16, count16, length, offset32, len(preserved.comment)
     )
-    return entries + end + preserved.comment
+    return entries + end_record + preserved.comment
 
 
-def _entry(name: bytes, size: int, crc: int, header: int) -> bytes:
-    numbers = (size, size) * (size >= _WIDE) + (header,) * (header >= _WIDE)
-    extra = struct.pack(f"<2H{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
+def _entry(name: bytes, size: int, crc: int, header_offset: int) -> bytes:
+    zip64_fields = (size, size) * (size >= _ZIP64_THRESHOLD) + (header_offset,) * (
+        header_offset >= _ZIP64_THRESHOLD
+    )
+    extra = (
+        struct.pack(f"<2H{len(zip64_fields)}Q", 1, 8 * len(zip64_fields), *zip64_fields)
+        if zip64_fields
+        else b""
+    )
     entry = b"PK\1\2" + struct.pack("<H", 3 << 8 | 45)
-    entry += _common(name, size, crc, len(extra), bool(numbers))
-    header = _BIG if header >= _WIDE else header
-    return entry + struct.pack("<3H2L", 0, 0, 0, _REGULAR, header) + name + extra
+    entry += _common_fields(name, size, crc, len(extra), bool(zip64_fields))
+    header_offset = _UINT32_MAX if header_offset >= _ZIP64_THRESHOLD else header_offset
+    return entry + struct.pack("<3H2L", 0, 0, 0, _REGULAR_FILE_MODE, header_offset) + name + extra
 
 
-def _common(name: bytes, size: int, crc: int, extra: int, wide: bool) -> bytes:
+def _common_fields(name: bytes, size: int, crc: int, extra_length: int, is_zip64: bool) -> bytes:
     """Return the fields common to local file headers and central directory entries."""
     flags = 0 if name.isascii() else _UTF8
-    size = _BIG if size >= _WIDE else size
-    version = 45 if wide else 20
-    return struct.pack("<5H3L2H", version, flags, 0, 0, _DATE, crc, size, size, len(name), extra)
+    size = _UINT32_MAX if size >= _ZIP64_THRESHOLD else size
+    version = 45 if is_zip64 else 20
+    return struct.pack(
+        "<5H3L2H", version, flags, 0, 0, _DOS_DATE, crc, size, size, len(name), extra_length
+    )
 
 
 def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
     """Return the preserved members of the archive `path` when its member `name` is written.
 
-    Only a member whose name ends in .npy is replaced. The others keep their bytes, and move by
-    multiples of 64, which preserves alignment. The new member starts at a multiple of 64, too, so
-    that repeated replacement leaves no gaps. Raises InputError if the archive is damaged, or if
-    readers could not tell the new name from an old one.
+    Only a member whose stored name ends in .npy is replaced. The offsets of the other members
+    decrease by multiples of 64, which preserves alignment. The written member starts at a multiple
+    of 64, too, so that repeated replacement leaves no gaps. Raises InputError if the archive is
+    damaged, or if readers could not distinguish the name from that of another member.
     """
     if not directory.is_archive(read, size):
         raise InputError(f"{printable(path)} is not a ZIP archive: expected one, or a new path")
-    old = directory.directory(read, size, path)
+    archive = directory.read_directory(read, size, path)
     stem = name.removesuffix(".npy")
     preserved = [
-        member for member in old.members
+        member for member in archive.members
         if member.name != stem or not member.stored_name.endswith(b".npy")
     ]  # fmt: skip
-    replaced = len(preserved) < len(old.members)
+    replaced = len(preserved) < len(archive.members)
     if not replaced and any(member.name == stem for member in preserved):
         raise InputError(
             f"{printable(path)} has a member {printable(stem)} whose name does not end in .npy: it"
@@ -131,42 +146,45 @@ def preserve(read: Read, size: int, path: str, name: str) -> PreservedMembers:
             f" {printable(stem)}.npy.npy: readers cannot tell {printable(stem)}, stored as"
             f" {printable(stem)}.npy, from it"
         )
-    ranges, moves = _layout(old, _bounds(read, old, path), {m.header for m in preserved})
-    entries = [_moved(old, member, moves[member.header]) for member in preserved]
-    length = sum(map(len, entries)) + _FIXED + len(member_name(name)) + 28
-    if length > directory.LONGEST:
+    ranges, shifts = _layout(
+        archive, _bounds(read, archive, path), {m.header_offset for m in preserved}
+    )
+    entries = [_shift_entry(archive, member, shifts[member.header_offset]) for member in preserved]
+    length = sum(map(len, entries)) + _ENTRY_SIZE + len(member_name(name)) + 28
+    if length > directory.MAX_DIRECTORY_BYTES:
         raise InputError(
-            f"{printable(path)}: central directory of {length} bytes: at most {directory.LONGEST}"
+            f"{printable(path)}: central directory of {length} bytes: at most"
+            f" {directory.MAX_DIRECTORY_BYTES}"
         )
-    start, stop, to = ranges[-1] if ranges else (0, 0, 0)
-    end = to + stop - start
+    start, stop, destination = ranges[-1] if ranges else (0, 0, 0)
+    end = destination + stop - start
     return PreservedMembers(
         tuple(member.name for member in preserved),
         replaced,
         tuple(ranges),
-        _filler(ranges[0][2]) if ranges else b"",
+        _filler_header(ranges[0][2]) if ranges else b"",
         end + -end % _ALIGNMENT,
         b"".join(entries),
-        old.prefix,
-        old.comment,
+        archive.prefix_size,
+        archive.comment,
     )
 
 
-def _bounds(read: Read, old: directory.Directory, path: str) -> list[int]:
-    """Return the offsets of members and central directory; InputError if members overlap."""
-    bounds = [*sorted({member.header for member in old.members}), old.start]
-    following = dict(pairwise(bounds))
-    for member in old.members:
-        raw = read(member.header, _LOCAL)
-        end = following[member.header]
-        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL or end <= member.header:
+def _bounds(read: Read, archive: directory.Directory, path: str) -> list[int]:
+    """Return the offsets of the members and of the directory; InputError if members overlap."""
+    bounds = [*sorted({member.header_offset for member in archive.members}), archive.start]
+    next_bounds = dict(pairwise(bounds))
+    for member in archive.members:
+        raw = read(member.header_offset, _LOCAL_HEADER_SIZE)
+        end = next_bounds[member.header_offset]
+        if raw[:4] != b"PK\3\4" or len(raw) < _LOCAL_HEADER_SIZE or end <= member.header_offset:
             raise InputError(
-                f"{printable(path)}: expected a local file header at byte {member.header}, to"
-                " which the central directory refers"
+                f"{printable(path)}: expected a local file header at byte {member.header_offset},"
+                " to which the central directory refers"
             )
         stop = (
-            member.header
-            + _LOCAL
+            member.header_offset
+            + _LOCAL_HEADER_SIZE
             + sum(struct.unpack_from("<2H", raw, 26))
             + member.compressed_size
         )
@@ -179,50 +197,51 @@ def _bounds(read: Read, old: directory.Directory, path: str) -> list[int]:
 
 
 def _layout(
-    old: directory.Directory, bounds: list[int], preserved: set[int]
+    archive: directory.Directory, bounds: list[int], preserved_offsets: set[int]
 ) -> tuple[list[tuple[int, int, int]], dict[int, int]]:
-    """Return the preserved byte ranges, and how far each member moves toward the start."""
+    """Return the preserved byte ranges, and by how much each member's offset decreases."""
     ranges = [(0, bounds[0], 0)] if bounds[0] else []
-    moves: dict[int, int] = {}
+    shifts: dict[int, int] = {}
     shift = 0
     for start, stop in pairwise(bounds):
-        if start not in preserved:
+        if start not in preserved_offsets:
             shift += (stop - start) // _ALIGNMENT * _ALIGNMENT
             continue
-        moves[start] = shift
+        shifts[start] = shift
         if ranges and ranges[-1][1] == start:
-            start, _, to = ranges.pop()
+            start, _, destination = ranges.pop()
         else:
-            if not ranges and 0 < start - shift < _LOCAL:  # too small for the filler's header
+            # A gap at the start is filled by a local file header, which has a minimum size.
+            if not ranges and 0 < start - shift < _LOCAL_HEADER_SIZE:
                 shift -= _ALIGNMENT
-                moves[start] = shift
-            to = start - shift
-        ranges.append((start, stop, to))
-    return ranges, moves
+                shifts[start] = shift
+            destination = start - shift
+        ranges.append((start, stop, destination))
+    return ranges, shifts
 
 
-def _filler(length: int) -> bytes:
-    """Return a local file header of `length` bytes to begin a file; no entry refers to it."""
+def _filler_header(length: int) -> bytes:
+    """Return an unreferenced local file header of `length` bytes, which fills a file's start."""
     if not length:
         return b""
-    common = _common(b"", 0, 0, length - _LOCAL, False)
-    return b"PK\3\4" + common + bytes(length - _LOCAL)
+    common = _common_fields(b"", 0, 0, length - _LOCAL_HEADER_SIZE, False)
+    return b"PK\3\4" + common + bytes(length - _LOCAL_HEADER_SIZE)
 
 
-def _moved(old: directory.Directory, member: directory.Member, shift: int) -> bytes:
-    """Return the central directory entry of a member that moves `shift` bytes toward the start."""
-    at = member.entry
-    lengths = struct.unpack_from("<3H", old.raw, at + 28)
-    extra_start = at + _FIXED + lengths[0]
-    entry = old.raw[at : at + _FIXED + sum(lengths)]
+def _shift_entry(archive: directory.Directory, member: directory.Member, shift: int) -> bytes:
+    """Return a member's central directory entry with its header offset decreased by `shift`."""
+    entry_offset = member.entry_offset
+    lengths = struct.unpack_from("<3H", archive.raw, entry_offset + 28)
+    extra_start = entry_offset + _ENTRY_SIZE + lengths[0]
+    entry = archive.raw[entry_offset : entry_offset + _ENTRY_SIZE + sum(lengths)]
     if not shift:
         return entry
     compressed_size, size = struct.unpack_from("<2L", entry, 20)
-    position, form = _OFFSET, "<L"
-    if struct.unpack_from("<L", entry, _OFFSET)[0] == _BIG:
-        zip64_values = directory.zip64_offsets(old.raw, extra_start, extra_start + lengths[1])
-        index = (compressed_size == _BIG) + (size == _BIG)
+    position, struct_format = _HEADER_OFFSET_FIELD, "<L"
+    if struct.unpack_from("<L", entry, _HEADER_OFFSET_FIELD)[0] == _UINT32_MAX:
+        zip64_values = directory.zip64_offsets(archive.raw, extra_start, extra_start + lengths[1])
+        index = (compressed_size == _UINT32_MAX) + (size == _UINT32_MAX)
         if index < len(zip64_values):
-            position, form = zip64_values[index] - at, "<Q"
-    header = struct.pack(form, member.header - old.prefix - shift)
+            position, struct_format = zip64_values[index] - entry_offset, "<Q"
+    header = struct.pack(struct_format, member.header_offset - archive.prefix_size - shift)
     return entry[:position] + header + entry[position + len(header) :]

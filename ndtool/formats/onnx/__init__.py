@@ -25,25 +25,25 @@ from ndtool.publish.targets import Target
 from ndtool.rules import specs
 from ndtool.storage.local import LocalFile
 
-MOST = 1 << 20  # maximum number of tensors in a model
+MAX_TENSORS = 1 << 20  # maximum number of tensors in a model
 OPERATORS = {row.title: row.operator for row in specs.TABLE if row.standard == "onnx"}
-OPERATORS["Scatter"] = "scatter_elements"  # its name before opset 11
+OPERATORS["Scatter"] = "scatter_elements"  # the name of ScatterElements before opset 11
 # The fields of a ModelProto, with their wire types.
-_FIELDS = {
+_WIRE_TYPES = {
     1: VARINT, 2: LENGTH, 3: LENGTH, 4: LENGTH, 5: VARINT, 6: LENGTH, 7: LENGTH, 8: LENGTH,
     14: LENGTH, 20: LENGTH, 25: LENGTH, 26: LENGTH,
 }  # fmt: skip
 
 
 def recognises(storage: LocalFile) -> bool:
-    """Whether a file is a ModelProto, by all of its fields, as there is no magic string."""
+    """Whether all fields of a file are those of a ModelProto, which has no magic number."""
     if storage.peek(0, 1) != b"\x08":
         return False
     message, numbers = Message(storage.peek, 0, storage.size, ""), set()
     try:
         for field in message.fields():
             numbers.add(field.number)
-            if _FIELDS.get(field.number) != field.kind:
+            if _WIRE_TYPES.get(field.number) != field.wire_type:
                 return False
         return {modelproto.IR_VERSION, modelproto.GRAPH} <= numbers
     except InputError:
@@ -61,42 +61,42 @@ def entries(storage: LocalFile, path: str, member: str | None) -> list[MemberInf
 def nodes(storage: LocalFile, path: str) -> list[OperatorNode]:
     """Return the nodes whose operators ndtool implements."""
     items = modelproto.walk(_model(storage, path))
-    return [_operator_node(item, path) for item in items if _is_ours(item)]
+    return [_operator_node(item, path) for item in items if _is_implemented(item)]
 
 
-def _is_ours(item: Value | Node) -> TypeGuard[Node]:
+def _is_implemented(item: Value | Node) -> TypeGuard[Node]:
     return isinstance(item, Node) and item.operator in OPERATORS and item.is_standard
 
 
 def model_info(storage: LocalFile, path: str) -> ModelInfo:
-    """Return the nodes and the graph's inputs, with declared types and shapes."""
-    return ModelInfo(_known_nodes(storage, path), *_inputs(storage, path))
+    """Return the nodes whose operators ndtool implements, and the graph's inputs, with types."""
+    return ModelInfo(_typed_nodes(storage, path), *_inputs(storage, path))
 
 
-def _known_nodes(storage: LocalFile, path: str) -> list[list[TypedNode]]:
+def _typed_nodes(storage: LocalFile, path: str) -> list[list[TypedNode]]:
     scopes = []
     for scope in modelproto.scopes(_model(storage, path)):
         items = list(scope)
-        types, typed = _Types(items), []
-        for item in filter(_is_ours, items):
+        types, typed_nodes = _DeclaredTypes(items), []
+        for item in filter(_is_implemented, items):
             node = _operator_node(item, path)
             names = [*node.inputs, *([node.output] if node.output else [])]
-            types_by_name = {name: types.of(item.path, name) for name in names}
-            typed.append(TypedNode(node, item.path, types_by_name))
-        scopes.append(typed)
+            types_by_name = {name: types.find(item.path, name) for name in names}
+            typed_nodes.append(TypedNode(node, item.path, types_by_name))
+        scopes.append(typed_nodes)
     return scopes
 
 
 def _inputs(storage: LocalFile, path: str) -> tuple[dict[str, DeclaredType], frozenset[str]]:
     items = [item for item in next(modelproto.scopes(_model(storage, path))) if not item.path]
     values = [item for item in items if isinstance(item, Value)]
-    initialized = {value.member for value in values if value.kind in modelproto.INITIALIZED}
-    inputs = {v.member: modelproto.declared(v.message) for v in values if v.kind == "input"}
+    initialized = {value.member for value in values if value.kind in modelproto.INITIALIZED_KINDS}
+    inputs = {v.member: modelproto.declared_type(v.message) for v in values if v.kind == "input"}
     return inputs, frozenset(initialized & inputs.keys())
 
 
-class _Types:
-    """The declared types and shapes of the names in a function, or a graph with its subgraphs."""
+class _DeclaredTypes:
+    """The declared types of the values in a function, or in a graph with its subgraphs."""
 
     def __init__(self, items: list[Value | Node]) -> None:
         self._values: dict[str, list[Value]] = {}
@@ -104,19 +104,19 @@ class _Types:
             if isinstance(item, Value):
                 self._values.setdefault(item.member, []).append(item)
 
-    def of(self, path: str, name: str) -> DeclaredType:
-        """Return the type of a name in the graph at `path`, or in an enclosing graph."""
+    def find(self, path: str, name: str) -> DeclaredType:
+        """Return the declared type of a value in the graph at `path`, or in an enclosing graph."""
         for scope in modelproto.enclosing_graphs(path):
             for value in self._values.get(scope + name, ()):
-                declared = _declared(value)
-                if declared.dtype is not None:
-                    return declared
+                declared_type = _declared_type(value)
+                if declared_type.dtype is not None:
+                    return declared_type
         return UNKNOWN
 
 
-def _declared(value: Value) -> DeclaredType:
-    if value.kind not in modelproto.INITIALIZED:
-        return modelproto.declared(value.message)
+def _declared_type(value: Value) -> DeclaredType:
+    if value.kind not in modelproto.INITIALIZED_KINDS:
+        return modelproto.declared_type(value.message)
     try:
         tensor = value.tensor("")
     except InputError:
@@ -133,23 +133,28 @@ def _operator_node(node: Node, path: str) -> OperatorNode:
         node.operator,
         node.versions.get(""),
         dict(
-            _attribute(message.message_in(field)) for field in message.fields() if field.number == 5
+            _parse_attribute(message.message_in(field))
+            for field in message.fields()
+            if field.number == 5
         ),
         tuple(node.texts(1)),
         next(iter(node.texts(2)), None),
     )
 
 
-def _attribute(message: Message) -> tuple[str, Any]:
-    """Return name and value of an attribute: a number, a string (also for NaN, inf) or None."""
+def _parse_attribute(message: Message) -> tuple[str, Any]:
+    """Return the name and value of an attribute: a number, a string, or None for another type.
+
+    The values of NaN and infinities are strings.
+    """
     name, value = "", None
     for field in message.fields():
         if field.number == 1:
             name = message.text(field)
-        elif (field.number, field.kind) == (2, FIXED32):
+        elif (field.number, field.wire_type) == (2, FIXED32):
             (value,) = struct.unpack("<f", field.value.to_bytes(4, "little"))
             value = value if math.isfinite(value) else str(value)
-        elif (field.number, field.kind) == (3, VARINT):
+        elif (field.number, field.wire_type) == (3, VARINT):
             value = field.signed
         elif field.number == 4:
             value = message.text(field)
@@ -158,10 +163,10 @@ def _attribute(message: Message) -> tuple[str, Any]:
 
 def open_source(storage: LocalFile, name: str, path: str, member: str | None) -> FlatSource:
     """Open a tensor, the only one if none is named; closing the source closes the file."""
-    chosen = _choose(storage, path, member)
-    label = f"{path}:{chosen.member}"
-    tensor = chosen.tensor(label)
-    return tensordata.open_tensor(storage, name, label, Folder(path, storage), tensor, chosen.kind)
+    value = _choose(storage, path, member)
+    label = f"{path}:{value.member}"
+    tensor = value.tensor(label)
+    return tensordata.open_tensor(storage, name, label, Folder(path, storage), tensor, value.kind)
 
 
 def _model(storage: LocalFile, path: str) -> Message:
@@ -175,10 +180,10 @@ def _values(storage: LocalFile, path: str) -> list[Value]:
     """Return the tensors of a model."""
     values: list[Value] = []
     for item in modelproto.walk(_model(storage, path)):
-        if isinstance(item, Value) and item.kind in modelproto.INITIALIZED:
+        if isinstance(item, Value) and item.kind in modelproto.INITIALIZED_KINDS:
             values.append(item)
-            if len(values) > MOST:
-                raise InputError(f"{printable(path)}: it has more than {MOST} tensors")
+            if len(values) > MAX_TENSORS:
+                raise InputError(f"{printable(path)}: it has more than {MAX_TENSORS} tensors")
     return values
 
 
@@ -195,7 +200,7 @@ def _entry(value: Value, storage: LocalFile, path: str, folder: Folder) -> Membe
 
 
 def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
-    """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
+    """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
     folder = Folder(path, storage)
 
     def describe(value: Value) -> tuple[str, str]:
@@ -206,22 +211,24 @@ def _choose(storage: LocalFile, path: str, name: str | None) -> Value:
         values = _values(storage, path)
         if not values:
             raise InputError(f"{printable(path)}: the model has no initializers and no constants")
-        return members.only(path, values, "the model has {} tensors", describe)
-    matches = [one for one in _values(storage, path) if one.member == name]
+        return members.only_member(path, values, "the model has {} tensors", describe)
+    matches = [value for value in _values(storage, path) if value.member == name]
     if len(matches) == 1:
         return matches[0]
-    reason = "is more than one tensor of the model" if matches else _missing(storage, path, name)
+    reason = (
+        "is more than one tensor of the model" if matches else _missing_reason(storage, path, name)
+    )
     values = _values(storage, path)
     similar = [value for value in values if value.member.endswith(f"/{name}")]  # in subgraphs
-    others = matches or similar or values
+    candidates = matches or similar or values
     raise InputError(
         f"{printable(path)}: {printable(name)} {reason}: expected one of these",
-        places=members.listed(map(describe, others), len(others)),
+        places=members.listing(map(describe, candidates), len(candidates)),
     )
 
 
-def _missing(storage: LocalFile, path: str, name: str) -> str:
-    """Return why no tensor has the name, as text."""
+def _missing_reason(storage: LocalFile, path: str, name: str) -> str:
+    """Return the reason, for a message, why no tensor has a name."""
     for item in modelproto.walk(_model(storage, path)):
         if isinstance(item, Value):
             if item.kind == "input" and item.member == name:

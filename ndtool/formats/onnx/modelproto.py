@@ -1,6 +1,6 @@
 """Iterators over the nodes and tensors of ONNX's ModelProto.
 
-Names in subgraphs and functions are paths: node/attribute/name.
+The name of a value in a subgraph or function is a path: node/attribute/name.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ from ndtool.formats.onnx.tensorproto import ELEMENTS, Tensor, Values
 from ndtool.formats.onnx.wire import FIXED32, LENGTH, VARINT, Field, Message
 from ndtool.storage.descriptors import BLOCK_SIZE
 
-DEEPEST = 32  # maximum depth of nested graphs
+MAX_DEPTH = 32  # maximum depth of nested graphs
 DOMAINS = ("", "ai.onnx")  # of ONNX's standard operators
 IR_VERSION, GRAPH, OPSETS, FUNCTIONS = 1, 7, 8, 25  # of a ModelProto
-_NODE, _INITIALIZER, _SPARSE = 1, 5, 15  # of a GraphProto
+_NODE, _INITIALIZER, _SPARSE_INITIALIZER = 1, 5, 15  # of a GraphProto
 _VALUE_KINDS = {11: "input", 12: "output", 13: "value"}  # fields of ValueInfoProtos
-INITIALIZED = ("initializer", "sparse initializer", "constant")  # kinds with a value
+INITIALIZED_KINDS = ("initializer", "sparse initializer", "constant")  # kinds that are tensors
 _FLOAT, _INT64 = 1, 7  # keys of ELEMENTS
 # The fields of a Constant's attribute: its name, the element type, the wire type.
-_LITERALS = {
+_LITERAL_FIELDS = {
     2: ("value_float", _FLOAT, FIXED32), 3: ("value_int", _INT64, VARINT),
     7: ("value_floats", _FLOAT, FIXED32), 8: ("value_ints", _INT64, VARINT),
 }  # fmt: skip
-_TENSOR, _TYPE = 5, 20
+_TENSOR_FIELD, _TYPE_FIELD = 5, 20
 UNKNOWN = DeclaredType(None, None)
-_FIELDS = {"value": _TENSOR} | {title: number for number, (title, _, _) in _LITERALS.items()}
-_TYPES = {2: 1, 3: 2, _TENSOR: 4, 7: 6, 8: 7}  # AttributeProto.type by field
+_FIELDS_BY_NAME = {"value": _TENSOR_FIELD} | {
+    title: number for number, (title, _, _) in _LITERAL_FIELDS.items()
+}
+_ATTRIBUTE_TYPES = {2: 1, 3: 2, _TENSOR_FIELD: 4, 7: 6, 8: 7}  # AttributeProto.type by field
 _SCALARS = ("value_float", "value_int")
-_CONTINUATION_BYTES = bytes(range(0x80, 0x100))  # the bytes of varints, except the last
+_CONTINUATION_BYTES = bytes(range(0x80, 0x100))  # the bytes of a varint before the last
 
 
 class Value(NamedTuple):
-    """A tensor of a model, or a name with a declared type and no value.
+    """A tensor of a model, or a value that only has a declared type.
 
-    path: of its graph or function, with a slash at the end. kind: one of HELD, or "input", "output"
-    or "value". message: the tensor, a Constant's attribute, or the ValueInfoProto of a name.
+    path: of its graph or function, with a slash at the end. kind: one of INITIALIZED_KINDS for a
+    tensor, else "input", "output" or "value". message: the TensorProto, the attribute of a
+    Constant, or the ValueInfoProto of a declared type.
     """
 
     path: str
@@ -49,19 +52,19 @@ class Value(NamedTuple):
 
     @property
     def member(self) -> str:
-        """Its path in the model."""
-        return self.path + (_name_of(self) if self.name is None else self.name)
+        """The path of the value in the model."""
+        return self.path + (_initializer_name(self) if self.name is None else self.name)
 
     def tensor(self, label: str) -> Tensor:
-        """Return the tensor; InputError, with the name `label`, if it is not supported."""
+        """Return the tensor; InputError if it is not supported. label: its name in messages."""
         message = self.message._replace(label=label)
         if self.kind == "sparse initializer":
             _refuse(message, "it is sparse: expected a dense tensor")
-        return _constant(message) if self.kind == "constant" else tensorproto.read(message)
+        return _constant_tensor(message) if self.kind == "constant" else tensorproto.read(message)
 
 
 class Node(NamedTuple):
-    """A node. path: of its graph or function. versions: of the operator sets, by domain."""
+    """A node. path: of its graph or function. versions: of the imported opsets, by domain."""
 
     path: str
     operator: str
@@ -70,14 +73,14 @@ class Node(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its path; an unnamed node has the name of its first output."""
+        """The path of the node; an unnamed node has the name of its first output."""
         return self.path + (
             self.message.text_of(3) or next(iter(self.texts(2)), None) or self.operator
         )
 
     @property
     def is_standard(self) -> bool:
-        """Whether its operator is in ONNX's standard domain."""
+        """Whether the operator is in ONNX's standard domain."""
         return self.message.text_of(7) in DOMAINS
 
     def texts(self, number: int) -> list[str]:
@@ -93,7 +96,7 @@ def walk(model: Message) -> Iterator[Value | Node]:
 
 
 def scopes(model: Message) -> Iterator[Iterator[Value | Node]]:
-    """Yield an iterator over values and nodes for the graph, and one for each function."""
+    """Yield an iterator over the values and nodes of the graph, and one for each function."""
     versions = _versions(model, OPSETS)
     for field in model.fields():
         if field.number == GRAPH:
@@ -106,16 +109,16 @@ def enclosing_graphs(path: str) -> Iterator[str]:
     """Yield the path of a graph, then those of the enclosing graphs."""
     while path:
         yield path
-        # node/attribute/ or node/attribute/number/, where a name may contain slashes
+        # The path ends in node/attribute/ or node/attribute/index/; names may contain slashes.
         path = path[: path.rfind("/", 0, -1) + 1]
     yield ""
 
 
 def _versions(message: Message, number: int) -> dict[str, int]:
-    """Return the versions of the operator sets that a model or function imports, by domain."""
+    """Return the versions of the opsets that a model or function imports, by domain."""
     versions = {}
     for opset in message.messages(number):
-        domain, version = opset.text_of(1), opset.last(2)
+        domain, version = opset.text_of(1), opset.last_field(2)
         versions["" if domain in DOMAINS else domain] = version.signed if version else 0
     return versions
 
@@ -136,14 +139,14 @@ def _function(function: Message) -> Iterator[Value | Node]:
 def _graph(
     graph: Message, path: str, versions: dict[str, int], depth: int
 ) -> Iterator[Value | Node]:
-    if depth >= DEEPEST:
-        _refuse(graph, f"graphs are nested more than {DEEPEST} deep")
+    if depth >= MAX_DEPTH:
+        _refuse(graph, f"graphs are nested more than {MAX_DEPTH} deep")
     for field in graph.fields():
         if field.number == _NODE:
             yield from _node(graph.message_in(field), path, versions, depth)
         elif field.number == _INITIALIZER:
             yield Value(path, None, "initializer", graph.message_in(field))
-        elif field.number == _SPARSE:
+        elif field.number == _SPARSE_INITIALIZER:
             yield Value(path, None, "sparse initializer", graph.message_in(field))
         elif field.number in _VALUE_KINDS:
             value_info = graph.message_in(field)
@@ -161,28 +164,28 @@ def _node(
             attributes.append(message.message_in(field))
     node = Node(path, operator, message, versions)
     yield node
-    constant = attributes and operator == "Constant" and node.is_standard
+    is_constant = attributes and operator == "Constant" and node.is_standard
     for attribute in attributes:
-        if constant:
+        if is_constant:
             yield Value(path, next(iter(node.texts(2)), ""), "constant", attribute)
         graphs = [field for field in attribute.fields() if field.number in (6, 11)]
         graph_path = f"{node.name}/{attribute.text_of(1)}/" if graphs else ""
-        for number, field in enumerate(graphs):
-            inner_path = graph_path if field.number == 6 else f"{graph_path}{number}/"
+        for index, field in enumerate(graphs):
+            inner_path = graph_path if field.number == 6 else f"{graph_path}{index}/"
             yield from _graph(attribute.message_in(field), inner_path, versions, depth + 1)
 
 
-def _name_of(value: Value) -> str:
-    """Return the name of an initializer; a sparse one has the name of its values."""
+def _initializer_name(value: Value) -> str:
+    """Return the name of an initializer; a sparse initializer has the name of its values."""
     message = value.message
     if value.kind == "sparse initializer":
         message = next(iter(message.messages(1)), message)
     return message.text_of(tensorproto.NAME)
 
 
-def _constant(attribute: Message) -> Tensor:
+def _constant_tensor(attribute: Message) -> Tensor:
     """Return the tensor in a Constant's attribute."""
-    title, values, kind = attribute.text_of(1), dict[int, list[Field]](), 0
+    name, values, attribute_type = attribute.text_of(1), dict[int, list[Field]](), 0
     for field in attribute.fields():
         if field.number in (4, 9):
             _refuse(attribute, "the elements are strings: expected a type of a fixed size")
@@ -190,49 +193,53 @@ def _constant(attribute: Message) -> Tensor:
             _refuse(attribute, "it is sparse: expected a dense tensor")
         if field.number == 21:
             _refuse(attribute, "its value refers to an attribute of the function")
-        if field.number == _TYPE:
-            kind = field.value
-        elif field.number in _TYPES:
+        if field.number == _TYPE_FIELD:
+            attribute_type = field.value
+        elif field.number in _ATTRIBUTE_TYPES:
             values.setdefault(field.number, []).append(field)
-    number = _FIELDS.get(title, 0)
-    if len(values) > 1 or len(values.get(_TENSOR, ())) > 1:
+    number = _FIELDS_BY_NAME.get(name, 0)
+    if len(values) > 1 or len(values.get(_TENSOR_FIELD, ())) > 1:
         _refuse(attribute, "the constant has several values: expected one")
-    if not number or values.keys() - {number} or kind not in (0, _TYPES[number]):
-        supported = ", ".join(_FIELDS)
-        _refuse(attribute, f"its attribute {printable(title)} is not supported: valid {supported}")
-    if number == _TENSOR and values:
+    if (
+        not number
+        or values.keys() - {number}
+        or attribute_type not in (0, _ATTRIBUTE_TYPES[number])
+    ):
+        supported = ", ".join(_FIELDS_BY_NAME)
+        _refuse(attribute, f"its attribute {printable(name)} is not supported: valid {supported}")
+    if number == _TENSOR_FIELD and values:
         return tensorproto.read(attribute.message_in(values[number][0]))
-    if not values and (number == _TENSOR or title in _SCALARS or not kind):
+    if not values and (number == _TENSOR_FIELD or name in _SCALARS or not attribute_type):
         _refuse(attribute, "the constant has no value")
-    return _literal(attribute, number, values.get(number, []))
+    return _literal_tensor(attribute, number, values.get(number, []))
 
 
-def _literal(attribute: Message, number: int, fields: list[Field]) -> Tensor:
-    """Return the tensor of numbers stored directly in an attribute."""
-    title, code, kind = _LITERALS[number]
-    if any(field.kind not in (kind, LENGTH) for field in fields):
-        _refuse(attribute, f"{title} has values of the wrong wire type")
+def _literal_tensor(attribute: Message, number: int, fields: list[Field]) -> Tensor:
+    """Return the tensor of numbers in a float or int field of an attribute."""
+    name, element_code, wire_type = _LITERAL_FIELDS[number]
+    if any(field.wire_type not in (wire_type, LENGTH) for field in fields):
+        _refuse(attribute, f"{name} has values of the wrong wire type")
     if not fields:
-        return Tensor("", ELEMENTS[code], (0,), None, None)
+        return Tensor("", ELEMENTS[element_code], (0,), None, None)
     first, nbytes = fields[0], sum(field.nbytes for field in fields)
-    if title in _SCALARS and (len(fields) > 1 or first.kind == LENGTH):
-        _refuse(attribute, f"{title} has several values: expected one")
-    if kind == FIXED32:
-        count, rest = divmod(nbytes, 4)
-        if rest:
-            _refuse(attribute, f"{title} has {nbytes} bytes: expected a multiple of 4")
+    if name in _SCALARS and (len(fields) > 1 or first.wire_type == LENGTH):
+        _refuse(attribute, f"{name} has several values: expected one")
+    if wire_type == FIXED32:
+        count, remainder = divmod(nbytes, 4)
+        if remainder:
+            _refuse(attribute, f"{name} has {nbytes} bytes: expected a multiple of 4")
     else:
-        count = sum(1 if f.kind == VARINT else _count(attribute, f) for f in fields)
-    values = Values(attribute, number, title, kind, first, nbytes, len(fields))
-    shape = () if title in _SCALARS else (count,)
-    return Tensor("", ELEMENTS[code], shape, values if nbytes else None, None)
+        count = sum(1 if f.wire_type == VARINT else _count_varints(attribute, f) for f in fields)
+    values = Values(attribute, number, name, wire_type, first, nbytes, len(fields))
+    shape = () if name in _SCALARS else (count,)
+    return Tensor("", ELEMENTS[element_code], shape, values if nbytes else None, None)
 
 
-def _count(message: Message, field: Field) -> int:
+def _count_varints(message: Message, field: Field) -> int:
     """Return the number of varints in a packed field."""
     count = 0
     for start in range(field.start, field.stop, BLOCK_SIZE):
-        raw = message.raw(start, min(BLOCK_SIZE, field.stop - start))
+        raw = message.read_bytes(start, min(BLOCK_SIZE, field.stop - start))
         count += len(raw.translate(None, _CONTINUATION_BYTES))
     return count
 
@@ -241,23 +248,23 @@ def _refuse(message: Message, text: str) -> NoReturn:
     raise InputError(f"{printable(message.label)}: {text}")
 
 
-def declared(message: Message) -> DeclaredType:
-    """Return the type that a ValueInfoProto declares; UNKNOWN for sequences, maps and the like.
+def declared_type(message: Message) -> DeclaredType:
+    """Return the tensor type that a ValueInfoProto declares; UNKNOWN for sequences and maps.
 
-    An unknown size is the name of its symbol, or None.
+    A dimension without a size is its symbolic name, or None.
     """
-    tensors = [tensor for kind in message.messages(2) for tensor in kind.messages(1)]
+    tensors = [tensor for type_proto in message.messages(2) for tensor in type_proto.messages(1)]
     if not tensors:
         return UNKNOWN
-    code, shape = tensors[-1].last(1), tensors[-1].messages(2)
+    code, shape = tensors[-1].last_field(1), tensors[-1].messages(2)
     name = None
     if code is not None:
         element = ELEMENTS.get(code.value)
         name = element.dtype.name if element else None
         name = "string" if code.value == tensorproto.STRING else name
-    return DeclaredType(name, tuple(map(_size, shape[-1].messages(1))) if shape else None)
+    return DeclaredType(name, tuple(map(_dimension, shape[-1].messages(1))) if shape else None)
 
 
-def _size(message: Message) -> int | str | None:
-    number = message.last(1)
+def _dimension(message: Message) -> int | str | None:
+    number = message.last_field(1)
     return message.text_of(2) or (number.signed if number else None)

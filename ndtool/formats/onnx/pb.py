@@ -5,7 +5,14 @@ from ndtool.errors import InputError, OutputError, UsageError, printable
 from ndtool.formats.onnx import tensordata, tensorproto
 from ndtool.formats.onnx.tensordata import Folder
 from ndtool.formats.onnx.tensorproto import Fields, Tensor
-from ndtool.formats.onnx.wire import LENGTH, TEXT, VARINT, Message, key, varint
+from ndtool.formats.onnx.wire import (
+    LENGTH,
+    MAX_TEXT_BYTES,
+    VARINT,
+    Message,
+    encode_key,
+    encode_varint,
+)
 from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target
 from ndtool.rules import dtypes
@@ -13,21 +20,22 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import LocalFile
 
-DEFAULT = "output"  # name of a written tensor if none is given
-LARGEST = 2**31 - 1  # maximum size of a message in Google's protobuf library
+DEFAULT_NAME = "output"  # name of a written tensor if none is given
+MAX_MESSAGE_BYTES = 2**31 - 1  # maximum size of a message in Google's protobuf library
 _ALIGNMENT = 64
-_FIRST = (b"\x08", b"\x0a", b"\x10")  # dims, unpacked or packed; data_type of a scalar
+# The key of the first field: dims, unpacked or packed, or data_type of a scalar.
+_FIRST_KEYS = (b"\x08", b"\x0a", b"\x10")
 _CODES = {element.dtype.name: code for code, element in tensorproto.ELEMENTS.items()}
 
 
 def recognises(storage: LocalFile) -> bool:
-    """Whether a file is a TensorProto, by all of its fields, as there is no magic string."""
-    if storage.peek(0, 1) not in _FIRST:
+    """Whether all fields of a file are those of a TensorProto, which has no magic number."""
+    if storage.peek(0, 1) not in _FIRST_KEYS:
         return False
     try:
         fields = Fields(Message(storage.peek, 0, storage.size, ""))
         fields.tensor()
-        return not fields.unknown
+        return not fields.has_unknown
     except InputError:
         return False
 
@@ -47,36 +55,39 @@ def open_source(storage: LocalFile, name: str, path: str, member: str | None) ->
 def _tensor(storage: LocalFile, label: str, member: str | None) -> Tensor:
     tensor = tensorproto.read(Message(storage.peek, 0, storage.size, label))
     if member not in (None, tensor.name):
-        called = f"called {printable(repr(tensor.name))}" if tensor.name else "without a name"
-        raise InputError(f"{printable(label)}: the file is one tensor, {called}")
+        description = f"called {printable(repr(tensor.name))}" if tensor.name else "without a name"
+        raise InputError(f"{printable(label)}: the file is one tensor, {description}")
     return tensor
 
 
-def stored(dtype: Dtype) -> Dtype:
-    """Return the type as stored: little-endian; DtypeError if ONNX lacks it."""
+def stored_dtype(dtype: Dtype) -> Dtype:
+    """Return the element type as stored, in little-endian order; DtypeError if ONNX lacks it."""
     dtypes.require_one_of(dtype, _CODES, "an ONNX tensor")
     return tensorproto.ELEMENTS[_CODES[dtype.name]].dtype
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for a new file of one tensor, in row-major order."""
-    if (size := len(_name(target))) > TEXT:
-        raise UsageError(f"{printable(target.path)}: the name has {size} bytes: valid up to {TEXT}")
+    if (size := len(_tensor_name(target))) > MAX_TEXT_BYTES:
+        raise UsageError(
+            f"{printable(target.path)}: the name has {size} bytes: valid up to {MAX_TEXT_BYTES}"
+        )
     target.require_replaceable()
-    stored(metadata.dtype)
+    stored_dtype(metadata.dtype)
     nbytes = metadata.packed_nbytes
-    header = encode(_CODES[metadata.dtype.name], metadata.shape, nbytes, _name(target))
-    if len(header) + nbytes > LARGEST:
+    header = encode(_CODES[metadata.dtype.name], metadata.shape, nbytes, _tensor_name(target))
+    if len(header) + nbytes > MAX_MESSAGE_BYTES:
         raise OutputError(
-            f"{printable(target.path)}: needs {len(header) + nbytes} bytes: valid up to {LARGEST}",
+            f"{printable(target.path)}: needs {len(header) + nbytes} bytes: valid up to"
+            f" {MAX_MESSAGE_BYTES}",
             hint="a .npy file has no such limit",
         )
     return FileSink(target, metadata, TensorFrame(header, metadata))
 
 
-def _name(target: Target) -> bytes:
+def _tensor_name(target: Target) -> bytes:
     """Return the name of the tensor; UsageError if it is not UTF-8."""
-    name = target.member or DEFAULT
+    name = target.member or DEFAULT_NAME
     try:
         return name.encode()
     except UnicodeError:
@@ -84,21 +95,21 @@ def _name(target: Target) -> bytes:
 
 
 def encode(code: int, shape: Shape, nbytes: int, name: bytes) -> bytes:
-    """Return all bytes before the data: the fields, then key and length of raw_data.
+    """Return all bytes before the data: the other fields, then the key and length of raw_data.
 
-    A doc_string of blanks aligns the data to 64 bytes, so that they can be memory-mapped.
+    A doc_string of spaces aligns the data to 64 bytes, so that they can be memory-mapped.
     """
-    dims = b"".join(key(tensorproto.DIMS, VARINT) + varint(size) for size in shape)
-    head = dims + key(tensorproto.DATA_TYPE, VARINT) + varint(code)
-    head += key(tensorproto.NAME, LENGTH) + varint(len(name)) + name
-    doc = key(tensorproto.DOC, LENGTH)
-    raw = key(tensorproto.RAW, LENGTH) + varint(nbytes)
+    dims = b"".join(encode_key(tensorproto.DIMS, VARINT) + encode_varint(size) for size in shape)
+    head = dims + encode_key(tensorproto.DATA_TYPE, VARINT) + encode_varint(code)
+    head += encode_key(tensorproto.NAME, LENGTH) + encode_varint(len(name)) + name
+    doc = encode_key(tensorproto.DOC, LENGTH)
+    raw = encode_key(tensorproto.RAW, LENGTH) + encode_varint(nbytes)
     blanks = -(len(head) + len(doc) + 1 + len(raw)) % _ALIGNMENT
-    return head + doc + varint(blanks) + b" " * blanks + raw
+    return head + doc + encode_varint(blanks) + b" " * blanks + raw
 
 
 class TensorFrame(Frame):
-    """The bytes of a file before the elements, which are little-endian, or packed."""
+    """The header of a file, whose elements are stored in little-endian order, or packed."""
 
     def __init__(self, header: bytes, metadata: ArrayMetadata) -> None:
         super().__init__(header, metadata.nbytes)

@@ -1,4 +1,4 @@
-"""ONNX's TensorProto: the metadata of one tensor, validated against the bytes present."""
+"""ONNX's TensorProto: the metadata of a tensor, validated against the sizes of its fields."""
 
 from math import prod
 from typing import NamedTuple, NoReturn
@@ -10,8 +10,8 @@ from ndtool.rules.dtypes import Dtype
 from ndtool.rules.plans import Shape
 from ndtool.rules.shapes import format_type
 
-RANK = 64
-LARGEST = 2**63 - 1
+MAX_RANK = 64
+MAX_NBYTES = 2**63 - 1
 STRING = 8
 DIMS, DATA_TYPE, SEGMENT, NAME, RAW, DOC = 1, 2, 3, 8, 9, 12
 EXTERNAL_DATA, LOCATION, METADATA = 13, 14, 16
@@ -26,27 +26,27 @@ VALUES = {
     11: ("uint64_data", wire.VARINT),
 }
 FIELDS = {DIMS, DATA_TYPE, SEGMENT, NAME, DOC, EXTERNAL_DATA, LOCATION, METADATA, *VALUES}
-_KINDS = {
+_WIRE_TYPES = {
     DATA_TYPE: wire.VARINT, SEGMENT: wire.LENGTH, DOC: wire.LENGTH, LOCATION: wire.VARINT,
     METADATA: wire.LENGTH,
 }  # fmt: skip
-_LONGEST_EXTERNAL = 1 << 12  # maximum number of characters in external_data
+_MAX_EXTERNAL_LENGTH = 1 << 12  # maximum number of characters in external_data
 
 
 class Element(NamedTuple):
-    """An element type. title: ONNX's name. field: of its values, if they are not in raw_data."""
+    """An element type. field: the number of the field with its values, other than raw_data."""
 
-    title: str
+    onnx_name: str
     dtype: Dtype
     field: int
 
     @property
     def bits(self) -> int:
-        """The bits of an element in raw_data; elements of less than 8 bits are unpacked."""
+        """Bits per element in raw_data, where elements of less than 8 bits are packed."""
         return self.dtype.bits
 
 
-_TYPES = {  # by ONNX's number: its name, ndtool's, and the field of the values
+_TYPES = {  # by the value of data_type: ONNX's name, ndtool's name, the field of the values
     1: ("FLOAT", "float32", 4), 2: ("UINT8", "uint8", 5), 3: ("INT8", "int8", 5),
     4: ("UINT16", "uint16", 5), 5: ("INT16", "int16", 5), 6: ("INT32", "int32", 5),
     7: ("INT64", "int64", 7), 9: ("BOOL", "bool", 5), 10: ("FLOAT16", "float16", 5),
@@ -60,36 +60,37 @@ _TYPES = {  # by ONNX's number: its name, ndtool's, and the field of the values
     27: ("FLOAT6E2M3", "float6_e2m3fn", 5), 28: ("FLOAT6E3M2", "float6_e3m2fn", 5),
 }  # fmt: skip
 ELEMENTS = {
-    number: Element(title, dtypes.little_endian(name), field)
-    for number, (title, name, field) in _TYPES.items()
+    number: Element(onnx_name, dtypes.little_endian(name), field)
+    for number, (onnx_name, name, field) in _TYPES.items()
 }
 
 
 class Values(NamedTuple):
-    """The elements in a message: all fields of one number.
+    """The values of a tensor in a message: all occurrences of one field.
 
-    field, title: the number and its name. kind: the wire type of a value. first: the first of the
-    fields. nbytes: of all values. occurrences: the number of fields.
+    field, field_name: the number and name of the field. wire_type: of a value. first_field: the
+    first occurrence. nbytes: of all values. field_count: the number of occurrences.
     """
 
     message: wire.Message
     field: int
-    title: str
-    kind: int
-    first: wire.Field
+    field_name: str
+    wire_type: int
+    first_field: wire.Field
     nbytes: int
-    occurrences: int
+    field_count: int
 
     @property
-    def together(self) -> bool:
-        """Whether the values are contiguous, in a single field."""
-        return self.occurrences == 1
+    def is_contiguous(self) -> bool:
+        """Whether the values are contiguous: the field occurs once."""
+        return self.field_count == 1
 
 
 class Tensor(NamedTuple):
-    """The metadata of a tensor, validated; the values themselves are not read.
+    """The validated metadata of a tensor; its values are not read.
 
-    values: None if the message has none. external: the entries of external_data, None if unused.
+    values: None if the message has no values. external: the entries of external_data, None if the
+    values are in the message.
     """
 
     name: str
@@ -103,29 +104,29 @@ class Tensor(NamedTuple):
         return prod(self.shape)
 
     @property
-    def stored(self) -> int:
-        """Size of the elements in raw_data, in bytes."""
+    def stored_nbytes(self) -> int:
+        """Size of raw_data in bytes, with packed elements."""
         return -(-self.count * self.element.bits // 8)
 
     @property
-    def claimed(self) -> str:
-        """ONNX's name of the type, and the shape, as text."""
-        return f"{self.element.title}{list(self.shape)}"
+    def description(self) -> str:
+        """ONNX's name of the type, and the shape: "FLOAT[2, 3]"."""
+        return f"{self.element.onnx_name}{list(self.shape)}"
 
     @property
     def field(self) -> str:
-        """The name of the field with the elements, "" if there is none."""
+        """The name of the field with the elements, "" if the tensor has none."""
         if self.external is not None:
             return "external_data"
-        return "" if self.values is None else self.values.title
+        return "" if self.values is None else self.values.field_name
 
     @property
     def decode_reason(self) -> str:
-        """Why the elements must be decoded, "" if they can be memory-mapped."""
+        """The reason why the elements must be decoded, "" if they can be memory-mapped."""
         values = self.values
         if self.element.bits % 8:
             return f"{self.element.bits} bits per element"
-        if values is None or (values.together and values.kind != wire.VARINT):
+        if values is None or (values.is_contiguous and values.wire_type != wire.VARINT):
             return ""
         return "encoded number by number"
 
@@ -135,7 +136,7 @@ class Tensor(NamedTuple):
 
 
 class Fields:
-    """The fields of a TensorProto, collected; of values only the positions."""
+    """The parsed fields of a TensorProto; of its values only the offsets."""
 
     def __init__(self, message: wire.Message) -> None:
         self.message = message
@@ -146,86 +147,94 @@ class Fields:
         self.external: dict[str, str] = {}
         self._external_length = 0  # characters in `external`
         self.is_external = False
-        self.segment = False
-        self.unknown = False
-        self._seen: set[int] = set()
+        self.is_segment = False
+        self.has_unknown = False
+        self._singular_fields: set[int] = set()
         for field in message.fields():
-            self._take(field)
+            self._add_field(field)
 
-    def _take(self, field: wire.Field) -> None:
+    def _add_field(self, field: wire.Field) -> None:
         number, message = field.number, self.message
         if number not in FIELDS:
-            self.unknown = True
-        elif field.kind != _KINDS.get(number, field.kind):
+            self.has_unknown = True
+        elif field.wire_type != _WIRE_TYPES.get(number, field.wire_type):
             self.refuse(f"field {number} of TensorProto has the wrong wire type")
         elif number in VALUES:
-            self._take_values(field)
+            self._add_values(field)
         elif number == DIMS:
-            self.dims += message.numbers(field, RANK)
-            if len(self.dims) > RANK:
-                self.refuse(f"dims has more than {RANK} entries")
+            self.dims += message.varints(field, MAX_RANK)
+            if len(self.dims) > MAX_RANK:
+                self.refuse(f"dims has more than {MAX_RANK} entries")
         elif number == EXTERNAL_DATA:
-            inner = message.message_in(field)  # a StringStringEntryProto
-            pair, value = inner.text_of(1), inner.text_of(2)
-            self._once(f"external_data has {printable(pair)}", pair in self.external)
-            self.external[pair] = value
-            self._external_length += len(pair) + len(value) + 1
-            if self._external_length > _LONGEST_EXTERNAL:
-                self.refuse(f"external_data has more than {_LONGEST_EXTERNAL} characters")
+            entry = message.message_in(field)  # a StringStringEntryProto
+            key, value = entry.text_of(1), entry.text_of(2)
+            self._require_first(f"external_data has {printable(key)}", key in self.external)
+            self.external[key] = value
+            self._external_length += len(key) + len(value) + 1
+            if self._external_length > _MAX_EXTERNAL_LENGTH:
+                self.refuse(f"external_data has more than {_MAX_EXTERNAL_LENGTH} characters")
         elif number in (DATA_TYPE, NAME, SEGMENT, LOCATION):
-            self._once(f"field {number} of TensorProto appears", number in self._seen)
-            self._seen.add(number)
-            self._take_one(field)
+            self._require_first(
+                f"field {number} of TensorProto appears", number in self._singular_fields
+            )
+            self._singular_fields.add(number)
+            self._set_singular(field)
 
-    def _take_one(self, field: wire.Field) -> None:
+    def _set_singular(self, field: wire.Field) -> None:
         if field.number == DATA_TYPE:
             self.code = field.signed
         elif field.number == NAME:
             self.name = self.message.text(field)
         elif field.number == SEGMENT:
-            self.segment = True
+            self.is_segment = True
         elif field.value not in (0, 1):
             self.refuse(f"data_location is {field.signed}: valid 0 (DEFAULT), 1 (EXTERNAL)")
         else:
             self.is_external = field.value == 1
 
-    def _take_values(self, field: wire.Field) -> None:
+    def _add_values(self, field: wire.Field) -> None:
         number = field.number
-        title, kind = VALUES[number]
-        if field.kind not in (kind, wire.LENGTH):
-            self.refuse(f"{title} has values of the wrong wire type")
+        field_name, wire_type = VALUES[number]
+        if field.wire_type not in (wire_type, wire.LENGTH):
+            self.refuse(f"{field_name} has values of the wrong wire type")
         nbytes = field.nbytes
-        if nbytes % wire.SIZES.get(kind, 1):
-            self.refuse(f"{title} has {nbytes} bytes: expected a multiple of {wire.SIZES[kind]}")
-        old = self.values.get(number)
-        if old is None:
-            self.values[number] = Values(self.message, number, title, kind, field, nbytes, 1)
+        if nbytes % wire.SIZES.get(wire_type, 1):
+            self.refuse(
+                f"{field_name} has {nbytes} bytes: expected a multiple of {wire.SIZES[wire_type]}"
+            )
+        values = self.values.get(number)
+        if values is None:
+            self.values[number] = Values(
+                self.message, number, field_name, wire_type, field, nbytes, 1
+            )
             return
-        self._once("raw_data appears", number == RAW)
-        self.values[number] = old._replace(
-            nbytes=old.nbytes + nbytes, occurrences=old.occurrences + 1
+        self._require_first("raw_data appears", number == RAW)
+        self.values[number] = values._replace(
+            nbytes=values.nbytes + nbytes, field_count=values.field_count + 1
         )
 
-    def _once(self, what: str, twice: bool) -> None:
-        if twice:
-            self.refuse(f"{what} twice: valid once")
+    def _require_first(self, subject: str, is_repeated: bool) -> None:
+        if is_repeated:
+            self.refuse(f"{subject} twice: valid once")
 
     def refuse(self, text: str) -> NoReturn:
         """Raise InputError about the tensor."""
         raise InputError(f"{printable(self.message.label)}: {text}")
 
     def tensor(self) -> Tensor:
-        """Return the tensor, validated against the sizes of its fields."""
+        """Return the tensor; InputError if it contradicts the sizes of its fields."""
         element = self._element()
-        if self.segment:
+        if self.is_segment:
             self.refuse("it is one segment of a tensor: expected a complete one")
         for axis, size in enumerate(self.dims):
-            if size > LARGEST:
-                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{LARGEST}")
+            if size > MAX_NBYTES:
+                self.refuse(f"dims[{axis}] is {size - (1 << 64)}: expected 0..{MAX_NBYTES}")
         shape = tuple(self.dims)
-        if prod(size or 1 for size in shape) * element.dtype.itemsize > LARGEST:
-            claimed = format_type(element.dtype, shape)
-            self.refuse(f"it claims {claimed}: valid up to {LARGEST} bytes, sizes of 0 count as 1")
+        if prod(size or 1 for size in shape) * element.dtype.itemsize > MAX_NBYTES:
+            description = format_type(element.dtype, shape)
+            self.refuse(
+                f"it claims {description}: valid up to {MAX_NBYTES} bytes, sizes of 0 count as 1"
+            )
         external = self.external if self.is_external else None
         tensor = Tensor(self.name, element, shape, self._values(element), external)
         check_size(tensor, self)
@@ -241,51 +250,56 @@ class Fields:
         return ELEMENTS[self.code]
 
     def _values(self, element: Element) -> Values | None:
-        """Return the only field with values; the first one if all are empty."""
-        filled = [one for one in self.values.values() if one.nbytes] or [*self.values.values()][:1]
-        if RAW in self.values and self.values[RAW] not in filled:  # other readers prefer it
-            filled.append(self.values[RAW])
-        names = [one.title for one in filled]
-        if self.is_external and names and filled[0].nbytes:
+        """Return the single field with values; the first one if all are empty."""
+        fields = list(self.values.values())
+        nonempty = [values for values in fields if values.nbytes] or fields[:1]
+        if RAW in self.values and self.values[RAW] not in nonempty:  # other readers prefer it
+            nonempty.append(self.values[RAW])
+        names = [values.field_name for values in nonempty]
+        if self.is_external and names and nonempty[0].nbytes:
             self.refuse(f"the elements are in external_data and in {names[0]}: valid in one field")
-        if len(filled) > 1:
+        if len(nonempty) > 1:
             self.refuse(f"the elements are in {' and in '.join(names)}: valid in one field")
-        if self.is_external or not filled:
+        if self.is_external or not nonempty:
             return None
-        if filled[0].field not in (RAW, element.field):
+        if nonempty[0].field not in (RAW, element.field):
             field = VALUES[element.field][0]
             self.refuse(
-                f"the elements are {element.title} in {names[0]}: valid in raw_data, {field}"
+                f"the elements are {element.onnx_name} in {names[0]}: valid in raw_data, {field}"
             )
-        return filled[0]
+        return nonempty[0]
 
 
 def check_size(tensor: Tensor, fields: Fields) -> None:
-    """Raise InputError if the size of the values is wrong; external data are checked on opening."""
+    """Raise InputError if the values have a wrong size; external data are checked on opening."""
     values = tensor.values
     if tensor.external is not None:
         return
     nbytes = 0 if values is None else values.nbytes
-    title = "raw_data" if values is None else values.title
+    field_name = "raw_data" if values is None else values.field_name
     if values is None or values.field == RAW:
-        if nbytes != tensor.stored:
-            expected = f"expected {tensor.stored} bytes of {title} for {tensor.claimed}"
+        if nbytes != tensor.stored_nbytes:
+            expected = (
+                f"expected {tensor.stored_nbytes} bytes of {field_name} for {tensor.description}"
+            )
             fields.refuse(f"{expected}, found {nbytes}")
         return
-    numbers = stored_numbers(tensor)
-    if values.kind == wire.VARINT:
-        if not numbers <= nbytes <= numbers * wire.LONGEST:
-            fields.refuse(f"expected {numbers} values in {title}, found {nbytes} bytes of them")
-    elif nbytes != numbers * (size := wire.SIZES[values.kind]):
-        fields.refuse(f"expected {numbers} values of {size} bytes in {title}, found {nbytes} bytes")
+    count = stored_count(tensor)
+    if values.wire_type == wire.VARINT:
+        if not count <= nbytes <= count * wire.MAX_VARINT_BYTES:
+            fields.refuse(f"expected {count} values in {field_name}, found {nbytes} bytes of them")
+    elif nbytes != count * (size := wire.SIZES[values.wire_type]):
+        fields.refuse(
+            f"expected {count} values of {size} bytes in {field_name}, found {nbytes} bytes"
+        )
 
 
-def stored_numbers(tensor: Tensor) -> int:
-    """Return the number of values in a field other than raw_data."""
+def stored_count(tensor: Tensor) -> int:
+    """Return the expected number of values in a field other than raw_data."""
     element = tensor.element
     if element.dtype.kind == "c":
         return 2 * tensor.count
-    return tensor.stored if element.bits in (2, 4) else tensor.count
+    return tensor.stored_nbytes if element.bits in (2, 4) else tensor.count
 
 
 def read(message: wire.Message) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import DtypeError, InputError, printable
 from ndtool.formats import members
-from ndtool.formats.decoding import blocks_of, joined
+from ndtool.formats.decoding import iter_blocks, join_blocks
 from ndtool.formats.safetensors import headers
 from ndtool.formats.safetensors.headers import Header, Tensor
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from ndtool.publish.targets import Target
     from ndtool.storage.local import File
 
-DEFAULT = "output"  # name of a written tensor if none is given
+DEFAULT_NAME = "output"  # name of a written tensor if none is given
 
-recognises = headers.begins
-stored = headers.stored
+recognises = headers.has_header
+stored_dtype = headers.stored_dtype
 
 
 def entries(storage: File, path: str, member: str | None) -> list[MemberInfo]:
-    """Return the member info of all tensors, or of one; an unsupported one has no metadata."""
-    header = headers.of_file(storage, path)
+    """Return the member info of all tensors, or of one; an unsupported tensor has no metadata."""
+    header = headers.read_file_header(storage, path)
     tensors = header.tensors if member is None else [choose(header, path, member)]
     return [entry(storage, header, tensor, path) for tensor in tensors]
 
 
 def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInfo:
-    """Return the member info of one tensor; path: of the file or index in the argument."""
-    name, position = f"{path}:{tensor.name}", header.data + tensor.start
+    """Return the member info of a tensor. path: of the file or index in the argument."""
+    name, position = f"{path}:{tensor.name}", header.data_offset + tensor.start
     try:
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
@@ -44,54 +44,61 @@ def entry(storage: File, header: Header, tensor: Tensor, path: str) -> MemberInf
 
 def metadata_of(header: Header, tensor: Tensor) -> ArrayMetadata:
     """Return the array metadata of a tensor; DtypeError if its type is not supported."""
-    notes = {"offset": header.data + tensor.start}
+    notes = {"offset": header.data_offset + tensor.start}
     return ArrayMetadata(tensor.dtype, tensor.shape, "C", tensor.shape, notes)
 
 
 def open_source(storage: File, name: str, path: str, member: str | None) -> FlatSource:
     """Open a tensor, the only one if none is named; closing the source closes the file."""
-    header = headers.of_file(storage, path)
-    return opened(storage, name, header, choose(header, path, member), path)
+    header = headers.read_file_header(storage, path)
+    return open_tensor(storage, name, header, choose(header, path, member), path)
 
 
-def opened(storage: File, name: str, header: Header, tensor: Tensor, path: str) -> FlatSource:
+def open_tensor(storage: File, name: str, header: Header, tensor: Tensor, path: str) -> FlatSource:
     """Open a tensor of a file; closing the source closes the file."""
     label = f"{path}:{tensor.name}"
     try:
         metadata = metadata_of(header, tensor)
     except DtypeError as exc:
         raise InputError(f"{printable(label)}: {exc.message}") from None
-    byte_range = storage.byte_range(header.data + tensor.start, tensor.stop - tensor.start, label)
+    byte_range = storage.byte_range(
+        header.data_offset + tensor.start, tensor.stop - tensor.start, label
+    )
     if tensor.bits % 8:
         from ndtool.engine import packing
 
-        elements = packing.unpack_blocks(blocks_of(byte_range.load()), tensor.bits)
-        byte_range = joined(elements, metadata.nbytes, label)
+        elements = packing.unpack_blocks(iter_blocks(byte_range.load()), tensor.bits)
+        byte_range = join_blocks(elements, metadata.nbytes, label)
     return FlatSource(name, metadata, byte_range, storage)
 
 
 def choose(header: Header, path: str, name: str | None) -> Tensor:
-    """Return the tensor of a name, or the only one; the error otherwise lists the tensors."""
+    """Return the tensor with a name, or the only tensor; else the error lists the tensors."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
     descriptions = {name: f"{t.code}{list(t.shape)}" for name, t in tensors.items()}
     return tensors[choose_name(path, name, descriptions)]
 
 
 def choose_name(path: str, name: str | None, tensors: dict[str, str]) -> str:
-    """Return the name, or the only one; tensors: the description of each for the error."""
+    """Return the name, or the only one if it is None; InputError if it is unknown.
+
+    tensors: a description of each tensor, for the error.
+    """
     if name is None or not tensors:
-        return members.only(path, list(tensors.items()), "the file has {} tensors", lambda t: t)[0]
+        return members.only_member(
+            path, list(tensors.items()), "the file has {} tensors", lambda t: t
+        )[0]
     if name not in tensors:
         raise InputError(
             f"{printable(path)}: {printable(name)} is not a tensor of the file: expected one of"
             " these",
-            places=members.listed(tensors.items(), len(tensors)),
+            places=members.listing(tensors.items(), len(tensors)),
         )
     return name
 
 
 def create(target: Target, metadata: ArrayMetadata) -> FileSink:
-    """Return a sink for one tensor of a new file, or of the old one with preserved tensors."""
+    """Return a sink for one tensor of a new file, or of the current one with its other tensors."""
     from ndtool.formats.safetensors import writer
 
-    return writer.create(target, target.member or DEFAULT, metadata)
+    return writer.create(target, target.member or DEFAULT_NAME, metadata)

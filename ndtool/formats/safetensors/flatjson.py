@@ -8,83 +8,83 @@ from typing import NoReturn
 
 from ndtool.errors import format_value
 
-_GAP = re.compile(r"[ \t\n\r]*")
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
 # Tokens of a skipped value; colons and commas are not validated.
 _TOKEN = re.compile(r'[ \t\n\r,:]*("|[\[\]{}]|[-+.0-9A-Za-z]+)')
 
 
-class Text:
-    """A JSON text, parsed sequentially. at: the position. fail: raises an error with a text."""
+class Parser:
+    """A sequential parser of a JSON text. fail: raises an error with a message."""
 
     def __init__(self, text: str, fail: Callable[[str], NoReturn]) -> None:
         import json
 
-        self.text, self.fail, self.at = text, fail, 0
-        self._string = json.JSONDecoder().raw_decode
+        self.text, self.fail, self.position = text, fail, 0
+        self._decode = json.JSONDecoder().raw_decode
 
-    def keys(self, what: str) -> Iterable[str]:
-        """Yield the keys of an object; the caller parses each value. what: their name in errors."""
-        seen = set()
+    def keys(self, noun: str) -> Iterable[str]:
+        """Yield the keys of an object; the caller parses each value. noun: of an item in errors."""
+        keys = set()
         self._expect("{")
-        if self._follows("}"):
+        if self._skip_delimiter("}"):
             return
         while True:
-            key = self.word(f"the name of a {what}")
-            if key in seen:
+            key = self.string(f"the name of a {noun}")
+            if key in keys:
                 self.fail(f"two of the name {format_value(key)}: all must differ")
-            seen.add(key)
+            keys.add(key)
             self._expect(":")
             yield key
-            if self._follows("}"):
+            if self._skip_delimiter("}"):
                 return
             self._expect(",")
 
-    def word(self, what: str) -> str:
-        """Parse a string; what: the expected value, for the error."""
-        self.skip()
-        if self.text[self.at : self.at + 1] != '"':
-            self.fail(f"expected {what} at character {self.at}")
+    def string(self, expected: str) -> str:
+        """Parse a string. expected: its description in errors."""
+        self.skip_whitespace()
+        if self.text[self.position : self.position + 1] != '"':
+            self.fail(f"expected {expected} at character {self.position}")
         try:
-            word, self.at = self._string(self.text, self.at)
-            word.encode()
+            value, self.position = self._decode(self.text, self.position)
+            value.encode()
         except ValueError:  # invalid JSON, or an unpaired surrogate
-            self.fail(f"expected {what} at character {self.at}")
-        assert isinstance(word, str)
-        return word
+            self.fail(f"expected {expected} at character {self.position}")
+        assert isinstance(value, str)
+        return value
 
-    def pass_value(self) -> None:
+    def skip_value(self) -> None:
         """Skip a value of any type."""
         depth = 0
         while True:
-            token = _TOKEN.match(self.text, self.at)
+            token = _TOKEN.match(self.text, self.position)
             if token is None:
-                self.fail(f"expected a value at character {self.at}")
-            self.at = token.end()
+                self.fail(f"expected a value at character {self.position}")
+            self.position = token.end()
             if token[1] == '"':
-                self.at -= 1
-                self.word("a text")
+                self.position -= 1
+                self.string("a text")
             depth += (token[1] in "[{") - (token[1] in "]}")
             if depth <= 0:
                 return
 
-    def end(self) -> None:
+    def require_end(self) -> None:
         """Require the end of the text."""
-        self.skip()
-        if self.at < len(self.text):
-            self.fail(f"expected the end at character {self.at}")
+        self.skip_whitespace()
+        if self.position < len(self.text):
+            self.fail(f"expected the end at character {self.position}")
 
-    def skip(self) -> None:
-        match = _GAP.match(self.text, self.at)
+    def skip_whitespace(self) -> None:
+        match = _WHITESPACE.match(self.text, self.position)
         assert match is not None, "it may be empty"
-        self.at = match.end()
+        self.position = match.end()
 
-    def _follows(self, mark: str) -> bool:
-        """Skip a delimiter; return whether it was next."""
-        self.skip()
-        found = self.text.startswith(mark, self.at)
-        self.at += found
-        return found
+    def _skip_delimiter(self, delimiter: str) -> bool:
+        """Skip whitespace and a delimiter; return False if another character follows."""
+        self.skip_whitespace()
+        is_next = self.text.startswith(delimiter, self.position)
+        self.position += is_next
+        return is_next
 
-    def _expect(self, mark: str) -> None:
-        if not self._follows(mark):
-            self.fail(f"expected {mark!r} at character {self.at}")
+    def _expect(self, delimiter: str) -> None:
+        if not self._skip_delimiter(delimiter):
+            self.fail(f"expected {delimiter!r} at character {self.position}")

@@ -8,20 +8,20 @@ from math import prod
 from typing import Any, NamedTuple, NoReturn
 
 from ndtool.errors import DtypeError, InputError, OutputError, UsageError, format_value, printable
-from ndtool.formats.safetensors.flatjson import Text
+from ndtool.formats.safetensors.flatjson import Parser
 from ndtool.rules import dtypes
 from ndtool.rules.dtypes import Dtype
 from ndtool.rules.shapes import format_type
 from ndtool.storage.local import File
 
-LENGTH = 8  # size of the length field in bytes
-LONGEST = 100_000_000  # bytes of JSON; the safetensors package has the same limit
-METADATA = "__metadata__"
+LENGTH_SIZE = 8  # bytes of the header's length field
+MAX_HEADER_BYTES = 100_000_000  # the safetensors package has the same limit
+METADATA_KEY = "__metadata__"
 _ALIGNMENT = 64  # of the data in written files
-_LARGEST = 2**63 - 1
-_RANK = 64
+_MAX_NBYTES = 2**63 - 1
+_MAX_RANK = 64
 _KEYS = ("data_offsets", "dtype", "shape")
-# The format's element types: ndtool's name and the bits; multi-byte types are little-endian.
+# The format's element types: ndtool's name, and bits per element.
 _TYPES = {
     "BOOL": ("bool", 8), "U8": ("uint8", 8), "I8": ("int8", 8), "F8_E5M2": ("float8_e5m2", 8),
     "F8_E4M3": ("float8_e4m3fn", 8), "F8_E8M0": ("float8_e8m0fnu", 8),
@@ -32,13 +32,13 @@ _TYPES = {
     "F4": ("float4_e2m1fn", 4), "F6_E2M3": ("float6_e2m3fn", 6), "F6_E3M2": ("float6_e3m2fn", 6),
 }  # fmt: skip
 _CODES = {name: code for code, (name, _) in _TYPES.items()}
-_CODE = re.compile("[A-Z][A-Z0-9_]{0,31}")
-# A tensor's object has no inner braces; its length is limited, and with it the memory.
-_VALUE = re.compile(r"[ \t\n\r]*(\{[^{}]{0,5000}\})")
+_CODE_PATTERN = re.compile("[A-Z][A-Z0-9_]{0,31}")
+# A tensor's object has no inner braces; its length is limited, to limit memory.
+_OBJECT_PATTERN = re.compile(r"[ \t\n\r]*(\{[^{}]{0,5000}\})")
 
 
 class Tensor(NamedTuple):
-    """A tensor's header entry. code: its element type; start, stop: offsets within the data."""
+    """A tensor's header entry. code: the element type. start, stop: offsets in the data section."""
 
     name: str
     code: str
@@ -60,7 +60,7 @@ class Tensor(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Bits of an element; 8 if the type is unknown."""
+        """Bits per element; 8 if the type is unknown."""
         return _TYPES.get(self.code, ("", 8))[1]
 
 
@@ -68,105 +68,105 @@ class Header(NamedTuple):
     """A parsed header.
 
     tensors: in the order of their offsets. metadata: the JSON text of `__metadata__`, "" if absent.
-    data: the offset of the tensors' data in the file.
+    data_offset: of the data section in the file.
     """
 
     tensors: tuple[Tensor, ...]
     metadata: str
-    data: int
+    data_offset: int
 
 
-def stored(dtype: Dtype) -> Dtype:
-    """Return the type as stored: little-endian; DtypeError if the format lacks it."""
+def stored_dtype(dtype: Dtype) -> Dtype:
+    """Return the element type as stored, little-endian; DtypeError if the format lacks it."""
     dtypes.require_one_of(dtype, _CODES, "a safetensors file")
     return dtypes.little_endian(dtype.name)
 
 
-def begins(storage: File) -> bool:
+def has_header(storage: File) -> bool:
     """Whether a file begins with a header length and a JSON object."""
-    head = storage.peek(0, LENGTH + 1)  # a text file has no zero byte
-    return head[LENGTH : LENGTH + 1] == b"{" and 0 in head[:LENGTH]
+    head = storage.peek(0, LENGTH_SIZE + 1)  # a text file has no zero byte
+    return head[LENGTH_SIZE : LENGTH_SIZE + 1] == b"{" and 0 in head[:LENGTH_SIZE]
 
 
-def of_file(storage: File, path: str) -> Header:
+def read_file_header(storage: File, path: str) -> Header:
     """Parse the header of an open file."""
-    return read(
+    return read_header(
         lambda start, count: storage.read(start, min(count, storage.size - start), path),
         storage.size,
         path,
     )
 
 
-def read(read: Callable[[int, int], bytes], size: int, name: str) -> Header:
-    """Parse the header of a file of `size` bytes; `read(start, n)` returns n of its bytes.
+def read_header(read: Callable[[int, int], bytes], size: int, name: str) -> Header:
+    """Parse the header of a file.
 
-    Raises InputError, with the file's `name`, for any violation of the format, such as gaps between
-    tensors or bytes after the last one.
+    read: returns n bytes at an offset. size: of the file. name: of the file, for messages. Raises
+    InputError for any violation of the format, such as gaps between tensors or trailing bytes.
     """
-    length = int.from_bytes(read(0, LENGTH), "little")
-    if length > size - LENGTH:
-        _refuse(name, f"the header claims {length} bytes, only {size - LENGTH} remain")
-    if length > LONGEST:
-        _refuse(name, f"the header claims {length} bytes: valid up to {LONGEST}")
-    raw = read(LENGTH, length)
+    length = int.from_bytes(read(0, LENGTH_SIZE), "little")
+    if length > size - LENGTH_SIZE:
+        _refuse(name, f"the header claims {length} bytes, only {size - LENGTH_SIZE} remain")
+    if length > MAX_HEADER_BYTES:
+        _refuse(name, f"the header claims {length} bytes: valid up to {MAX_HEADER_BYTES}")
+    raw = read(LENGTH_SIZE, length)
     if len(raw) < length:
         _refuse(name, f"the header is truncated: expected {length} bytes, found {len(raw)}")
     try:
         text = raw.decode()
     except UnicodeDecodeError:
         _refuse(name, "the header is not UTF-8")
-    tensors, metadata = _Tensors(text, name).header()
+    tensors, metadata = _HeaderParser(text, name).header()
     tensors.sort(key=lambda tensor: (tensor.start, tensor.stop))
-    data = LENGTH + length
-    _check_offsets(tensors, size - data, name)
-    return Header(tuple(tensors), metadata, data)
+    data_offset = LENGTH_SIZE + length
+    _check_offsets(tensors, size - data_offset, name)
+    return Header(tuple(tensors), metadata, data_offset)
 
 
 def _refuse(name: str, text: str) -> NoReturn:
     raise InputError(f"{printable(name)}: {printable(text, 500)}") from None
 
 
-class _Tensors:
+class _HeaderParser:
     """An incremental parser of a header's JSON, one tensor at a time."""
 
     def __init__(self, text: str, name: str) -> None:
         import json
 
         self._name = name
-        self._text = Text(text, self._fail)
-        self._value = json.JSONDecoder(
-            object_pairs_hook=list, parse_float=_number, parse_constant=_number
+        self._parser = Parser(text, self._fail)
+        self._decode_object = json.JSONDecoder(
+            object_pairs_hook=list, parse_float=_reject_number, parse_constant=_reject_number
         ).decode
 
     def header(self) -> tuple[list[Tensor], str]:
         """Return the tensors in the order of the text, and the JSON text of the metadata."""
         tensors, metadata = [], ""
-        for key in self._text.keys("tensor"):
-            if key == METADATA:
+        for key in self._parser.keys("tensor"):
+            if key == METADATA_KEY:
                 metadata = self._metadata()
             else:
-                tensors.append(self._checked(key, *self._fields(key)))
-        self._text.end()
+                tensors.append(self._validate(key, *self._fields(key)))
+        self._parser.require_end()
         return tensors, metadata
 
     def _metadata(self) -> str:
-        text = self._text
-        text.skip()
-        start = text.at
-        if text.text.startswith("null", start):  # valid for the safetensors package, too
-            text.at += len("null")
+        parser = self._parser
+        parser.skip_whitespace()
+        start = parser.position
+        if parser.text.startswith("null", start):  # valid for the safetensors package, too
+            parser.position += len("null")
             return "null"
-        for _ in text.keys("metadata"):
-            text.word("a metadata value, which is a string,")
-        return text.text[start : text.at]
+        for _ in parser.keys("metadata"):
+            parser.string("a metadata value, which is a string,")
+        return parser.text[start : parser.position]
 
     def _fields(self, name: str) -> tuple[Any, Any, Any]:
         """Return dtype, shape and data_offsets of a tensor, not validated."""
-        match = _VALUE.match(self._text.text, self._text.at)
+        match = _OBJECT_PATTERN.match(self._parser.text, self._parser.position)
         if match is None:
             self._fail(f"tensor {format_value(name)} has no object of {', '.join(_KEYS)}")
         try:
-            pairs = self._value(match[1])
+            pairs = self._decode_object(match[1])
         except (ValueError, RecursionError):
             self._fail(f"tensor {format_value(name)} is not JSON: {format_value(match[1])}")
         fields = dict(pairs)
@@ -175,19 +175,19 @@ class _Tensors:
             self._fail(
                 f"tensor {format_value(name)} has the keys {keys}: expected {', '.join(_KEYS)}"
             )
-        self._text.at = match.end()
+        self._parser.position = match.end()
         return fields["dtype"], fields["shape"], fields["data_offsets"]
 
-    def _checked(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
-        if not isinstance(code, str) or not _CODE.fullmatch(code):
+    def _validate(self, name: str, code: Any, shape: Any, offsets: Any) -> Tensor:
+        if not isinstance(code, str) or not _CODE_PATTERN.fullmatch(code):
             self._fail(
                 f"tensor {format_value(name)} has the dtype {format_value(code)}: expected one"
                 " like F32"
             )
-        if not _are_sizes(shape) or len(shape) > _RANK:
+        if not _are_sizes(shape) or len(shape) > _MAX_RANK:
             self._fail(
                 f"tensor {format_value(name)} has the shape {format_value(shape)}:"
-                f" expected up to {_RANK} sizes of 0..{_LARGEST}"
+                f" expected up to {_MAX_RANK} sizes of 0..{_MAX_NBYTES}"
             )
         if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
             self._fail(
@@ -203,25 +203,25 @@ class _Tensors:
         _refuse(self._name, f"invalid header: {text}")
 
 
-def _number(text: str) -> NoReturn:
+def _reject_number(text: str) -> NoReturn:
     raise ValueError(f"{text} is not an integer")
 
 
 def _are_sizes(value: Any) -> bool:
-    return type(value) is list and all(type(n) is int and 0 <= n <= _LARGEST for n in value)
+    return type(value) is list and all(type(n) is int and 0 <= n <= _MAX_NBYTES for n in value)
 
 
 def _size_problem(tensor: Tensor) -> str:
-    """Return how a tensor's data_offsets contradict its dtype and shape, "" if they agree."""
+    """Return why a tensor's data_offsets contradict its dtype and shape, "" if they agree."""
     if tensor.code not in _TYPES:
         return ""
     bits = _TYPES[tensor.code][1]
     # Sizes of 0 count as 1: the strides of (0, 2**62, 2**62) overflow int64.
-    if prod(size or 1 for size in tensor.shape) * bits > 8 * _LARGEST:
-        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_LARGEST} bytes"
-    count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
-    if count != 8 * nbytes:
-        size = f"{count // 8} bytes" if count % 8 == 0 else f"{count} bits"
+    if prod(size or 1 for size in tensor.shape) * bits > 8 * _MAX_NBYTES:
+        return f"claims {tensor.code}{list(tensor.shape)}: valid up to {_MAX_NBYTES} bytes"
+    bit_count, nbytes = prod(tensor.shape) * bits, tensor.stop - tensor.start
+    if bit_count != 8 * nbytes:
+        size = f"{bit_count // 8} bytes" if bit_count % 8 == 0 else f"{bit_count} bits"
         return f"of {tensor.code}{list(tensor.shape)} needs {size}, its data_offsets have {nbytes}"
     return ""
 
@@ -231,11 +231,13 @@ def _check_offsets(tensors: list[Tensor], size: int, name: str) -> None:
     end = 0
     for tensor in tensors:
         if tensor.start != end:
-            what = "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
+            problem = (
+                "overlaps the one before it" if tensor.start < end else "leaves a gap before it"
+            )
             _refuse(
                 name,
                 f"invalid header: tensor {format_value(tensor.name)} begins at byte {tensor.start}"
-                f" of the data and {what}: expected {end}",
+                f" of the data and {problem}: expected {end}",
             )
         end = tensor.stop
     if end != size:
@@ -246,7 +248,7 @@ def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:
     """Return the header of a file, with its length field, padded with spaces."""
     import json
 
-    items = [f"{json.dumps(METADATA)}:{metadata}"] if metadata else []
+    items = [f"{json.dumps(METADATA_KEY)}:{metadata}"] if metadata else []
     for tensor in tensors:
         fields = {
             "dtype": tensor.code,
@@ -256,8 +258,8 @@ def encode(tensors: Iterable[Tensor], metadata: str) -> bytes:
         name = json.dumps(tensor.name, ensure_ascii=False)
         items.append(f"{name}:{json.dumps(fields, separators=(',', ':'))}")
     raw = ("{" + ",".join(items) + "}").encode()
-    length = len(raw) + -(LENGTH + len(raw)) % _ALIGNMENT
-    return length.to_bytes(LENGTH, "little") + raw.ljust(length)
+    length = len(raw) + -(LENGTH_SIZE + len(raw)) % _ALIGNMENT
+    return length.to_bytes(LENGTH_SIZE, "little") + raw.ljust(length)
 
 
 def tensor_name(name: str) -> str:
@@ -266,36 +268,41 @@ def tensor_name(name: str) -> str:
         name.encode()
     except UnicodeError:
         raise UsageError(f"the tensor's name {printable(name, 40)} is not UTF-8") from None
-    if name == METADATA:
-        raise UsageError(f"no tensor may be called {METADATA}: the name is reserved for metadata")
+    if name == METADATA_KEY:
+        raise UsageError(
+            f"no tensor may be called {METADATA_KEY}: the name is reserved for metadata"
+        )
     return name
 
 
-def laid_out(preserved: Iterable[Tensor], new: Tensor) -> list[Tensor]:
-    """Assign offsets to the tensors of a new file: wide elements first, so that all are aligned.
+def assign_offsets(preserved: Iterable[Tensor], new: Tensor) -> list[Tensor]:
+    """Assign offsets to tensors, in descending order of alignment, so that all are aligned.
 
-    The order of tensors of equal width is preserved; `new` replaces an old tensor of its name. Is
-    it packed, it becomes the last, as it is packed when the others are there.
+    The order of tensors with equal alignment is preserved. `new` replaces a tensor with its name.
+    If `new` is packed, it is the last tensor: its elements are written one per byte, and packed
+    afterwards.
     """
-    old = list(preserved)
-    names = [tensor.name for tensor in old]
+    tensors = list(preserved)
+    names = [tensor.name for tensor in tensors]
     if new.name in names:
-        old[names.index(new.name)] = new
+        tensors[names.index(new.name)] = new
     else:
-        old.append(new)
-    placed, offset = [], 0
-    last = new.bits % 8 != 0
-    for tensor in sorted(old, key=lambda one: (-one.alignment, last and one.name == new.name)):
+        tensors.append(new)
+    assigned, offset = [], 0
+    is_packed = new.bits % 8 != 0
+    for tensor in sorted(
+        tensors, key=lambda tensor: (-tensor.alignment, is_packed and tensor.name == new.name)
+    ):
         stop = offset + tensor.stop - tensor.start
-        placed.append(tensor._replace(start=offset, stop=stop))
+        assigned.append(tensor._replace(start=offset, stop=stop))
         offset = stop
-    return placed
+    return assigned
 
 
 def new_tensor(name: str, dtype: Dtype, shape: tuple[int, ...]) -> Tensor:
-    """Return the header entry of an array; dtype: as returned by `stored`.
+    """Return the header entry of an array at offset 0. dtype: from `stored_dtype`.
 
-    Raises OutputError for packed elements that do not fill their bytes: the format has no padding.
+    Raises OutputError if packed elements do not fill the last byte: the format has no padding.
     """
     bits = prod(shape) * dtype.bits
     if bits % 8:

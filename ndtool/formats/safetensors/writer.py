@@ -13,40 +13,40 @@ from ndtool.publish.sinks import FileSink, Frame, convert_stored
 from ndtool.publish.targets import Target, exists_error
 from ndtool.storage.local import File
 
-_EMPTY = Header((), "", 0)
+_EMPTY_HEADER = Header((), "", 0)
 
 
 def create(target: Target, name: str, metadata: ArrayMetadata) -> FileSink:
     """Return a sink for one tensor of a file."""
-    dtype = headers.stored(metadata.dtype)
+    dtype = headers.stored_dtype(metadata.dtype)
     new = headers.new_tensor(headers.tensor_name(name), dtype, metadata.shape)
-    old, header = _old(target)
+    old_file, header = _open_existing(target)
     try:
-        frame = TensorFrame(new, metadata, header, old)
-        if frame.start_of_data > headers.LONGEST:
+        frame = TensorFrame(new, metadata, header, old_file)
+        if frame.data_offset > headers.MAX_HEADER_BYTES:
             raise OutputError(
-                f"{printable(target.path)}: the header would have {frame.start_of_data} bytes:"
-                f" valid up to {headers.LONGEST}"
+                f"{printable(target.path)}: the header would have {frame.data_offset} bytes:"
+                f" valid up to {headers.MAX_HEADER_BYTES}"
             )
         return FileSink(target, metadata, frame)
     except BaseException:
-        old.close()
+        old_file.close()
         raise
 
 
-def _old(target: Target) -> tuple[CurrentFile, Header]:
-    """Return the old file and its header; OutputError if it may not be replaced."""
+def _open_existing(target: Target) -> tuple[CurrentFile, Header]:
+    """Open the current file and parse its header; OutputError if it may not be replaced."""
 
     def parse(file: File) -> Header:
-        if not headers.begins(file):
+        if not headers.has_header(file):
             raise InputError(f"{printable(target.path)}: not a safetensors file")
-        header = headers.of_file(file, target.path)
+        header = headers.read_file_header(file, target.path)
         if not target.clobber and target.member in _names(header.tensors):
             raise exists_error(f"{target.path}:{target.member}")
         return header
 
-    old = CurrentFile(target)
-    return old, old.read(parse, _EMPTY, "a file of the new tensor")
+    old_file = CurrentFile(target)
+    return old_file, old_file.read(parse, _EMPTY_HEADER, "a file of the new tensor")
 
 
 def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -56,22 +56,24 @@ def _names(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 class TensorFrame(Frame):
     """The bytes of a file other than the written tensor: the header and the preserved tensors.
 
-    metadata: of the array, whose elements are stored in little-endian order, or packed.
+    The written elements are stored in little-endian order, or packed.
     """
 
     def __init__(
-        self, new: Tensor, metadata: ArrayMetadata, header: Header, old: CurrentFile
+        self, new: Tensor, metadata: ArrayMetadata, header: Header, old_file: CurrentFile
     ) -> None:
         self._dtype = metadata.dtype
-        self._tensors = headers.laid_out(header.tensors, new)
+        self._tensors = headers.assign_offsets(header.tensors, new)
         raw = headers.encode(self._tensors, header.metadata)
-        self.start_of_data = len(raw)
+        self.data_offset = len(raw)
         preserved = tuple(name for name in _names(header.tensors) if name != new.name)
-        unpacked = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
-        super().__init__(raw, self._tensors[-1].stop + unpacked, current=old, names=preserved)
+        unpacked_nbytes = metadata.nbytes - (new.stop - new.start)  # elements are packed at the end
+        super().__init__(
+            raw, self._tensors[-1].stop + unpacked_nbytes, current=old_file, names=preserved
+        )
         self._ranges = list(_preserved_ranges(header, self._tensors, len(raw), new.name))
-        written = next(tensor for tensor in self._tensors if tensor.name == new.name)
-        self.start = len(raw) + written.start
+        new_tensor = next(tensor for tensor in self._tensors if tensor.name == new.name)
+        self.start = len(raw) + new_tensor.start
         self._stop = self.start + metadata.nbytes
 
     def begin(self, fd: int) -> None:
@@ -84,20 +86,30 @@ class TensorFrame(Frame):
 
 
 def _preserved_ranges(
-    header: Header, tensors: list[Tensor], data: int, new: str
+    header: Header, tensors: list[Tensor], data_offset: int, new_name: str
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield preserved byte ranges, merged: (start, stop, new offset); data: the header's size."""
-    old = {tensor.name: tensor for tensor in header.tensors}
-    start = stop = to = 0
+    """Yield preserved byte ranges, merged if adjacent: (start, stop, offset in the new file).
+
+    tensors: with their new offsets. data_offset: of the data section in the new file.
+    """
+    old_tensors = {tensor.name: tensor for tensor in header.tensors}
+    start = stop = destination = 0
     for tensor in tensors:
-        if tensor.name == new or tensor.start == tensor.stop:
+        if tensor.name == new_name or tensor.start == tensor.stop:
             continue
-        first, at = header.data + old[tensor.name].start, data + tensor.start
-        if start < stop == first and to + stop - start == at:
+        tensor_start, tensor_destination = (
+            header.data_offset + old_tensors[tensor.name].start,
+            data_offset + tensor.start,
+        )
+        if start < stop == tensor_start and destination + stop - start == tensor_destination:
             stop += tensor.stop - tensor.start
             continue
         if start < stop:
-            yield start, stop, to
-        start, stop, to = first, first + tensor.stop - tensor.start, at
+            yield start, stop, destination
+        start, stop, destination = (
+            tensor_start,
+            tensor_start + tensor.stop - tensor.start,
+            tensor_destination,
+        )
     if start < stop:
-        yield start, stop, to
+        yield start, stop, destination

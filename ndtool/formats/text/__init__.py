@@ -1,6 +1,6 @@
 """Text: numbers in .txt, .csv, .tsv, .json and .jsonl files, or in any file as text:PATH.
 
-A file is parsed when it is opened, into a buffer of elements, so that it is an array like others.
+A file is parsed completely when it is opened, into a contiguous buffer of elements.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from ndtool.arrays.source import ArrayMetadata, FlatSource, MemberInfo
 from ndtool.errors import InputError, printable
 from ndtool.formats.streams import Stream
-from ndtool.formats.table import ANY, TextOptions
+from ndtool.formats.table import DEFAULT_OPTIONS, TextOptions
 from ndtool.formats.text import nested, rows, writer
-from ndtool.formats.text.numbers import NotIntegersError, Values, as_float
+from ndtool.formats.text.numbers import NotIntegersError, Values, float_options
 from ndtool.publish.encoded import EncodedSink
 from ndtool.publish.targets import Target
 from ndtool.storage import locations
@@ -22,10 +22,10 @@ from ndtool.storage.local import ByteRange, File
 from ndtool.storage.tempfiles import Spool
 
 _JSON = {".json": nested, ".jsonl": nested}
-_BEGINNINGS = {b"[": ".json", b"{": ".jsonl"}  # of text without a known suffix
-_DESCRIBED = 32  # columns
+_SUFFIXES_BY_FIRST_BYTE = {b"[": ".json", b"{": ".jsonl"}  # of text without a known suffix
+_MAX_DESCRIBED = 32  # columns with metadata in `entries`
 Read = Callable[[int], bytes]
-stored = writer.stored
+stored_dtype = writer.stored_dtype
 
 
 def recognises(storage: File) -> bool:
@@ -33,32 +33,39 @@ def recognises(storage: File) -> bool:
     return False
 
 
-def arrays(storage: File, path: str) -> list[str]:
-    """Return the names of the columns; reads only the first lines."""
+def array_names(storage: File, path: str) -> list[str]:
+    """Return the names of the columns; reads lines up to the header."""
     suffix = _suffix(path)
-    return [] if suffix in _JSON else list(rows.names(_read(storage, path), suffix, path) or ())
+    return (
+        []
+        if suffix in _JSON
+        else list(rows.column_names(_open_text(storage, path), suffix, path) or ())
+    )
 
 
 def entries(
-    storage: File, path: str, member: str | None, options: TextOptions = ANY
+    storage: File, path: str, member: str | None, options: TextOptions = DEFAULT_OPTIONS
 ) -> list[MemberInfo]:
-    """Return the member info of chosen columns, or of each one with a name; reads all rows.
+    """Return the member info of the selected columns, or of each named column; reads all rows.
 
-    Of many columns, those after the first ones have no metadata: each requires all rows.
+    Only the first _MAX_DESCRIBED columns have metadata: each requires reading all rows.
     """
-    if member is None and (names := arrays(storage, path)):
-        rest = (
+    if member is None and (names := array_names(storage, path)):
+        undescribed = (
             MemberInfo(f"{path}:{name}", name, None, None, storage.size, "text")
-            for name in names[_DESCRIBED:]
+            for name in names[_MAX_DESCRIBED:]
         )
-        return [*(_entry(storage, path, name, options) for name in names[:_DESCRIBED]), *rest]
+        return [
+            *(_entry(storage, path, name, options) for name in names[:_MAX_DESCRIBED]),
+            *undescribed,
+        ]
     return [_entry(storage, path, member, options)]
 
 
 def _entry(storage: File, path: str, member: str | None, options: TextOptions) -> MemberInfo:
     name = path if member is None else f"{path}:{member}"
     try:
-        metadata, _ = _parsed(lambda: _read(storage, path), path, member, options, path)
+        metadata, _ = _parse(lambda: _open_text(storage, path), path, member, options, path)
     except InputError as exc:
         if member is None:
             raise
@@ -68,33 +75,33 @@ def _entry(storage: File, path: str, member: str | None, options: TextOptions) -
 
 
 def open_source(
-    storage: File, name: str, path: str, member: str | None, options: TextOptions = ANY
+    storage: File, name: str, path: str, member: str | None, options: TextOptions = DEFAULT_OPTIONS
 ) -> FlatSource:
-    """Parse the chosen columns, or all of them; closing the source closes the file."""
-    metadata, buffer = _parsed(lambda: _read(storage, path), path, member, options, path)
+    """Parse the selected columns, or all columns; closing the source closes the file."""
+    metadata, buffer = _parse(lambda: _open_text(storage, path), path, member, options, path)
     return FlatSource(name, metadata, ByteRange(buffer), storage)
 
 
 def read_stream(stream: Stream, member: str | None, options: TextOptions) -> FlatSource:
-    """Parse the rest of a stream."""
+    """Parse a stream up to its end."""
     label = stream.begin()
     if options.dtype is not None or options.integers:
-        metadata, buffer = _parsed(lambda: stream.text, "", member, options, label)
+        metadata, buffer = _parse(lambda: stream.read_bytes, "", member, options, label)
         return FlatSource(stream.name, metadata, ByteRange(buffer))
-    spool = Spool(options.directory)  # as the type depends on all numbers, they may be read twice
-    while block := stream.text(BLOCK_SIZE):
+    spool = Spool(options.directory)  # text may be read twice, as its type depends on all numbers
+    while block := stream.read_bytes(BLOCK_SIZE):
         spool.write(block)
     copy = spool.finish()
 
-    def read() -> Read:
+    def open_text() -> Read:
         return sequential_reader(lambda start, n: bytes(copy[start : start + n]), 0)
 
-    metadata, buffer = _parsed(read, "", member, options, label)
+    metadata, buffer = _parse(open_text, "", member, options, label)
     return FlatSource(stream.name, metadata, ByteRange(buffer))
 
 
 def stream_entry(stream: Stream, member: str | None, options: TextOptions) -> MemberInfo:
-    """Parse the rest of a stream, and return its member info."""
+    """Parse a stream up to its end, and return its member info."""
     metadata = read_stream(stream, member, options).metadata
     return MemberInfo(stream.name, member, metadata, None, metadata.nbytes, "a stream")
 
@@ -104,29 +111,29 @@ def create(target: Target, metadata: ArrayMetadata) -> EncodedSink:
     return writer.create(target, metadata, _suffix(target.path))
 
 
-def _parsed(
-    read: Callable[[], Read], path: str, member: str | None, options: TextOptions, label: str
+def _parse(
+    open_text: Callable[[], Read], path: str, member: str | None, options: TextOptions, label: str
 ) -> tuple[ArrayMetadata, memoryview]:
-    """Return metadata and elements. read: returns a function that reads from the beginning."""
+    """Return metadata and elements. open_text: returns a function that reads from the start."""
     selected = None if member is None else tuple(member.split(","))
     while True:
         values = Values(options, label)
-        text, suffix = read(), _suffix(path)
+        read_text, suffix = open_text(), _suffix(path)
         if not suffix:
-            text, suffix = _detect_format(text)
+            read_text, suffix = _detect_format(read_text)
         try:
-            shape = _JSON.get(suffix, rows).parse(text, suffix, selected, values, label)
+            shape = _JSON.get(suffix, rows).parse(read_text, suffix, selected, values, label)
         except NotIntegersError:
-            options = as_float(options)
+            options = float_options(options)
             continue
         dtype, buffer = values.finish()
         return ArrayMetadata(dtype, shape, "C", shape, {}), buffer
 
 
 def _detect_format(read: Read) -> tuple[Read, str]:
-    """Return a reader of the same text, and the suffix of the format of its first character."""
+    """Return a function that reads the same text, and the suffix for the text's first character."""
     buffer = read(1 << 10)
-    suffix = _BEGINNINGS.get(buffer.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
+    suffix = _SUFFIXES_BY_FIRST_BYTE.get(buffer.removeprefix(b"\xef\xbb\xbf").lstrip()[:1], ".txt")
 
     def read_buffered(count: int) -> bytes:
         nonlocal buffer
@@ -136,7 +143,7 @@ def _detect_format(read: Read) -> tuple[Read, str]:
     return read_buffered, suffix
 
 
-def _read(storage: File, label: str) -> Read:
+def _open_text(storage: File, label: str) -> Read:
     return sequential_reader(
         lambda start, n: storage.read(start, min(n, storage.size - start), label), 0
     )

@@ -1,4 +1,4 @@
-"""Write an array as text: a row a line, each number such that it is read as the same element."""
+"""Write an array as text: a line for each row, with numbers that are read as the same elements."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 TYPES = ("bool", *dtypes.INTEGERS, "float16", "float32", "float64")
 
 
-def stored(dtype: Dtype) -> Dtype:
-    """Return the type, DtypeError if text cannot have its elements."""
+def stored_dtype(dtype: Dtype) -> Dtype:
+    """Return the element type unchanged; DtypeError if text cannot represent its elements."""
     dtypes.require_one_of(dtype, TYPES, "a text file")
     return dtype
 
@@ -35,13 +35,13 @@ def create(target: Target, metadata: ArrayMetadata, suffix: str) -> EncodedSink:
         raise RuleError(f"{path}: the output has shape {list(metadata.shape)}: text would lose it")
     target.require_replaceable()
     width = metadata.shape[1] if rank == 2 else 1
-    encoder = Rows(metadata.dtype, width, SEPARATORS[suffix])
+    encoder = RowEncoder(metadata.dtype, width, SEPARATORS[suffix])
     count = metadata.nbytes // metadata.dtype.itemsize
     return EncodedSink(target, metadata, encoder, batch_size_of(metadata), 2 * count)
 
 
-class Rows:
-    """The encoder of rows as lines."""
+class RowEncoder:
+    """An encoder of rows as lines of text."""
 
     def __init__(self, dtype: Dtype, width: int, separator: str) -> None:
         self._dtype, self._width, self._separator = dtype, width, separator
@@ -49,7 +49,7 @@ class Rows:
     def add(self, rows: memoryview, write: Write) -> None:
         import numpy as np
 
-        texts = list(_texts(np.frombuffer(rows, self._dtype.descr)))
+        texts = list(_format_numbers(np.frombuffer(rows, self._dtype.descr)))
         if self._width > 1:
             starts = range(0, len(texts), self._width)
             texts = [self._separator.join(texts[first : first + self._width]) for first in starts]
@@ -59,8 +59,8 @@ class Rows:
         """Do nothing: the last line is complete."""
 
 
-def _texts(array: Any) -> Any:
-    """Return the shortest text of each number that is read as the same element."""
+def _format_numbers(array: Any) -> Any:
+    """Return for each element the shortest text that is read as the same element."""
     if array.dtype.kind == "b":
         return map(str, array.view("u1").astype(bool).astype("u1").tolist())
     if array.dtype.kind != "f" or array.dtype.itemsize == 8:

@@ -1,7 +1,8 @@
 """The Zarr format, versions 2 and 3: chunked arrays, read chunk by chunk.
 
-A block is a chunk; of a shard, only the index and that chunk are read. The zarr package parses only
-metadata: ndtool reads the files, and decodes them with the codecs of `chains`.
+A block of a source is a chunk; of a shard, only the index and the requested chunk are read. The
+zarr package parses only metadata: ndtool reads the files, and decodes them with the codecs of
+`chains`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from ndtool.rules import grid
 from ndtool.rules.plans import Shape
 from ndtool.storage.local import ZARR_METADATA, Fingerprint, Folder, ProgressCallback
 
-_BITS = 1 << 10  # flags per integer in a bitmap of files
-_MASK = (1 << 64) - 1
+_BITMAP_BITS = 1 << 10  # bits of an integer in the bitmap of files that were read
+_UINT64_MASK = (1 << 64) - 1
 
-check, planned, create = location.check, writer.planned, writer.ZarrSink
+check, planned_metadata, create = location.check, writer.planned_metadata, writer.ZarrSink
 
 
 def recognises(storage: Any) -> bool:
-    """Whether an opened location is a folder; only Zarr stores are opened as folders."""
+    """Whether a storage is a folder; only Zarr stores are opened as folders."""
     return hasattr(storage, "subfolders")
 
 
@@ -35,16 +36,14 @@ def entries(storage: Folder, path: str, member: str | None) -> list[MemberInfo]:
     """Return the member info of all arrays, or of one; an invalid array has no metadata."""
     if member is not None:
         return [_entry(storage, path, _choose(storage, path, member))]
-    return [_entry(storage, path, member) for member in hierarchy.arrays_in(storage)]
+    return [_entry(storage, path, member) for member in hierarchy.array_paths(storage)]
 
 
 def open_source(storage: Folder, name: str, path: str, member: str | None) -> ZarrSource:
     """Open an array, the only one if none is named; closing the source closes the store."""
-    chosen = _choose(storage, path, member)
-    array = store.open_array(storage, path, chosen)
-    return ZarrSource(
-        name, store.metadata_of(array, store.label(path, chosen)), array, storage, chosen
-    )
+    node = _choose(storage, path, member)
+    array = store.open_array(storage, path, node)
+    return ZarrSource(name, store.metadata_of(array, store.label(path, node)), array, storage, node)
 
 
 def _choose(storage: Folder, path: str, member: str | None) -> str:
@@ -53,20 +52,22 @@ def _choose(storage: Folder, path: str, member: str | None) -> str:
 
     if member is not None:
         node = member.strip("/")
-        if hierarchy.kind(storage, node) == "array":
+        if hierarchy.node_type(storage, node) == "array":
             return node
-        arrays = hierarchy.arrays_in(storage)
-        inside = [array for array in arrays if array.startswith(f"{node}/")]
-        if inside and node:
-            count = f"{len(inside)} arrays" if len(inside) > 1 else "an array"
+        arrays = hierarchy.array_paths(storage)
+        group_arrays = [array for array in arrays if array.startswith(f"{node}/")]
+        if group_arrays and node:
+            count = f"{len(group_arrays)} arrays" if len(group_arrays) > 1 else "an array"
             count = f"{printable(member)} is a group of {count}"
-            places = members.listed(map(describe, inside), len(inside))
-            raise members.unnamed(path, count, inside[0], places)
+            lines = members.listing(map(describe, group_arrays), len(group_arrays))
+            raise members.unnamed_member_error(path, count, group_arrays[0], lines)
         raise InputError(
             f"{printable(path)}: {printable(member)} is not an array of the store",
-            places=members.listed(map(describe, arrays), len(arrays)),
+            places=members.listing(map(describe, arrays), len(arrays)),
         )
-    return members.only(path, hierarchy.arrays_in(storage), "the store has {} arrays", describe)
+    return members.only_member(
+        path, hierarchy.array_paths(storage), "the store has {} arrays", describe
+    )
 
 
 def _entry(storage: Folder, path: str, node: str) -> MemberInfo:
@@ -84,7 +85,7 @@ class ZarrSource:
     """An array of a store.
 
     Changes during the run are detected by fingerprints of the metadata file and of all chunk files
-    that were read, taken before the first read and again at the end.
+    that were read, computed before the first read of each and again at the end.
     """
 
     warning = None
@@ -94,13 +95,13 @@ class ZarrSource:
         self, name: str, metadata: ArrayMetadata, array: Any, storage: Folder, node: str
     ) -> None:
         self.name, self.metadata, self.concurrency = name, metadata, storage.concurrency
-        self._array, self._storage, self._node = array, storage, node
+        self._zarr_array, self._storage, self._node = array, storage, node
         self._layout = store.layout_of(array, metadata.dtype, name)
-        self._files = tuple(array.shards or array.chunks)  # the shape of a file's elements
-        self._read_files: dict[int, int] = {}  # a bitmap, _BITS per item
+        self._file_shape = tuple(array.shards or array.chunks)  # of the elements in a file
+        self._read_files: dict[int, int] = {}  # a bitmap, _BITMAP_BITS per item
         self._fingerprints = 0  # the sum of the fingerprints of these files
         self._lock = RLock()
-        self._metadata = self._metadata_fingerprint()
+        self._initial_metadata = self._metadata_fingerprint()
 
     def load(self, touched: AccessedElements | None = None) -> None:
         return None
@@ -113,29 +114,31 @@ class ZarrSource:
         metadata = self.metadata
         box = grid.box(metadata.shape, metadata.block_shape, index)
         sizes = grid.box_shape(box)
-        key = self._record(grid.coordinates(box, self._files))
-        with store.converted_errors(self.name):
-            raw = self._read(key, grid.coordinates(box, metadata.block_shape))
+        key = self._record_file(grid.coordinates(box, self._file_shape))
+        with store.convert_errors(self.name):
+            raw = self._read_chunk(key, grid.coordinates(box, metadata.block_shape))
             if raw is None:
                 block = np.zeros(sizes, numpy_dtype(metadata.dtype))
-                if (fill := self._array.metadata.fill_value) is not None:
+                if (fill := self._zarr_array.metadata.fill_value) is not None:
                     block[...] = fill
             else:
-                inside: Any = (..., *map(slice, sizes))
-                block = self._layout.chain.decode(raw)[inside]
+                selection: Any = (..., *map(slice, sizes))
+                block = self._layout.chain.decode(raw)[selection]
                 del raw
         return as_bytes(block).toreadonly()
 
-    def _read(self, key: str, coordinates: Shape) -> bytes | None:
-        """Return the bytes of the chunk at grid coordinates, None if it is missing."""
+    def _read_chunk(self, key: str, coordinates: Shape) -> bytes | None:
+        """Return the encoded bytes of the chunk at grid coordinates, None if it is missing."""
         limit, sharding = self._layout.chain.max_nbytes, self._layout.sharding
         if sharding is None:
             return self._storage.read_file(key, limit)
         index = self._storage.read_range(key, *sharding.index_span())
         if index is None:
             return None
-        in_shard = tuple(i % n for i, n in zip(coordinates, sharding.per_shard, strict=True))
-        if (entry := sharding.find(index, in_shard)) is None:
+        shard_coordinates = tuple(
+            i % n for i, n in zip(coordinates, sharding.per_shard, strict=True)
+        )
+        if (entry := sharding.find(index, shard_coordinates)) is None:
             return None
         offset, size = entry
         if size > limit:
@@ -147,7 +150,7 @@ class ZarrSource:
 
     def recheck(self) -> None:
         change = self._storage.change()
-        if not change and self._metadata_fingerprint() != self._metadata:
+        if not change and self._metadata_fingerprint() != self._initial_metadata:
             change = "changed during the run"
         if not change and self._current_fingerprints() != self._fingerprints:
             change = "changed during the run: a chunk that was read is modified"
@@ -155,7 +158,7 @@ class ZarrSource:
             raise OutputError(f"{argument_name(self.name)} {change}")
 
     def fingerprint(self) -> Fingerprint:
-        with store.converted_errors(self.name):
+        with store.convert_errors(self.name):
             return self._storage.fingerprint(self._node)
 
     def is_open_as(self, fd: int) -> bool:
@@ -164,50 +167,55 @@ class ZarrSource:
     def close(self) -> None:
         self._storage.close()
 
-    def _record(self, coordinates: Shape) -> str:
+    def _record_file(self, coordinates: Shape) -> str:
         """Record the fingerprint of a chunk's file before its first read; return its key."""
-        number, key = 0, self._key(coordinates)
-        counts = grid.grid_shape(self.metadata.shape, self._files)
+        file_index, key = 0, self._chunk_key(coordinates)
+        counts = grid.grid_shape(self.metadata.shape, self._file_shape)
         for count, i in zip(counts, coordinates, strict=True):
-            number = number * count + i
+            file_index = file_index * count + i
         with self._lock:
-            page, bit = divmod(number, _BITS)
+            page, bit = divmod(file_index, _BITMAP_BITS)
             flags = self._read_files.get(page, 0)
             is_first = not flags >> bit & 1
             self._read_files[page] = flags | 1 << bit
-            if is_first and self._array.shards is not None:  # readers of its other chunks wait
-                self._add_fingerprint(number, key)
-        if is_first and self._array.shards is None:
-            self._add_fingerprint(number, key)
+            # Readers of other chunks of the shard wait for its fingerprint.
+            if is_first and self._zarr_array.shards is not None:
+                self._add_fingerprint(file_index, key)
+        if is_first and self._zarr_array.shards is None:
+            self._add_fingerprint(file_index, key)
         return key
 
-    def _add_fingerprint(self, number: int, key: str) -> None:
+    def _add_fingerprint(self, file_index: int, key: str) -> None:
         limit = self._layout.chain.max_nbytes if self._layout.sharding is None else None
         fingerprint = self._storage.prefetch(key, limit)
         with self._lock:
-            self._fingerprints = (self._fingerprints + hash((number, *fingerprint))) & _MASK
+            self._fingerprints = (
+                self._fingerprints + hash((file_index, *fingerprint))
+            ) & _UINT64_MASK
 
-    def _recorded(self) -> Iterator[int]:
+    def _recorded_files(self) -> Iterator[int]:
         for page, flags in self._read_files.items():
-            yield from (page * _BITS + bit for bit in range(_BITS) if flags >> bit & 1)
+            yield from (
+                page * _BITMAP_BITS + bit for bit in range(_BITMAP_BITS) if flags >> bit & 1
+            )
 
     def _current_fingerprints(self) -> int:
         """Return the sum of the current fingerprints of all chunk files that were read."""
         total = [0]
 
-        def add(number: int) -> None:
-            box = grid.box(self.metadata.shape, self._files, number)
-            key = self._key(grid.coordinates(box, self._files))
+        def add(file_index: int) -> None:
+            box = grid.box(self.metadata.shape, self._file_shape, file_index)
+            key = self._chunk_key(grid.coordinates(box, self._file_shape))
             fingerprint = self._storage.file_fingerprint(key)
             with self._lock:
-                total[0] = (total[0] + hash((number, *fingerprint))) & _MASK
+                total[0] = (total[0] + hash((file_index, *fingerprint))) & _UINT64_MASK
 
-        pool.run_all(add, self._recorded(), self.concurrency)
+        pool.run_all(add, self._recorded_files(), self.concurrency)
         return total[0]
 
-    def _key(self, coordinates: Shape) -> str:
+    def _chunk_key(self, coordinates: Shape) -> str:
         """Return the key of the chunk or shard at grid coordinates."""
-        return f"{self._node}/{self._array.metadata.encode_chunk_key(coordinates)}".lstrip("/")
+        return f"{self._node}/{self._zarr_array.metadata.encode_chunk_key(coordinates)}".lstrip("/")
 
     def _metadata_fingerprint(self) -> tuple[tuple[Any, ...], ...]:
         names = (f"{self._node}/{name}".lstrip("/") for name in ZARR_METADATA[:2])

@@ -1,4 +1,4 @@
-"""Write an array to a Zarr store: complete chunks, published at the end."""
+"""Write an array to a Zarr store as complete chunks, which become visible together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from ndtool.arrays.sink import PartialBlocks, Unpublished
 from ndtool.arrays.source import ArrayMetadata, ChunkLayout
 from ndtool.errors import DtypeError, OutputError, UsageError, printable
-from ndtool.formats.numpytypes import numpy_dtype, padded
-from ndtool.formats.zarr import location
+from ndtool.formats.numpytypes import numpy_dtype, pad_chunk
+from ndtool.formats.zarr import location, newstore
 from ndtool.formats.zarr import store as zarr
-from ndtool.formats.zarr.location import Put, ZarrTarget
+from ndtool.formats.zarr.location import ZarrTarget
+from ndtool.formats.zarr.newstore import WriteKey
 from ndtool.machine import pool
 from ndtool.publish.shared import SharedOutput
 from ndtool.publish.targets import Encoding, Target
@@ -20,33 +21,38 @@ from ndtool.rules.plans import Shape
 from ndtool.storage.descriptors import os_errors
 
 
-class Chunks:
+class ChunkWriter:
     """A writer of the complete chunks or shards of an array in a store."""
 
     streamed = False
 
     def __init__(
-        self, name: str, metadata: ArrayMetadata, array: Any, put: Put, concurrency: int = 1
+        self,
+        name: str,
+        metadata: ArrayMetadata,
+        array: Any,
+        write_key: WriteKey,
+        concurrency: int = 1,
     ) -> None:
         self.name, self.metadata, self.concurrency = name, metadata, concurrency
-        self._array, self._put, self._dtype = array, put, numpy_dtype(metadata.dtype)
+        self._array, self._write_key, self._dtype = array, write_key, numpy_dtype(metadata.dtype)
         self._layout = zarr.layout_of(array, metadata.dtype, name)
 
     @classmethod
-    def reopen(cls, shared: SharedOutput) -> Chunks:
-        """Return the writer of an array that another process created."""
-        storage, put = location.reopen(shared)
-        array = zarr.array_of(storage.read, shared.name, shared.array_path)
+    def reopen(cls, shared: SharedOutput) -> ChunkWriter:
+        """Return a writer for an array that another process created."""
+        storage, write_key = newstore.reopen(shared)
+        array = zarr.parse_array(storage.read, shared.name, shared.array_path)
         concurrency = 1 if shared.lock is None else pool.MAX_THREADS  # remote writes have latency
-        return cls(shared.name, shared.metadata, array, put, concurrency)
+        return cls(shared.name, shared.metadata, array, write_key, concurrency)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a complete block, from any thread."""
         if start or len(view) != self.nbytes(block):
             raise ValueError(f"{len(view)} bytes at offset {start} are not a block")
-        self.put(block, view)
+        self.write_block(block, view)
 
-    def put(self, block: int, view: memoryview | bytearray) -> None:
+    def write_block(self, block: int, view: memoryview | bytearray) -> None:
         """Encode and write a block."""
         import numpy as np
 
@@ -56,8 +62,8 @@ class Chunks:
             grid.coordinates(box, self.metadata.block_shape)
         )
         key = f"{self._array.path}/{chunk_key}".lstrip("/")
-        with zarr.converted_errors(self.name, OutputError):
-            self._put(key, self._layout.encode(padded(chunk, self.metadata.block_shape)))
+        with zarr.convert_errors(self.name, OutputError):
+            self._write_key(key, self._layout.encode(pad_chunk(chunk, self.metadata.block_shape)))
 
     def nbytes(self, block: int) -> int:
         """Return the size of a block in bytes."""
@@ -69,98 +75,105 @@ class Chunks:
 
 
 class ZarrSink:
-    """A sink that writes each chunk or shard once, when all of its bytes are present.
+    """A sink that writes each chunk or shard once, when all of its bytes are complete.
 
-    metadata: as `planned` returned them.
+    metadata: from `planned_metadata`.
     """
 
     streamed = False
 
     def __init__(self, target: Target, metadata: ArrayMetadata) -> None:
         self.name, self.metadata = target.path, metadata
-        self._site = location.resolve(target)
-        self.preserved = self._site.preserved
-        self._partial = PartialBlocks()
+        self._zarr_target = location.resolve(target)
+        self.preserved = self._zarr_target.preserved
+        self._partial_blocks = PartialBlocks()
         self._is_shared = False
         with os_errors(self.name, OutputError):
-            self._output = location.output(self._site, target)
+            self._store = newstore.create_store(self._zarr_target, target)
         try:
-            documents, array = _created(self._output.within, metadata, target, self._site)
+            documents, array = _create_documents(
+                self._store.array_path, metadata, target, self._zarr_target
+            )
             if metadata.layout != zarr.metadata_of(array, target.path).layout:
                 raise OutputError(f"{printable(self.name)} changed during the run")
-            self._files = (
+            self._file_count = (
                 grid.count_blocks(metadata.shape, metadata.block_shape) if metadata.nbytes else 0
             )
-            self._chunks = Chunks(self.name, metadata, array, self._output.put)
-            with zarr.converted_errors(self.name, OutputError):
+            self._writer = ChunkWriter(self.name, metadata, array, self._store.write)
+            with zarr.convert_errors(self.name, OutputError):
                 for key, body in documents.items():
-                    self._output.put(key, body)
-            total, each = metadata.nbytes, prod(metadata.block_shape) * metadata.dtype.itemsize
+                    self._store.write(key, body)
+            total_nbytes, file_nbytes = (
+                metadata.nbytes,
+                prod(metadata.block_shape) * metadata.dtype.itemsize,
+            )
             if array.compressors:  # compressed sizes are unknown
-                total = each = 0
-            self._output.require_space(self._files, total, each)
+                total_nbytes = file_nbytes = 0
+            self._store.require_space(self._file_count, total_nbytes, file_nbytes)
         except BaseException:
             self.abort()
             raise
 
     @property
     def concurrency(self) -> int:
-        return self._output.concurrency
+        return self._store.concurrency
 
     def map(self) -> None:
         return None
 
     def share(self) -> SharedOutput | None:
-        """Return the location where other processes can write, None if they cannot."""
+        """Return the location at which other processes can write chunks, None if they cannot."""
         self._is_shared = True
-        return self._output.share(self.name, self.metadata)
+        return self._store.share(self.name, self.metadata)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write bytes of a block, in any order and from any thread."""
-        chunk = self._partial.add(start, view, block, self._chunks.nbytes(block))
+        chunk = self._partial_blocks.add(start, view, block, self._writer.nbytes(block))
         if chunk is not None:
-            self._chunks.put(block, chunk)
-            self._partial.mark_written(block)
+            self._writer.write_block(block, chunk)
+            self._partial_blocks.mark_written(block)
 
     def finish(self) -> Unpublished:
         if not self._is_shared:
-            self._partial.require_all(self._files)
+            self._partial_blocks.require_all(self._file_count)
         with os_errors(self.name, OutputError):
-            self._output.sync()
-        return self._output
+            self._store.sync()
+        return self._store
 
     def abort(self) -> None:
-        self._output.drop()
+        self._store.drop()
 
 
-def planned(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
-    """Return the metadata of a new array, with its chunks; write nothing."""
-    _, array = _created("", metadata, target, location.resolve(target))
+def planned_metadata(target: Target, metadata: ArrayMetadata) -> ArrayMetadata:
+    """Return the metadata of a new array with its chunk layout, without writing."""
+    _, array = _create_documents("", metadata, target, location.resolve(target))
     layout = zarr.metadata_of(array, target.path).layout
     assert layout is not None, "an array of a store has chunks"
     return metadata._replace(block_shape=layout.file_shape, layout=layout)
 
 
-def _created(
-    within: str, metadata: ArrayMetadata, target: Target, site: ZarrTarget
+def _create_documents(
+    array_path: str, metadata: ArrayMetadata, target: Target, zarr_target: ZarrTarget
 ) -> tuple[dict[str, bytes], Any]:
-    """Return the metadata documents of a new array and its groups, by key, and the array."""
+    """Create the metadata of a new array and its groups; return documents by key, and the array."""
     import numpy as np
 
     library, path, options = zarr.library(), target.path, target.encoding
-    version = site.version or (options.data_layout.version if options.data_layout else None) or 3
+    version = (
+        zarr_target.version or (options.data_layout.version if options.data_layout else None) or 3
+    )
     dtype = numpy_dtype(metadata.dtype)
     serializer = {}
     if version == 3 and metadata.dtype.order == ">" and dtype.names is None:
         serializer["serializer"] = library.codecs.BytesCodec(endian="big")
-    chunks, shards = _chunks(metadata.shape, options, version)
+    chunks, shards = _choose_chunks(metadata.shape, options, version)
     store: dict[str, Any] = {}
-    with zarr.converted_errors(path, UsageError), zarr.quiet():
+    with zarr.convert_errors(path, UsageError), zarr.suppress_warnings():
         try:
-            zarr.run(
+            zarr.run_coroutine(
                 library.api.asynchronous.create_array(
                     library.storage.MemoryStore(store),
-                    name=within or None,
+                    name=array_path or None,
                     shape=metadata.shape,
                     dtype=dtype,
                     chunks=chunks or "auto",
@@ -172,23 +185,25 @@ def _created(
                 )
             )
             documents = {key: body.to_bytes() for key, body in store.items()}
-            array = zarr.array_of(documents.get, path, within)
+            array = zarr.parse_array(documents.get, path, array_path)
         except (ValueError, TypeError) as exc:
             if "data type" in str(exc) or isinstance(exc, TypeError):
-                raise _unsupported(metadata, version) from None
+                raise _dtype_error(metadata, version) from None
             raise
-        written = zarr.metadata_of(array, path)
-    if written.dtype != dtypes.from_descr(metadata.dtype.descr):
-        raise _unsupported(metadata, version)
+        array_metadata = zarr.metadata_of(array, path)
+    if array_metadata.dtype != dtypes.from_descr(metadata.dtype.descr):
+        raise _dtype_error(metadata, version)
     return documents, array
 
 
-def _unsupported(metadata: ArrayMetadata, version: int) -> DtypeError:
+def _dtype_error(metadata: ArrayMetadata, version: int) -> DtypeError:
     return DtypeError(f"Zarr {version} cannot store elements of type {metadata.dtype.name}")
 
 
-def _chunks(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None, Shape | None]:
-    """Return chunks and shards: the requested ones, else those of data if the ranks are equal."""
+def _choose_chunks(
+    shape: Shape, options: Encoding, version: int
+) -> tuple[Shape | None, Shape | None]:
+    """Return the shapes of chunks and shards: as requested, else of data if the ranks are equal."""
     for name, sizes in (("--chunks", options.chunks), ("--shards", options.shards)):
         if sizes is not None and len(sizes) != len(shape):
             raise UsageError(
@@ -212,7 +227,7 @@ def _chunks(shape: Shape, options: Encoding, version: int) -> tuple[Shape | None
 
 
 def _compressor(options: Encoding, version: int) -> Any:
-    """Return the compressor of chunks: the requested one, else that of data."""
+    """Return the compressor of chunks: the requested one, else the compressor of data."""
     codec = options.codec or (_codec_of(options.data_layout) if options.data_layout else None)
     if codec is None:
         return "auto"
@@ -222,19 +237,23 @@ def _compressor(options: Encoding, version: int) -> Any:
     if version == 2:
         import numcodecs
 
-        kinds = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip, "blosc": numcodecs.Blosc}
+        codec_types = {"zstd": numcodecs.Zstd, "gzip": numcodecs.GZip, "blosc": numcodecs.Blosc}
     else:
         from zarr import codecs
 
-        kinds = {"zstd": codecs.ZstdCodec, "gzip": codecs.GzipCodec, "blosc": codecs.BloscCodec}
+        codec_types = {
+            "zstd": codecs.ZstdCodec,
+            "gzip": codecs.GzipCodec,
+            "blosc": codecs.BloscCodec,
+        }
     key = "clevel" if name == "blosc" else "level"
-    return kinds[name](**({key: int(level)} if level else {}))
+    return codec_types[name](**({key: int(level)} if level else {}))
 
 
 def _codec_of(layout: ChunkLayout) -> str | None:
-    """Return the compression of chunks as a value of --codec, None if it has no such value."""
+    """Return the value of --codec for the compressor of a layout, None without such a value."""
     for codec in layout.codecs:
-        name, *words = codec.split()
+        name, *parameters = codec.split()
         if name in ("zstd", "gzip", "blosc"):
-            return ":".join([name, *words[-1:]])
+            return ":".join([name, *parameters[-1:]])
     return "none" if layout.codecs in ((), ("bytes",)) else None

@@ -1,8 +1,8 @@
-"""Executors of tasks, such as threads or a dask cluster: the contract that all of them have.
+"""The protocol of executors of tasks, such as threads or a dask cluster.
 
-An executor makes calls, several at once, and reports the outcome of each. It knows nothing of
-partitions, attempts, resume or cleanup: the policy (`runs/external/policy.py`) decides which tasks
-are submitted and retried, and which outcome counts.
+An executor makes calls concurrently and reports the outcome of each. It knows nothing of
+partitions, attempts, resuming or cleanup: the policy (`runs/external/policy.py`) decides which
+tasks to submit and to retry, and which outcome counts.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Task(NamedTuple):
-    """An idempotent call, do(phase, number), that any process can make."""
+    """An idempotent call, call(phase, number), that any process can make."""
 
-    do: Callable[[str, int], Any]
+    call: Callable[[str, int], Any]
     phase: str
     number: int
 
     def outcome(self) -> Any:
         """Make the call in this thread; return its result, or the exception that it raises."""
         try:
-            return self.do(self.phase, self.number)
+            return self.call(self.phase, self.number)
         except BaseException as error:
             return error
 
@@ -29,40 +29,41 @@ class Task(NamedTuple):
 class Lost(NamedTuple):
     """The outcome of a task whose worker was lost; its progress is unknown.
 
-    times: the number of losses before the executor reported one.
+    losses: how many workers were lost before the executor reported it.
     """
 
-    times: int = 1
+    losses: int = 1
 
 
 class Executor(Protocol):
     """Starts tasks in the order of submission; slots: the number of concurrent tasks.
 
-    A task may run twice.
+    An executor may run a task twice.
     """
 
     @property
     def slots(self) -> int: ...
 
     def submit(self, task: Task) -> None:
-        """Queue a task to run when a slot is free; elsewhere, if it is running."""
+        """Queue a task for a free slot; on another worker, if it is already running."""
 
     def completed(self) -> Iterator[tuple[Task, Any] | None]:
-        """Yield each task with its outcome, in order of completion, until none is unfinished.
+        """Yield each task with its outcome, in order of completion, until all have finished.
 
         An outcome is the call's result, its exception, or Lost. Tasks can be submitted meanwhile.
-        An executor that runs attempts elsewhere yields None from time to time while it waits, so
-        that late tasks are noticed. Raises ResourceError if no worker is left.
+        An executor that can restart tasks on other workers yields None from time to time while it
+        waits, so that the caller can detect late tasks. Raises ResourceError if all workers are
+        lost.
         """
 
     def wait(self, seconds: float) -> None:
-        """Let time pass while no task is unfinished."""
+        """Sleep, when no submitted task is unfinished."""
 
     def cancel(self, *tasks: Task) -> None:
-        """Cancel tasks that have not begun, and discard the outcomes of the others."""
+        """Cancel tasks that have not started, and discard the outcomes of running ones."""
 
     def now(self) -> float:
-        """Return the time in seconds, by the clock that tasks run on."""
+        """Return the time in seconds; a simulated cluster has a simulated clock."""
 
 
 @runtime_checkable
@@ -72,12 +73,12 @@ class Cluster(Executor, Protocol):
     @property
     def memory(self) -> int: ...
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
-        """Make a call in each process; return the outcomes by process name."""
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        """Make a call in each worker process; return the outcomes by process name."""
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         """Stop the tasks that still run after a failure.
 
-        Kills processes that belong to this run alone; others make the call, with a timeout in
-        seconds.
+        Kills worker processes that this run started. Other worker processes make the call, with a
+        timeout in seconds.
         """

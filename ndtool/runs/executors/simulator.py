@@ -1,7 +1,7 @@
-"""A simulated cluster: tasks run in this process, and a clock of its own says when each ends.
+"""A simulated cluster: tasks run in this process, and a simulated clock determines their ends.
 
-A task reports its requests and its computing as steps, to a `Meter`; a model of workers and of a
-store turns them into seconds. Everything follows from the steps and a seed.
+A task reports its requests and its computing as steps to a `Meter`. A model of workers and of a
+store converts the steps to seconds. A simulation is deterministic, given the steps and a seed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ndtool.runs.machines import Machine
 
 
 class Step(NamedTuple):
-    """Requests of a task that are in flight together, and the computing before them.
+    """Concurrent requests of a task, and the computing before them.
 
-    kind: steps of one kind that follow each other are one step. nbytes: sent or received.
+    kind: consecutive steps of the same kind are combined. nbytes: bytes sent or received.
     """
 
     kind: str
@@ -31,29 +31,29 @@ class Step(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """Faults of workers and of the store, as fractions of all tasks, or of requests.
+    """Faults of workers and of the store, as fractions of all attempts, or of all requests.
 
-    lost: attempts whose worker is lost, before or after the work is done. late: attempts that take
-    `times` as long. refused: requests that the store refuses once (503), which wait `pause` seconds
-    and are sent again.
+    lost: attempts whose worker is lost, before or after the task is executed. late: attempts that
+    take `slowdown` times as long. throttled: requests that the store rejects once (status 503) and
+    that are repeated after `retry_delay` seconds.
     """
 
     lost: float = 0.0
     late: float = 0.0
-    times: float = 10.0
-    refused: float = 0.0
-    pause: float = 1.0
+    slowdown: float = 10.0
+    throttled: float = 0.0
+    retry_delay: float = 1.0
 
 
 class Meter:
-    """Collects the steps of the task that runs. totals: those of all tasks that ran."""
+    """Collects the steps of the running task. totals: requests and bytes of all tasks."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
         self._steps: list[Step] = []
 
     def add(self, step: Step) -> None:
-        """Add a step, which a step of the same kind before it takes in."""
+        """Add a step; combine it with the previous one if that is of the same kind."""
         self.totals.update(get=step.gets, put=step.puts, bytes=step.nbytes)
         last = self._steps[-1] if self._steps else None
         if last is not None and last.kind == step.kind:
@@ -65,7 +65,7 @@ class Meter:
         else:
             self._steps.append(step)
 
-    def take(self) -> list[Step]:
+    def pop_steps(self) -> list[Step]:
         """Return the steps since the last call."""
         steps, self._steps = self._steps, []
         return steps
@@ -74,9 +74,9 @@ class Meter:
 class Simulator:
     """A cluster of `slots` workers. memory: bytes of a worker. spent: seconds of tasks by cause.
 
-    meter: to which tasks report. tick: the interval at which `completed` yields None while time
-    passes; None for never. Tasks begin in order, so of two tasks the one that begins first has its
-    requests served first.
+    meter: collects the steps of tasks. interval: the seconds after which `completed` yields None if
+    no task completes; None for never. Tasks start in order, and the store serves the requests of
+    the task that started first before those of later tasks.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Simulator:
         faults: Faults = Faults(),  # noqa: B008
         seed: int = 0,
         memory: int = 4 << 30,
-        tick: float | None = None,
+        interval: float | None = None,
     ) -> None:
         self.slots, self.memory, self.meter = slots, memory, meter
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -95,22 +95,22 @@ class Simulator:
         self._waiting: deque[Task] = deque()
         self._running: list[tuple[float, int, Task, Any]] = []  # a heap, by end
         self._cancelled: set[int] = set()
-        self._free: defaultdict[str, float] = defaultdict(
+        self._busy_until: defaultdict[str, float] = defaultdict(
             float
-        )  # until when a limited resource is busy
-        self._clock, self._begun, self._tick = 0.0, 0, tick
+        )  # the time at which a limited resource becomes idle
+        self._clock, self._started_count, self._interval = 0.0, 0, interval
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
 
     def completed(self) -> Iterator[Any]:
-        # Attempts that do not count any more keep their slots, and are not waited for.
+        # Cancelled attempts keep their slots, and `completed` does not wait for them.
         while self._waiting or len(self._running) > len(self._cancelled):
             while self._waiting and len(self._running) < self.slots:
-                self._begin(self._waiting.popleft())
+                self._start(self._waiting.popleft())
             end, number, task, outcome = self._running[0]
-            if self._tick and end > self._clock + self._tick:
-                self._clock += self._tick
+            if self._interval and end > self._clock + self._interval:
+                self._clock += self._interval
                 yield None
                 continue
             heapq.heappop(self._running)
@@ -129,58 +129,61 @@ class Simulator:
         return self._clock
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._clock += seconds
 
-    def everywhere(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    def run_on_workers(self, call: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
         return {"simulated": call(*arguments)}
 
-    def abandon(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
+    def abort(self, call: Callable[..., Any], *arguments: Any, seconds: float) -> None:
         call(*arguments)
 
-    def _begin(self, task: Task) -> None:
-        """Run a task, and compute when it ends."""
+    def _start(self, task: Task) -> None:
+        """Run a task, and compute its end time."""
         draw, faults = self._random.random(), self._faults
-        begin = self._served("scheduler", self._clock, self._machine.scheduled)
-        self.spent["scheduler"] += begin - self._clock
-        lost, works = draw < faults.lost, draw >= faults.lost / 2
-        self.meter.take()
-        outcome = task.outcome() if works else None
-        end = begin
-        for step in self.meter.take():
-            end = self._ended(end, step)
+        start = self._completion_time("scheduler", self._clock, self._machine.scheduler_seconds)
+        self.spent["scheduler"] += start - self._clock
+        lost, executes = draw < faults.lost, draw >= faults.lost / 2
+        self.meter.pop_steps()
+        outcome = task.outcome() if executes else None
+        end = start
+        for step in self.meter.pop_steps():
+            end = self._end_of_step(end, step)
         if faults.lost <= draw < faults.lost + faults.late:
-            end = begin + (end - begin) * faults.times
-        self._begun += 1
+            end = start + (end - start) * faults.slowdown
+        self._started_count += 1
         result = Lost() if lost else outcome
-        heapq.heappush(self._running, (end, self._begun, task, result))
+        heapq.heappush(self._running, (end, self._started_count, task, result))
 
-    def _ended(self, start: float, step: Step) -> float:
-        """Return when a step ends that begins at `start`."""
+    def _end_of_step(self, start: float, step: Step) -> float:
+        """Return the end time of a step that starts at `start`."""
         machine, requests = self._machine, step.gets + step.puts
-        begin, at = start + step.seconds, machine.latency * ceil(requests / machine.concurrency)
+        computed, latency = (
+            start + step.seconds,
+            machine.latency * ceil(requests / machine.concurrency),
+        )
         self.spent["computing"] += step.seconds
-        self.spent["latency"] += at
+        self.spent["latency"] += latency
         self.spent["bandwidth"] += step.nbytes / machine.bandwidth
-        end = begin + at + step.nbytes / machine.bandwidth
+        end = computed + latency + step.nbytes / machine.bandwidth
         for name, amount, rate in (
-            ("requests to read", step.gets, machine.gets),
-            ("requests to write", step.puts, machine.puts),
-            ("bandwidth of all", step.nbytes, machine.every),
+            ("requests to read", step.gets, machine.get_rate),
+            ("requests to write", step.puts, machine.put_rate),
+            ("total bandwidth", step.nbytes, machine.total_bandwidth),
         ):
             if amount and rate:
-                served = self._served(name, begin, amount / rate)
-                self.spent[name] += max(0.0, served - end)
-                end = max(end, served)
-        if self._faults.refused and requests:
-            refused = sum(
-                self._random.random() < self._faults.refused for _ in range(min(requests, 1000))
+                available = self._completion_time(name, computed, amount / rate)
+                self.spent[name] += max(0.0, available - end)
+                end = max(end, available)
+        if self._faults.throttled and requests:
+            throttled = sum(
+                self._random.random() < self._faults.throttled for _ in range(min(requests, 1000))
             )
-            self.meter.totals["refused"] += refused
-            end += self._faults.pause if refused else 0.0
+            self.meter.totals["throttled"] += throttled
+            end += self._faults.retry_delay if throttled else 0.0
         return end
 
-    def _served(self, name: str, start: float, seconds: float) -> float:
-        """Return when a resource that all share has served a request that takes it so long."""
-        self._free[name] = max(self._free[name], start) + seconds
-        return self._free[name]
+    def _completion_time(self, name: str, start: float, seconds: float) -> float:
+        """Return when a shared resource completes a request that occupies it for `seconds`."""
+        self._busy_until[name] = max(self._busy_until[name], start) + seconds
+        return self._busy_until[name]

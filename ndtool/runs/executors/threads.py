@@ -1,4 +1,4 @@
-"""An executor of threads in this process; the thread that waits for outcomes runs tasks too."""
+"""An executor with threads of this process; the thread that waits for outcomes runs tasks, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ndtool.runs.executors import Task
 class Threads:
     """Starts tasks in the order of submission; a context manager that joins its threads.
 
-    If the system cannot start all threads, fewer run the tasks.
+    If the system cannot start all threads, fewer threads run the tasks.
     """
 
     def __init__(self, slots: int) -> None:
@@ -24,27 +24,27 @@ class Threads:
         self._waiting: deque[Task] = deque()
         self._outcomes: deque[tuple[Task, Any]] = deque()
         self._running = 0
-        self._helpers: list[Thread] = []  # each appends itself
-        self._helping = 0  # helpers that will look for another task
+        self._threads: list[Thread] = []  # each thread appends itself
+        self._active_count = 0  # threads that will request another task
 
     def submit(self, task: Task) -> None:
         self._waiting.append(task)
 
     def completed(self) -> Iterator[tuple[Task, Any]]:
         with self._changed:
-            missing = min(self.slots, len(self._waiting)) - 1 - self._helping
-        pool.start_threads(self._help, missing)
+            thread_count = min(self.slots, len(self._waiting)) - 1 - self._active_count
+        pool.start_threads(self._run_tasks, thread_count)
         while True:
             with self._changed:
                 while self._running and not (self._waiting or self._outcomes):
                     self._changed.wait()
-                ended = self._outcomes.popleft() if self._outcomes else None
-                if ended is None and not self._waiting:
+                result = self._outcomes.popleft() if self._outcomes else None
+                if result is None and not self._waiting:
                     return
-            if ended is not None:
-                yield ended
+            if result is not None:
+                yield result
             else:
-                self._do_next()
+                self._run_next()
 
     def cancel(self, *tasks: Task) -> None:
         dropped = set(tasks)
@@ -63,24 +63,24 @@ class Threads:
     def __exit__(self, *_: object) -> None:
         with self._changed:
             self._waiting.clear()
-        for helper in self._helpers:
-            helper.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _help(self) -> None:
+    def _run_tasks(self) -> None:
         with self._changed:
-            self._helpers.append(current_thread())
-            self._helping += 1
-        while self._do_next(helps=True):
+            self._threads.append(current_thread())
+            self._active_count += 1
+        while self._run_next(is_helper=True):
             pass
 
-    def _do_next(self, helps: bool = False) -> bool:
+    def _run_next(self, is_helper: bool = False) -> bool:
         """Run the next queued task; return False if there is none.
 
-        helps: whether the caller is a helper, which ends then.
+        is_helper: whether the caller is one of the executor's threads, which then ends.
         """
         with self._changed:
             if not self._waiting:
-                self._helping -= helps
+                self._active_count -= is_helper
                 return False
             task = self._waiting.popleft()
             self._running += 1

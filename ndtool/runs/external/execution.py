@@ -26,15 +26,15 @@ from ndtool.engine.gathers import ProgressCallback
 from ndtool.machine import pool
 from ndtool.rules.plans import ElementsPlan, Plan, Shape
 from ndtool.runs import direct, operands
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.runs.executors import Task
 from ndtool.runs.executors.threads import Threads
 from ndtool.runs.external import phases, policy
 from ndtool.runs.external.partitioning import Partitioning
 from ndtool.runs.external.phases import ReportCallback
 from ndtool.runs.external.spillstore import Store
-from ndtool.runs.external.tasks import do
-from ndtool.runs.external.units import positions_of, units_of
+from ndtool.runs.external.tasks import run_task
+from ndtool.runs.external.units import tuple_shape, units_of
 from ndtool.runs.external.work import Arrays, Work
 from ndtool.storage.local import ByteRange
 
@@ -49,16 +49,16 @@ def run(
 ) -> Generator[str]:
     """Execute a run in this process, into a sink; yield the name of each phase before it begins.
 
-    report: receives the bounds report if the mode allows indices out of bounds. dry: whether the
-    caller stops at the first phase, so that no data are read.
+    report: a callback for the bounds report, if the mode allows indices out of bounds. dry: whether
+    the caller stops at the first phase, so that no data are read.
     """
     if call.inference.requires_distinct and not dry:
         check(call, partitioning, lambda _: None)
     with ExitStack() as stack:
-        output = _output(call, sink, partitioning, stack)
+        output = _output_writer(call, sink, partitioning, stack)
         unread = tuple(call.sources) if dry else ()
         layout = partitioning.layout
-        store = Store(layout[""], partitioning.in_memory, call.spills, layout)
+        store = Store(layout[""], partitioning.in_memory, call.spill_directories, layout)
         stack.callback(store.close)
         work = Work(call.inference, partitioning, arrays(call, partitioning, output, unread), store)
         threads = stack.enter_context(Threads(partitioning.workers))
@@ -67,7 +67,7 @@ def run(
             partitioning,
             store,
             threads,
-            partial(do, work),
+            partial(run_task, work),
             progress,
             report,
             in_order=sink.streamed,
@@ -77,27 +77,27 @@ def run(
 def check(call: OpenCall, partitioning: Partitioning, report: ReportCallback) -> None:
     """Validate all indices by blocks; raise BoundsError, or pass it to `report` if allowed.
 
-    Raises DuplicatesError if two tuples select the same, and duplicates are an error.
+    Raises DuplicatesError if two tuples select the same slice, and duplicates are an error.
     """
     inputs = arrays(call, partitioning, None, unread=("data",))
     work = Work(call.inference, partitioning, inputs, Store(0, 0, (), {}))
-    outside = phases.Outside(call.inference)
+    bounds_reports = phases.BoundsReports(call.inference)
     blocks = [
         block for block in range(partitioning.blocks) if lt(*partitioning.first_occurrences(block))
     ]
     limit = pool.MAX_THREADS  # a cluster may have more slots
     with Threads(min(partitioning.workers, limit)) as threads:
-        call_task = partial(do, work)
+        call_task = partial(run_task, work)
         checks = (Task(call_task, "check", block) for block in blocks)
-        policy.complete(threads, checks, outside.add)
-    outside.raise_or_report(report)
+        policy.complete(threads, checks, bounds_reports.add)
+    bounds_reports.raise_or_report(report)
     if call.inference.requires_distinct:
         stored = distinct.stored_tuples(call.inference.plan, call.inference.row.negatives)
         distinct.check_blocks(stored, partial(_stored_blocks, work), partitioning.partition_bytes)
 
 
 def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
-    """Yield all index tuples by blocks; tuples that batches share once."""
+    """Yield all index tuples by blocks; tuples that batches share are yielded once."""
     for block in range(work.partitioning.blocks):
         first, stop = work.partitioning.first_occurrences(block)
         if first < stop:
@@ -106,33 +106,33 @@ def _stored_blocks(work: Work) -> Iterator[TupleBlock]:
 
 
 def arrays(
-    call: OpenCall | Inputs,
+    call: OpenCall | OpenInputs,
     partitioning: Partitioning,
     output: Writer | None,
     unread: tuple[str, ...] = (),
 ) -> Arrays:
-    """Return the readers and the writer for tasks; without an output, none for updates.
+    """Return the readers of inputs and the writer of the output; without output, updates are None.
 
-    unread: the inputs that will not be read: the space of a copy is reserved, not filled.
+    unread: the roles of inputs that will not be read: space for a copy is reserved, not filled.
     """
-    plan, turn = call.inference.plan, Lock()
+    plan, lock = call.inference.plan, Lock()
 
-    def reader(role: str, over: Shape) -> Reader:
+    def reader(role: str, axes_shape: Shape) -> Reader:
         source = call.sources[role]
         if isinstance(source, Constant) and role == "data":
-            return ConstantReader(source, over)
+            return ConstantReader(source, axes_shape)
         if not isinstance(source, FlatSource):
-            return GridReader(source, len(over), partitioning.concurrency)
+            return GridReader(source, len(axes_shape), partitioning.concurrency)
         loaded = operands.load(call, role, dry=role in unread)
         byte_range, (_, dtype, shape) = loaded.byte_range, loaded.info
         if loaded.fortran and len(shape) > 1:
             byte_range = ByteRange(loaded.normalized(dtype.order, False))
-        return FlatReader(byte_range, over, turn)
+        return FlatReader(byte_range, axes_shape, lock)
 
     return Arrays(
-        reader("data", partitioning.rows.over),
+        reader("data", partitioning.rows.shape),
         reader("indices", plan.positions),
-        None if partitioning.gathers or output is None else reader("updates", positions_of(plan)),
+        None if partitioning.gathers or output is None else reader("updates", tuple_shape(plan)),
         output,
     )
 
@@ -140,28 +140,36 @@ def arrays(
 def writer(
     sink: Sink, partitioning: Partitioning, plan: Plan, buffer: memoryview | None = None
 ) -> Writer:
-    """Return the writer of an output for tasks; buffer: a buffer to write to first."""
-    over, run = partitioning.rows.over, () if isinstance(plan, ElementsPlan) else plan.slice_shape
+    """Return the writer of an output for tasks; buffer: a buffer to write to instead, or None."""
+    shape, slice_shape = (
+        partitioning.rows.shape,
+        () if isinstance(plan, ElementsPlan) else plan.slice_shape,
+    )
     if partitioning.gathers:
-        over = plan.output[: len(plan.output) - len(run)]
+        shape = plan.output[: len(plan.output) - len(slice_shape)]
     if buffer is None and sink.metadata.is_chunked:
-        return GridWriter(sink, len(over), partitioning.concurrency)
-    return FlatWriter(sink, over, buffer)
+        return GridWriter(sink, len(shape), partitioning.concurrency)
+    return FlatWriter(sink, shape, buffer)
 
 
-def _output(call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack) -> Writer:
-    """Return the writer of an output, through a buffer if the sink cannot take partitions."""
+def _output_writer(
+    call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack
+) -> Writer:
+    """Return the writer of an output, with a buffer if tasks cannot write their part to the"
+    " sink."""
     buffer = None
-    if not suits(call, sink.metadata, partitioning) or (
-        sink.streamed and len(partitioning.rows.over) > 1
+    if not writes_complete_chunks(call, sink.metadata, partitioning) or (
+        sink.streamed and len(partitioning.rows.shape) > 1
     ):
         threads = min(call.threads, partitioning.workers)
-        whole = direct.whole_output(sink, threads, directory=call.spill)
-        buffer, _ = stack.enter_context(whole)
+        complete = direct.output_buffer(sink, threads, directory=call.spill)
+        buffer, _ = stack.enter_context(complete)
     return writer(sink, partitioning, call.inference.plan, buffer)
 
 
-def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> bool:
+def writes_complete_chunks(
+    call: OpenCall, output: ArrayMetadata, partitioning: Partitioning
+) -> bool:
     """Whether tasks write complete chunks of an output."""
     if not output.is_chunked:
         return True
@@ -172,6 +180,6 @@ def suits(call: OpenCall, output: ArrayMetadata, partitioning: Partitioning) -> 
     return len(units.box) == len(partitioning.partition_shape) and all(
         step in (size, step // unit * unit)
         for size, step, unit in zip(
-            partitioning.rows.over, partitioning.partition_shape, units.box, strict=True
+            partitioning.rows.shape, partitioning.partition_shape, units.box, strict=True
         )
     )

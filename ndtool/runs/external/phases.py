@@ -1,6 +1,6 @@
-"""The phases of external execution: which tasks each has, and what it passes to the next.
+"""The phases of external execution: the tasks of each, and the tables that it writes for the next.
 
-`tasks.py` defines the tasks, `tables.py` what they pass on; `policy.py` runs a phase.
+`tasks.py` defines the tasks, `tables.py` the tables; `policy.py` runs a phase.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ndtool.errors import BoundsError, OutputError
 from ndtool.rules.inference import Inference
 from ndtool.runs.executors import Executor, Task
 from ndtool.runs.external import policy
-from ndtool.runs.external.partitioning import HOT, Partitioning, phase
-from ndtool.runs.external.policy import ResultCallback, Troubles
+from ndtool.runs.external.partitioning import HOT_FACTOR, Partitioning, phase
+from ndtool.runs.external.policy import ResultCallback, RetryLog
 from ndtool.runs.external.results import OutOfBounds, TaskResult
 from ndtool.runs.external.resume import AbandonedRun
 from ndtool.runs.external.spill import SpillStore
-from ndtool.runs.external.tables import Collected, Group
+from ndtool.runs.external.tables import Group, TableBuilder
 
 ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 
@@ -28,123 +28,128 @@ ReportCallback = Callable[[BoundsError], object]  # receives the bounds report
 def run(
     inference: Inference,
     partitioning: Partitioning,
-    spills: SpillStore,
+    store: SpillStore,
     executor: Executor,
     do: Callable[[str, int], Any],
     progress: ProgressCallback,
     report: ReportCallback,
     abandoned: AbandonedRun | None = None,
     in_order: bool = False,
-    troubles: Troubles | None = None,
+    retry_log: RetryLog | None = None,
 ) -> Iterator[str]:
     """Run all phases; yield the name of each before it begins.
 
     do: runs a task. abandoned: the abandoned run to resume. in_order: whether the tasks of the last
-    phase run one at a time, in order. troubles: see `policy.complete`.
+    phase run one at a time, in order. retry_log: see `policy.complete`.
     """
     rows, width, levels = partitioning.rows, partitioning.rows.width, partitioning.levels
-    tables, outside = Collected(partitioning, spills), Outside(inference)
+    tables, bounds_reports = TableBuilder(partitioning, store), BoundsReports(inference)
     spilled = map(partitioning.spilled_per_tuple, range(levels - 1))
     bytes_read = [rows.tuple_bytes, *spilled]  # of a tuple, by split
     total_bytes = rows.tuples * (sum(bytes_read) + width * partitioning.gathers * levels)
-    total_bytes += rows.height * width
-    done, last = 0.0, "replay" if partitioning.gathers else "sweep"
+    total_bytes += rows.row_count * width
+    moved_bytes, last = 0.0, "replay" if partitioning.gathers else "sweep"
 
     def run_phase(
         name: str, numbers: Iterable[int], count: int, nbytes: int, add_result: ResultCallback,
         resumed: dict[int, TaskResult],
     ) -> None:  # fmt: skip
-        """Run a phase of `count` tasks that move `nbytes`; resumed: results of a killed run."""
+        """Run a phase of `count` tasks that move `nbytes`; resumed: results of the abandoned"
+        " run."""
 
-        def ended(number: int, end: Any) -> None:
-            nonlocal done
-            add_result(number, end)
-            done += nbytes / count
-            progress(min(1.0, done / total_bytes))
+        def add_outcome(number: int, result: Any) -> None:
+            nonlocal moved_bytes
+            add_result(number, result)
+            moved_bytes += nbytes / count
+            progress(min(1.0, moved_bytes / total_bytes))
 
-        for number, end in resumed.items():
-            ended(number, end)
-        new = (Task(do, name, number) for number in numbers if number not in resumed)
-        policy.complete(executor, new, ended, in_order and name == last, troubles)
+        for number, result in resumed.items():
+            add_outcome(number, result)
+        pending = (Task(do, name, number) for number in numbers if number not in resumed)
+        policy.complete(executor, pending, add_outcome, in_order and name == last, retry_log)
 
-    def replays_ended(number: int, end: TaskResult) -> None:
+    def add_replay(number: int, result: TaskResult) -> None:
         if depth:
             group, block = divmod(number, partitioning.blocks)
-            tables.add_rows(tables.group(depth, group), block, end.attempt)
+            tables.add_segment(tables.group(depth, group), block, result.attempt)
 
-    def splits_ended(number: int, end: TaskResult | OutOfBounds) -> None:
-        if isinstance(end, TaskResult):
-            tables.add(number, end)
+    def add_split(number: int, result: TaskResult | OutOfBounds) -> None:
+        if isinstance(result, TaskResult):
+            tables.add_split(number, result)
         if not depth:
-            outside.add(number, end.outside if isinstance(end, TaskResult) else end)
+            bounds_reports.add(
+                number, result.out_of_bounds if isinstance(result, TaskResult) else result
+            )
 
     for depth in range(levels):
         yield (name := phase("split", depth))
-        tables.begin(depth)
+        tables.begin_splits(depth)
         resumed = abandoned.splits(depth, tables) if abandoned else {}
         count, nbytes = tables.blocks(depth), rows.tuples * bytes_read[depth]
         run_phase(
-            name, _blocks(tables.groups(depth), partitioning), count, nbytes, splits_ended, resumed
+            name, _blocks(tables.groups(depth), partitioning), count, nbytes, add_split, resumed
         )
         if not depth:
-            outside.raise_or_report(report)
-        tables.split()
+            bounds_reports.raise_or_report(report)
+        tables.write_splits()
 
-    def rows_ended(number: int, end: TaskResult) -> None:
-        partition, at = divmod(number, partitioning.ranges)
+    def add_rows(number: int, result: TaskResult) -> None:
+        partition, range_number = divmod(number, partitioning.ranges)
         group = tables.group(levels, partition)
         if group.tuples:
-            tables.add_rows(group, at, end.attempt)
+            tables.add_segment(group, range_number, result.attempt)
 
     hot = list(_combined(partitioning, tables))
     if hot:
         yield "combine"
         resumed = abandoned.rows("combine", tables) if abandoned else {}
-        run_phase("combine", hot, len(hot), 0, rows_ended, resumed)
+        run_phase("combine", hot, len(hot), 0, add_rows, resumed)
         tables.write_attempts(levels)
     yield "sweep"
     resumed = abandoned.rows("sweep", tables) if abandoned and partitioning.gathers else {}
     count = partitioning.partitions + _additional_sweeps(partitioning, tables)
     numbers = _sweeps(partitioning, tables, hot_first=not in_order)
-    add_result = rows_ended if partitioning.gathers else ignore
-    run_phase("sweep", numbers, count, rows.height * width, add_result, resumed)
+    add_result = add_rows if partitioning.gathers else ignore
+    run_phase("sweep", numbers, count, rows.row_count * width, add_result, resumed)
     for depth in reversed(range(levels if partitioning.gathers else 0)):
         tables.write_attempts(depth + 1)
-        tables.write_places(depth)
+        tables.write_block_offsets(depth)
         yield (name := phase("replay", depth))
         resumed = abandoned.rows(name, tables) if abandoned and depth else {}
 
         numbers, nbytes = _blocks(tables.groups(depth), partitioning), rows.tuples * width
-        run_phase(name, numbers, tables.blocks(depth), nbytes, replays_ended, resumed)
-        tables.discard_places(depth)
+        run_phase(name, numbers, tables.blocks(depth), nbytes, add_replay, resumed)
+        tables.discard_block_offsets(depth)
 
 
 def _blocks(groups: Iterable[Group], partitioning: Partitioning) -> Iterator[int]:
     """Yield the numbers of the tasks for all blocks of groups."""
-    return (group.task(block, partitioning) for group in groups for block in range(group.blocks))
+    return (
+        group.task_number(block, partitioning) for group in groups for block in range(group.blocks)
+    )
 
 
-def _sweeps(partitioning: Partitioning, tables: Collected, hot_first: bool) -> Iterator[int]:
-    """Yield the numbers of the tasks that sweep partitions; hot_first: the longest tasks first."""
+def _sweeps(partitioning: Partitioning, tables: TableBuilder, hot_first: bool) -> Iterator[int]:
+    """Yield the numbers of the tasks that sweep partitions; hot_first: hot partitions first."""
     hot: list[int] = []
     if hot_first:
-        few = HOT * -(-partitioning.rows.tuples // partitioning.partitions)
+        threshold = HOT_FACTOR * -(-partitioning.rows.tuples // partitioning.partitions)
         groups = tables.groups(partitioning.levels)
-        hot += (group.number for group in groups if group.tuples > few)
-    others = filterfalse(set(hot).__contains__, partitioning.used(partitioning.levels))
-    for partition in chain(hot, others):
+        hot += (group.number for group in groups if group.tuples > threshold)
+    remaining = filterfalse(set(hot).__contains__, partitioning.group_numbers(partitioning.levels))
+    for partition in chain(hot, remaining):
         yield from _ranges(partitioning, tables.group(partitioning.levels, partition))
 
 
-def _combined(partitioning: Partitioning, tables: Collected) -> Iterator[int]:
+def _combined(partitioning: Partitioning, tables: TableBuilder) -> Iterator[int]:
     """Yield the numbers of the tasks that combine updates of hot partitions."""
     for group in tables.groups(partitioning.levels):
         if not partitioning.gathers and partitioning.is_combined(group.tuples):
             yield from _ranges(partitioning, group, combines=True)
 
 
-def _additional_sweeps(partitioning: Partitioning, tables: Collected) -> int:
-    """Return how many tasks sweep partitions in addition to one for each."""
+def _additional_sweeps(partitioning: Partitioning, tables: TableBuilder) -> int:
+    """Return how many tasks sweep partitions in addition to one for each partition."""
     if not partitioning.range_tuples:
         return 0
     return sum(
@@ -164,26 +169,26 @@ def _ranges(partitioning: Partitioning, group: Group, combines: bool = False) ->
     return range(first, first + count)
 
 
-class Outside:
-    """Collects the bounds report of a run from its tasks."""
+class BoundsReports:
+    """Collects the bounds reports of tasks for the bounds report of a run."""
 
     def __init__(self, inference: Inference) -> None:
         self._inference = inference
         self._first: tuple[int, OutOfBounds] | None = None  # with the number of its block
         self._count = 0
 
-    def add(self, block: int, end: OutOfBounds | None) -> None:
+    def add(self, block: int, report: OutOfBounds | None) -> None:
         """Add the report of a block."""
-        if end is not None:
-            self._count += end.tuples
+        if report is not None:
+            self._count += report.tuples
             if self._first is None or block < self._first[0]:
-                self._first = block, end
+                self._first = block, report
 
     def raise_or_report(self, report: ReportCallback) -> None:
         """Raise BoundsError if an index is out of bounds, or pass it to `report` if allowed."""
         if self._first is None:
             return
-        if not self._count:  # repeated tuples differ between batches
+        if not self._count:  # indices that batches share were read with different values
             raise OutputError("indices changed during the run")
         plan, negatives = self._inference.plan, self._inference.row.negatives
         error = indices.make_bounds_error(plan, self._first[1][:3], self._count, negatives)

@@ -1,8 +1,8 @@
-"""The policy of external execution: which tasks are submitted, which again, which attempt counts.
+"""The policy of external execution: which tasks are submitted and retried, which attempt counts.
 
-A lost task is submitted again. So is a late one, while no other task waits for a slot: the first
-attempt to end counts. After an error whose cause may pass, such as a full disk or a server that
-throttles, a task is submitted again later, and fewer run at once meanwhile.
+The policy submits a lost task again. It submits a late task again while no other task waits for a
+slot; the first attempt that completes counts. After a transient error, such as a full disk or a
+server that throttles, it submits the task again after a delay, and reduces the concurrency.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from ndtool.errors import NdtoolError, ResourceError, format_count
 from ndtool.runs.executors import Executor, Lost, Task
 
 ResultCallback = Callable[[int, Any], None]  # receives a task's number and its result
-AHEAD = 16  # tasks submitted at once for each slot
-LOSSES = 3  # losses of a task, at most
-LATE = 5  # times the median duration of a phase from which a task is late
-LEAST_LATE = 5  # seconds that no task is late before
-KNOWN = 3  # tasks that have ended before one can be late
-RECENT = 999  # durations of which the median is
-WAITS = 7  # errors of a task that may pass, at most
-BACKOFF = 1  # seconds after the first of them; each further delay is twice as long
+TASKS_PER_SLOT = 16  # maximum unfinished tasks for each slot
+MAX_LOSSES = 3  # workers that a task may lose
+LATE_FACTOR = 5  # a task is late after this multiple of the median duration of its phase
+MIN_LATE_SECONDS = 5  # and not before
+MIN_DURATIONS = 3  # completed tasks from which the median is used
+MAX_DURATIONS = 999  # latest completed tasks whose median is used
+MAX_RETRIES = 7  # transient errors of a task
+BACKOFF = 1  # seconds of delay after the first transient error; each further delay is doubled
 
 
-class Troubles:
-    """What a run has survived, for its warnings."""
+class RetryLog:
+    """Counts tasks that were restarted or delayed, for the warnings of a run."""
 
     def __init__(self) -> None:
-        self._late, self._waits = Counter[str](), Counter[str]()
+        self._restarts, self._retries = Counter[str](), Counter[str]()
         self._examples: dict[str, str] = {}  # the first message of each reason
 
-    def late(self, task: Task) -> None:
-        """Count a task that was started again."""
-        self._late[task.phase] += 1
+    def add_restart(self, task: Task) -> None:
+        """Count a late task that was restarted."""
+        self._restarts[task.phase] += 1
 
-    def waited(self, error: NdtoolError) -> None:
-        """Count an error after which a task was delayed."""
+    def add_delay(self, error: NdtoolError) -> None:
+        """Count a task that was delayed after a transient error."""
         reason = error.message.rpartition(": ")[2]  # without the file or object
         self._examples.setdefault(reason, error.message)
-        self._waits[reason] += 1
+        self._retries[reason] += 1
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each kind of trouble."""
-        late = [
-            f"{format_count(count, f'{phase} task')} took {LATE} times as long as others, and"
-            f" {'was' if count == 1 else 'were'} started again elsewhere"
-            for phase, count in self._late.items()
+        """Return a sentence for each phase with restarts, and for each kind of error."""
+        restarts = [
+            f"{format_count(count, f'{phase} task')} took {LATE_FACTOR} times as long as others,"
+            f" and {'was' if count == 1 else 'were'} restarted on another worker"
+            for phase, count in self._restarts.items()
         ]
-        waits = [
-            f"{self._examples[reason]}: {format_count(count, 'task')} waited and ran again, with"
-            " fewer at once"
-            for reason, count in self._waits.items()
+        delays = [
+            f"{self._examples[reason]}: {format_count(count, 'task')}"
+            f" {'was' if count == 1 else 'were'} retried later, with fewer at once"
+            for reason, count in self._retries.items()
         ]
-        return late + waits
+        return restarts + delays
 
 
 def complete(
@@ -65,94 +65,103 @@ def complete(
     tasks: Iterable[Task],
     add_result: ResultCallback,
     in_order: bool = False,
-    troubles: Troubles | None = None,
+    retry_log: RetryLog | None = None,
 ) -> None:
     """Run tasks to completion, one at a time if in order; resubmit lost ones.
 
-    The first outcome of a task counts. troubles: counts late tasks, and errors that may pass, which
-    end the run without it.
+    The first outcome of a task counts. retry_log: counts late tasks, and errors that may pass,
+    which end the run without it.
     """
-    run = _Run(
-        executor, iter(tasks), add_result, 1 if in_order else AHEAD * executor.slots, troubles
+    run = _PhaseRun(
+        executor,
+        iter(tasks),
+        add_result,
+        1 if in_order else TASKS_PER_SLOT * executor.slots,
+        retry_log,
     )
     try:
         run.submit_next()
         while run.wait():
             for event in executor.completed():
                 if event is not None:
-                    run.ended(*event)
+                    run.add_outcome(*event)
                 run.submit_next()
     finally:
         executor.cancel(*run.unfinished)
 
 
-def patiently(action: Callable[[], object]) -> None:
-    """Run an action of the client, and again later after errors whose cause may pass."""
-    for waits in range(WAITS):
+def with_retries(action: Callable[[], object]) -> None:
+    """Run an action of the client; repeat it after transient errors, with growing delays."""
+    for retries in range(MAX_RETRIES):
         try:
             action()
             return
         except NdtoolError as error:
             if not error.passing:
                 raise
-        time.sleep(_delay_after(waits))
+        time.sleep(_backoff(retries))
     action()
 
 
-def _delay_after(waits: int) -> float:
-    """Return the seconds to wait after an error that may pass, and `waits` before it."""
-    return BACKOFF * 2.0**waits
+def _backoff(retries: int) -> float:
+    """Return the seconds to wait after a transient error that `retries` others preceded."""
+    return BACKOFF * 2.0**retries
 
 
-class _Run:
-    """The tasks of a phase. unfinished: those submitted, with the number of their attempts.
+class _PhaseRun:
+    """The tasks of a phase. unfinished: the number of attempts of each submitted task.
 
-    An executor starts tasks in order, so the first ones in as many as it has slots are running.
+    An executor starts tasks in the order of submission, so as many of the first ones are running as
+    it has slots.
     """
 
     def __init__(
-        self, executor: Executor, waiting: Iterator[Task], add_result: ResultCallback, most: int,
-        troubles: Troubles | None,
+        self, executor: Executor, tasks: Iterator[Task], add_result: ResultCallback,
+        max_unfinished: int, retry_log: RetryLog | None,
     ) -> None:  # fmt: skip
         self.unfinished: dict[Task, int] = {}
-        self._executor, self._waiting, self._add_result = executor, waiting, add_result
-        self._most, self._limit, self._troubles = most, most, troubles
-        self._losses, self._waits = Counter[Task](), Counter[Task]()
+        self._executor, self._tasks, self._add_result = executor, tasks, add_result
+        self._max_unfinished, self._limit, self._retry_log = (
+            max_unfinished,
+            max_unfinished,
+            retry_log,
+        )
+        self._losses, self._retries = Counter[Task](), Counter[Task]()
         self._failures = Counter[Task]()
-        self._running: dict[Task, float] = {}  # when they began
+        self._running: dict[Task, float] = {}  # their start times
         self._queued: dict[Task, None] = {}
         self._delayed: deque[tuple[float, Task]] = deque()
-        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._durations: deque[float] = deque(maxlen=MAX_DURATIONS)
 
     def submit_next(self) -> None:
-        """Submit tasks that are due, as many as may be unfinished, and late ones again."""
+        """Submit tasks up to the limit of unfinished ones, and restart late tasks."""
         now = self._executor.now()
         for _ in range(len(self._delayed)):
-            due, task = self._delayed.popleft()
-            if due <= now and len(self.unfinished) < self._limit:
+            start, task = self._delayed.popleft()
+            if start <= now and len(self.unfinished) < self._limit:
                 self._submit(task)
             else:
-                self._delayed.append((due, task))
-        for task in islice(self._waiting, max(0, self._limit - len(self.unfinished))):
+                self._delayed.append((start, task))
+        for task in islice(self._tasks, max(0, self._limit - len(self.unfinished))):
             self._submit(task)
-        if self._troubles is not None and not self._queued:
-            self._submit_late(now, self._troubles)
+        if self._retry_log is not None and not self._queued:
+            self._restart_late_tasks(now, self._retry_log)
 
     def wait(self) -> bool:
-        """Wait until a delayed task is due, if no other is unfinished; False if all have ended."""
+        """If only delayed tasks remain, wait for the first; return False if none remains."""
         if not self.unfinished and self._delayed:
-            due = min(due for due, _ in self._delayed)
-            self._executor.wait(max(0.0, due - self._executor.now()))
+            start = min(start for start, _ in self._delayed)
+            self._executor.wait(max(0.0, start - self._executor.now()))
             self.submit_next()
         return bool(self.unfinished or self._delayed)
 
-    def ended(self, task: Task, outcome: Any) -> None:
-        """Take the outcome of an attempt."""
-        if task not in self.unfinished:  # another attempt counted
+    def add_outcome(self, task: Task, outcome: Any) -> None:
+        """Process the outcome of an attempt."""
+        if task not in self.unfinished:  # another attempt completed first
             return
         if isinstance(outcome, Lost):
-            self._losses[task] += outcome.times
-            if self._losses[task] > LOSSES:
+            self._losses[task] += outcome.losses
+            if self._losses[task] > MAX_LOSSES:
                 raise ResourceError(
                     f"workers were lost repeatedly in a {task.phase} task",
                     hint="a smaller --memory makes tasks smaller",
@@ -161,64 +170,64 @@ class _Run:
             return
         if isinstance(outcome, BaseException):
             self._failures[task] += 1
-            if self.unfinished[task] > 1 == self._failures[task]:  # the other may succeed
+            if self.unfinished[task] > 1 == self._failures[task]:  # the other attempt may succeed
                 self.unfinished[task] -= 1
                 return
             self._delay(task, outcome)
             return
-        began = self._remove(task)
-        if began is not None:
-            self._durations.append(self._executor.now() - began)
-        self._limit = min(self._most, self._limit + 1)
+        started = self._remove(task)
+        if started is not None:
+            self._durations.append(self._executor.now() - started)
+        self._limit = min(self._max_unfinished, self._limit + 1)
         self._add_result(task.number, outcome)
 
     def _submit(self, task: Task) -> None:
         self.unfinished[task] = 1
         self._queued[task] = None
-        self._start()
+        self._record_started()
         self._executor.submit(task)
 
-    def _start(self) -> None:
-        """Record the tasks that begin when others have ended."""
+    def _record_started(self) -> None:
+        """Record the start times of tasks for which a slot is free."""
         while self._queued and len(self._running) < self._executor.slots:
             task = next(iter(self._queued))
             del self._queued[task]
             self._running[task] = self._executor.now()
 
     def _remove(self, task: Task) -> float | None:
-        """Remove a task; return when it began, None if that is unknown."""
+        """Remove a task; return its start time, None if it is unknown."""
         if self.unfinished.pop(task) > 1:
             self._executor.cancel(task)
         self._queued.pop(task, None)
-        began = self._running.pop(task, None)
-        self._start()
-        return began
+        started = self._running.pop(task, None)
+        self._record_started()
+        return started
 
     def _delay(self, task: Task, error: BaseException) -> None:
-        """Submit a task again later, if the cause of its error may pass; else raise the error."""
-        passing = isinstance(error, NdtoolError) and error.passing
-        self._waits[task] += 1
-        if self._troubles is None or not passing or self._waits[task] > WAITS:
+        """Submit a task again later if its error is transient; else raise the error."""
+        is_transient = isinstance(error, NdtoolError) and error.passing
+        self._retries[task] += 1
+        if self._retry_log is None or not is_transient or self._retries[task] > MAX_RETRIES:
             raise error
         assert isinstance(error, NdtoolError)
-        self._troubles.waited(error)
+        self._retry_log.add_delay(error)
         self._remove(task)
         self._limit = max(1, min(self._limit, self._executor.slots) // 2)
-        due = self._executor.now() + _delay_after(self._waits[task] - 1)
-        self._delayed.append((due, task))
+        start = self._executor.now() + _backoff(self._retries[task] - 1)
+        self._delayed.append((start, task))
 
-    def _submit_late(self, now: float, troubles: Troubles) -> None:
+    def _restart_late_tasks(self, now: float, retry_log: RetryLog) -> None:
         """Submit late tasks again, if no other task waits for a slot.
 
-        An executor may have given several tasks to the slot of a stuck one, so that fewer slots are
-        taken than tasks are unfinished.
+        An executor may have queued tasks for the slot of a late one, so that some slots are idle
+        although as many tasks are unfinished.
         """
-        waits = self._delayed or len(self.unfinished) >= self._limit
-        if waits or self._executor.slots < 2 or len(self._durations) < KNOWN:
+        are_waiting = self._delayed or len(self.unfinished) >= self._limit
+        if are_waiting or self._executor.slots < 2 or len(self._durations) < MIN_DURATIONS:
             return
-        most = max(LATE * median(self._durations), LEAST_LATE)
-        late = [task for task, began in self._running.items() if now - began > most]
+        limit = max(LATE_FACTOR * median(self._durations), MIN_LATE_SECONDS)
+        late = [task for task, started in self._running.items() if now - started > limit]
         for task in [task for task in late if self.unfinished[task] == 1]:
             self.unfinished[task] += 1
-            troubles.late(task)
+            retry_log.add_restart(task)
             self._executor.submit(task)

@@ -1,41 +1,43 @@
-"""The results of tasks, which the policy takes, and which another run resumes."""
+"""The results of tasks, which the policy collects and another run can resume."""
 
 from __future__ import annotations
 
 import json
 from typing import NamedTuple
 
-NOTE = 128  # bytes of a block's bounds report in the trailer of its segment
+REPORT_BYTES = 128  # bytes of a block's bounds report in the trailer of its segment
 
 
 class TaskResult(NamedTuple):
-    """The result of a task. attempt: its ID. starts: for split, the partition offsets.
+    """The result of a task. attempt: its ID. offsets: the partition offsets of a split.
 
-    outside: the indices of a block that are out of bounds, if that is no error.
+    out_of_bounds: the indices of a block that are out of bounds, if the mode allows that.
     """
 
     attempt: int
-    starts: bytes = b""
-    outside: OutOfBounds | None = None
+    offsets: bytes = b""
+    out_of_bounds: OutOfBounds | None = None
 
     @property
-    def end(self) -> bytes:
-        """The trailer of a segment of split: all that another run needs to resume it."""
-        return self.starts + json.dumps(self.outside).encode().ljust(NOTE)
+    def trailer(self) -> bytes:
+        """The trailer of a split's segment, from which another run resumes the result."""
+        return self.offsets + json.dumps(self.out_of_bounds).encode().ljust(REPORT_BYTES)
 
     @classmethod
-    def of(cls, attempt: int, end: bytes) -> TaskResult:
+    def parse(cls, attempt: int, end: bytes) -> TaskResult:
         """Parse the trailer of a segment into its result; ValueError if it is malformed."""
-        outside = json.loads(end[-NOTE:])
+        out_of_bounds = json.loads(end[-REPORT_BYTES:])
         return cls(
-            attempt, end[:-NOTE], None if outside is None else OutOfBounds(*map(int, outside))
+            attempt,
+            end[:-REPORT_BYTES],
+            None if out_of_bounds is None else OutOfBounds(*map(int, out_of_bounds)),
         )
 
 
 class OutOfBounds(NamedTuple):
-    """The first index of a block that is out of bounds, and the number of tuples with one.
+    """The first index out of bounds of a block, and the number of tuples with such an index.
 
-    Repeated tuples of later batches are not counted.
+    Tuples that batches share are counted once.
     """
 
     position: int

@@ -1,7 +1,8 @@
-"""Resume on a cluster: a run reuses the complete segments of one that was killed.
+"""Resuming on a cluster: a run reuses the complete segments of a killed run.
 
-A manifest has the fingerprint of the killed run's inputs, and its partitioning. They determine what
-a task spills, so that a segment with the same manifest is as good as a new one.
+A manifest has the fingerprint of the killed run's inputs, and its partitioning. These determine
+what a task spills, so a segment of a run with the same manifest can replace the execution of its
+task.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.runs.external import policy, spillfiles
 from ndtool.runs.external.partitioning import Partitioning, phase
-from ndtool.runs.external.results import NOTE, TaskResult
+from ndtool.runs.external.results import REPORT_BYTES, TaskResult
 from ndtool.runs.external.rows import Rows
 from ndtool.runs.external.spill import Segment, SpillFolder
 from ndtool.runs.external.spillfiles import SharedStore
-from ndtool.runs.external.tables import Collected
+from ndtool.runs.external.tables import TableBuilder
 
 RunFingerprint = dict[str, Any]  # fingerprint of a run, as JSON
 
-LISTED = 100_000  # chunks of data to fingerprint, at most: a gather may read few
+MAX_FINGERPRINTED_CHUNKS = 100_000  # of data, of which a gather may read only a few
 _MANIFEST = "manifest"
-_CALL = {
+_DIFFERENCES = {
     "version": "the killed run had another version of ndtool",
     "call": "the killed run had another operator, attribute, type or shape",
     "rows": "in the killed run, data or the output had other chunks",
@@ -36,30 +37,30 @@ _CALL = {
 
 
 def fingerprint_of(
-    inference: Inference, rows: Rows, named: dict[str, str], sources: dict[str, Source]
+    inference: Inference, rows: Rows, locations: dict[str, str], sources: dict[str, Source]
 ) -> RunFingerprint:
-    """Return the fingerprint of a run: the call, and name and fingerprint of each input.
+    """Return the fingerprint of a run: the call, and the name and fingerprint of each input.
 
-    named: the inputs' locations on workers. A scatter's segments do not depend on data.
+    locations: the inputs' locations on workers. Segments of a scatter do not depend on data.
     """
-    types = [(given.dtype, given.shape) for given in inference.inputs.values()]
+    types = [(info.dtype, info.shape) for info in inference.inputs.values()]
     fingerprint: RunFingerprint = {
         "version": __version__,
         "call": repr((inference.operator, inference.spec, inference.attributes, types)),
-        "rows": (rows.over, rows.width, sources["data"].metadata.file_shape),
+        "rows": (rows.shape, rows.width, sources["data"].metadata.file_shape),
     }
-    for role, name in named.items():
+    for role, name in locations.items():
         if role != "data" or not inference.scatters:
             fingerprint[role] = (redact_urls(name), _input_fingerprint(role, name, sources[role]))
-    again: RunFingerprint = json.loads(json.dumps(fingerprint))
-    return again
+    as_json: RunFingerprint = json.loads(json.dumps(fingerprint))
+    return as_json
 
 
 def difference(fingerprint: RunFingerprint, expected: RunFingerprint) -> str:
     """Return the first difference between two fingerprints, as text; "" if they are equal."""
     for key, value in expected.items():
         if fingerprint.get(key) != value:
-            return _CALL.get(key) or f"{argument_name(value[0])} has changed"
+            return _DIFFERENCES.get(key) or f"{argument_name(value[0])} has changed"
     return ""
 
 
@@ -72,7 +73,8 @@ def without_fingerprint(fingerprint: RunFingerprint) -> str:
 def _input_fingerprint(role: str, name: str, source: Source) -> Any:
     if (
         role == "data"
-        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape) > LISTED
+        and grid.count_blocks(source.metadata.shape, source.metadata.file_shape)
+        > MAX_FINGERPRINTED_CHUNKS
     ):
         return None
     fingerprint = source.fingerprint()
@@ -93,39 +95,40 @@ def write_manifest(
         "group_shapes": partitioning.group_shapes,
         "range_tuples": partitioning.range_tuples,
     }  # fmt: skip
-    policy.patiently(partial(store.write_file, _MANIFEST, json.dumps(manifest).encode()))
+    policy.with_retries(partial(store.write_file, _MANIFEST, json.dumps(manifest).encode()))
     return True
 
 
 class AbandonedRun:
-    """An abandoned run, and the segments of it that another run resumes.
+    """An abandoned run, and its segments that another run resumes.
 
-    fingerprint: the fingerprint of the resuming run. folder: the reopened folder, None if none
-    fits. reason: why none fits, "" if none exists. taken: the number of resumed tasks by phase.
+    fingerprint: the fingerprint of the resuming run. folder: the reopened spill folder, None if no
+    folder matches. reason: why none matches, "" if none exists. resumed_tasks: the number of
+    resumed tasks by phase.
     """
 
     def __init__(self, location: str, fingerprint: RunFingerprint) -> None:
         self.fingerprint, self.reason = fingerprint, ""
         self.folder: SpillFolder | None = None
-        self.taken = {"split": 0}
-        self._first: dict[int, TaskResult] = {}  # of the first level
+        self.resumed_tasks = {"split": 0}
+        self._first_splits: dict[int, TaskResult] = {}  # of the first level
         self._sizes: dict[Segment, int] = {}
         if name := without_fingerprint(fingerprint):
             self.reason = f"changes of {argument_name(name)} cannot be detected"
             return
-        insides, in_use = spillfiles.abandoned(location)
+        folders, in_use = spillfiles.find_abandoned(location)
         if in_use:
             self.reason = (
                 f"{argument_name(in_use[0])} is from another machine, or from before this"
                 " machine's last start"
             )
-        for inside in insides:
-            store = spillfiles.open_store(inside)
-            manifest = _read(store)
+        for path in folders:
+            store = spillfiles.open_store(path)
+            manifest = _read_manifest(store)
             if manifest is None:
                 continue
             self.reason = difference(manifest["fingerprint"], fingerprint)
-            if not self.reason and (folder := spillfiles.reopen(inside)):
+            if not self.reason and (folder := spillfiles.reopen(path)):
                 self.folder, self._store, self._manifest = folder, store, manifest
                 return
 
@@ -137,33 +140,35 @@ class AbandonedRun:
             range_tuples=self._manifest["range_tuples"],
         )
 
-    def refuse(self, reason: str) -> None:
-        """Resume nothing, for a reason."""
+    def reject(self, reason: str) -> None:
+        """Release the abandoned run without resuming it; reason: for the warning."""
         self.reason = reason
         self.close()
         self.folder = None
 
     def find_segments(self, partitioning: Partitioning) -> None:
-        """Find the segments that are complete."""
+        """Find the complete segments of the abandoned run."""
         self._sizes, self._partitioning = self._store.segments(), partitioning
-        self._first = self._results(0, Collected(partitioning, self._store))
-        self.taken["split"] = len(self._first)
+        self._first_splits = self._results(0, TableBuilder(partitioning, self._store))
+        self.resumed_tasks["split"] = len(self._first_splits)
 
-    def splits(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+    def splits(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed splits of groups at a depth, by task."""
-        results = self._results(depth, tables) if depth else self._first
-        self.taken[phase("split", depth)] = len(results)
+        results = self._results(depth, tables) if depth else self._first_splits
+        self.resumed_tasks[phase("split", depth)] = len(results)
         return results
 
-    def rows(self, name: str, tables: Collected) -> dict[int, TaskResult]:
+    def rows(self, name: str, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of resumed tasks of a phase that spills rows, by task."""
-        is_known = name == "combine" or self.fingerprint["data"][1] is not None
+        is_fingerprinted = name == "combine" or self.fingerprint["data"][1] is not None
         results = {
             segment.number: TaskResult(segment.attempt)
             for segment, nbytes in self._sizes.items()
-            if segment.phase == name and nbytes == self._row_bytes(segment, tables) and is_known
+            if segment.phase == name
+            and nbytes == self._expected_bytes(segment, tables)
+            and is_fingerprinted
         }
-        self.taken[name] = len(results)
+        self.resumed_tasks[name] = len(results)
         return results
 
     def close(self) -> None:
@@ -171,21 +176,21 @@ class AbandonedRun:
         if self.folder is not None:
             self.folder.suspend()
 
-    def _results(self, depth: int, tables: Collected) -> dict[int, TaskResult]:
+    def _results(self, depth: int, tables: TableBuilder) -> dict[int, TaskResult]:
         """Return the results of the splits whose segments are complete."""
         results = dict[int, TaskResult]()
         if self.folder is None:
             return results
 
         def read(segment: Segment) -> None:
-            if end := self._result(segment, depth, tables):
-                results[segment.number] = end
+            if result := self._result(segment, depth, tables):
+                results[segment.number] = result
 
         segments = filter(lambda segment: segment.phase == phase("split", depth), self._sizes)
         pool.run_all(read, segments, self._store.concurrency)
         return results
 
-    def _result(self, segment: Segment, depth: int, tables: Collected) -> TaskResult | None:
+    def _result(self, segment: Segment, depth: int, tables: TableBuilder) -> TaskResult | None:
         """Read the result of a split; None if its segment is incomplete."""
         partitioning = self._partitioning
         number, block = divmod(segment.number, partitioning.blocks)
@@ -194,31 +199,31 @@ class AbandonedRun:
             return None
         nbytes = group.tuples_of(block) * partitioning.spilled_per_tuple(depth)
         children = partitioning.children(number, depth)
-        end = memoryview(bytearray(8 * (children + 1) + NOTE))
-        if self._sizes[segment] != nbytes + len(end):
+        trailer = memoryview(bytearray(8 * (children + 1) + REPORT_BYTES))
+        if self._sizes[segment] != nbytes + len(trailer):
             return None
         try:
-            self._store.read(segment, nbytes, end)
-            return TaskResult.of(segment.attempt, bytes(end))
+            self._store.read(segment, nbytes, trailer)
+            return TaskResult.parse(segment.attempt, bytes(trailer))
         except (NdtoolError, ValueError, TypeError):
             return None
 
-    def _row_bytes(self, segment: Segment, tables: Collected) -> int | None:
-        """Return the bytes of a complete segment of rows; None if no task has its number."""
+    def _expected_bytes(self, segment: Segment, tables: TableBuilder) -> int | None:
+        """Return the bytes of the complete segment of rows; None if no task has its number."""
         partitioning = self._partitioning
         kind = segment.phase.rstrip("0123456789")
         depth = int(segment.phase[len(kind) :]) - 1 if kind == "replay" else partitioning.levels
         segments = partitioning.blocks if kind == "replay" else partitioning.ranges
-        number, at = divmod(segment.number, segments)
-        group, span = tables.group(depth, number), partitioning.segment_tuples(depth)
-        if at * span >= group.tuples:
+        number, index = divmod(segment.number, segments)
+        group, segment_tuples = tables.group(depth, number), partitioning.segment_tuples(depth)
+        if index * segment_tuples >= group.tuples:
             return None
         if kind == "combine":
-            return partitioning.height(number) * partitioning.rows.width
-        return min(span, group.tuples - at * span) * partitioning.rows.width
+            return partitioning.row_count(number) * partitioning.rows.width
+        return min(segment_tuples, group.tuples - index * segment_tuples) * partitioning.rows.width
 
 
-def _read(store: SharedStore) -> dict[str, Any] | None:
+def _read_manifest(store: SharedStore) -> dict[str, Any] | None:
     """Return the manifest of a folder, None if it is missing or malformed."""
     try:
         content = json.loads(store.read_file(_MANIFEST) or b"")

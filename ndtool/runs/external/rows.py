@@ -1,4 +1,5 @@
-"""A call in rows: the slices that index tuples select, in which all operators are alike."""
+"""The rows of a call: the slices that index tuples select, in terms of which operators are"
+" alike."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from ndtool.rules.reductions import combining_identity
 
 
 class Rows(NamedTuple):
-    """A call in rows: the index tuples and the rows of data.
+    """The index tuples and the rows of data of a call.
 
-    tuples: their number. tuple_bytes: bytes of a tuple. over: the shape of the axes that number the
-    rows. width: bytes of a row. drops: whether tuples may be dropped. period, repeats: the tuples
-    of a batch, and how many successive batches share them, stored once. count_bytes: bytes of the
-    number of a row's updates, 0 if they are not counted. combines: whether updates can be combined
-    before they are applied, in any order.
+    tuples: the number of tuples. tuple_bytes: bytes of a tuple. shape: the axes of rows. width:
+    bytes of a row. drops: whether tuples may be dropped. period, repeats: the number of tuples of a
+    batch, and of consecutive batches that share stored tuples. count_bytes: bytes of the count of a
+    row's updates, 0 if updates are not counted. combines: whether updates can be combined in any
+    order before they are applied.
     """
 
     tuples: int
     tuple_bytes: int
-    over: Shape
+    shape: Shape
     width: int
     drops: bool = False
     period: int = 1
@@ -32,44 +33,44 @@ class Rows(NamedTuple):
     combines: bool = False
 
     @property
-    def height(self) -> int:
+    def row_count(self) -> int:
         """The number of rows of data."""
-        return prod(self.over)
+        return prod(self.shape)
 
-    def stored(self, number: int) -> int:
-        """Return the number of a tuple among those stored."""
+    def stored_index(self, tuple_index: int) -> int:
+        """Return the index of a tuple among the stored tuples."""
         if self.repeats == 1:
-            return number
-        return number // (self.repeats * self.period) * self.period + number % self.period
+            return tuple_index
+        return tuple_index // (self.repeats * self.period) * self.period + tuple_index % self.period
 
-    def stored_before(self, number: int) -> int:
-        """Return how many stored tuples occur before a tuple."""
+    def count_stored(self, tuple_index: int) -> int:
+        """Return how many stored tuples occur before tuple `tuple_index`."""
         if self.repeats == 1:
-            return number
-        group, rest = divmod(number, self.repeats * self.period)
-        return group * self.period + min(rest, self.period)
+            return tuple_index
+        group, offset = divmod(tuple_index, self.repeats * self.period)
+        return group * self.period + min(offset, self.period)
 
 
 def rows_of(inference: Inference, flat: bool = True) -> Rows:
-    """Return a call in rows; flat: whether to number the rows along one axis."""
+    """Return the rows of a call; flat: whether to merge the axes of rows into one."""
     plan, itemsize = inference.plan, inference.dtype.itemsize
     size = inference.inputs["indices"].dtype.itemsize
     drops = inference.handling.may_skip_tuples
     if isinstance(plan, ElementsPlan):
         rows = Rows(prod(plan.indices), size, plan.data, itemsize, drops)
     else:
-        over = plan.batch + plan.sizes
+        shape = plan.batch + plan.sizes
         entry, width = plan.k * size, plan.width * itemsize
         rows = Rows(
-            plan.tuples, entry, over, width, drops, plan.tuples_per_batch, plan.batch_repeats
+            plan.tuples, entry, shape, width, drops, plan.tuples_per_batch, plan.batch_repeats
         )
-    reduction_options, dtype = (
-        ReductionOptions.from_attributes(inference.attributes),
-        inference.dtype,
+    dtype = inference.dtype
+    reduction_options = ReductionOptions.from_attributes(inference.attributes)
+    identity_element = (
+        combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
     )
-    neutral = combining_identity(dtype, reduction_options.reduction) if inference.scatters else b""
     return rows._replace(
-        over=(rows.height,) if flat else rows.over,
+        shape=(rows.row_count,) if flat else rows.shape,
         count_bytes=reduction_options.count_itemsize(rows.tuples, rows.width),
-        combines=bool(neutral) and dtype.kind in "iu" and not reduction_options.is_counted,
+        combines=bool(identity_element) and dtype.kind in "iu" and not reduction_options.is_counted,
     )

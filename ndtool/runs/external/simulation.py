@@ -1,7 +1,7 @@
-"""A run whose tasks do all of their work, and report it to a simulated cluster.
+"""A run on a simulated cluster: tasks are executed, and report their requests to the simulator.
 
-Spilled data are in memory; what the tasks read and write is metered as of objects at a URL, with
-the requests of `spillfiles.ObjectStore` and of chunks.
+Spilled data are in memory. The tasks' reads and writes are counted as requests for objects at a
+URL, those of `spillfiles.ObjectStore` and of chunks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ndtool.arrays.boxes import Reader, Writer
 from ndtool.arrays.sink import Sink
 from ndtool.engine.gathers import ignore_progress
-from ndtool.runs.calls import Inputs, OpenCall
+from ndtool.runs.calls import OpenCall, OpenInputs
 from ndtool.runs.executors import Executor
 from ndtool.runs.executors.simulator import Meter, Step
 from ndtool.runs.external import execution, phases, spillfiles, tasks
@@ -38,28 +38,29 @@ def run(
 ) -> None:
     """Execute a run on a simulated cluster, into a sink; `executor.now()` is then its duration.
 
-    Tasks report to `meter`; another executor than the simulator runs them as fast as it can.
+    Tasks report to `meter`; an executor other than the simulator runs them without delays.
     """
     layout = partitioning.layout
     store = _MeteredStore(Store(layout[""], layout[""], (), layout), meter)
     sources = {role: _metered(source, meter) for role, source in call.sources.items()}
-    inputs = Inputs(call.inference, sources, call.threads, call.spill)
+    inputs = OpenInputs(call.inference, sources, call.threads, call.spill)
     writer = execution.writer(_metered(sink, meter), partitioning, call.inference.plan)
-    arrays = execution.arrays(inputs, partitioning, _Flat.of(writer, meter))
+    arrays = execution.arrays(inputs, partitioning, _MeteredFlat.wrap(writer, meter))
     arrays = arrays._replace(
-        data=_Flat.of(arrays.data, meter), indices=_Flat.of(arrays.indices, meter),
-        updates=arrays.updates and _Flat.of(arrays.updates, meter),
+        data=_MeteredFlat.wrap(arrays.data, meter),
+        indices=_MeteredFlat.wrap(arrays.indices, meter),
+        updates=arrays.updates and _MeteredFlat.wrap(arrays.updates, meter),
     )  # fmt: skip
     with closing(store):
         work = Work(call.inference, partitioning, arrays, store)
 
         def do(phase: str, number: int) -> Any:
             before = store.nbytes
-            done = tasks.do(work, phase, number)
-            # The tuples of the task, from the bytes that it spills for each or reads.
+            result = tasks.run_task(work, phase, number)
+            # The number of tuples follows from the bytes that the task spilled or read.
             tuples = (store.nbytes - before) / partitioning.spilled_per_tuple(0)
-            meter.add(Step("computing", seconds=tuples / machine.sorted))
-            return done
+            meter.add(Step("computing", seconds=tuples / machine.sort_rate))
+            return result
 
         for _ in phases.run(
             call.inference, partitioning, store, executor, do, ignore_progress, report
@@ -68,71 +69,73 @@ def run(
 
 
 class _MeteredStore:
-    """A spill store that reports the requests of objects."""
+    """A spill store that counts requests as for objects."""
 
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, store: Store, meter: Meter) -> None:
         self.concurrency, self.nbytes = store.concurrency, 0
         self._store, self._meter = store, meter
-        self._rest: Counter[Segment] = Counter()
+        self._unsent: Counter[Segment] = Counter()
 
     def create(self, segment: Segment) -> Segment:
         return self._store.create(segment)
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        self._store.write(segment, at, view)
-        self._put(segment, len(view))
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        self._store.write(segment, offset, view)
+        self._add_puts(segment, len(view))
         self.nbytes += len(view)
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
-        self._put(segment, len(end))
-        if self._rest.pop(segment, 0):
+        self._add_puts(segment, len(end))
+        if self._unsent.pop(segment, 0):
             self._meter.add(Step("put", puts=1))
         self._store.finish(segment, end)
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects have no prefetch
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
         size = spillfiles.OBJECT_BYTES
-        objects = (at + len(buffer) - 1) // size - at // size + 1 if len(buffer) else 0
+        objects = (offset + len(buffer) - 1) // size - offset // size + 1 if len(buffer) else 0
         self._meter.add(Step("get", gets=objects, nbytes=len(buffer)))
         self.nbytes += len(buffer)
-        self._store.read(segment, at, buffer)
+        self._store.read(segment, offset, buffer)
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         self._meter.add(Step("table", puts=1, nbytes=numbers.nbytes))
-        self._store.tabulate(table, numbers)
+        self._store.write_table(table, numbers)
 
-    def discard(self, table: Table) -> None:
-        self._store.discard(table)
+    def discard_table(self, table: Table) -> None:
+        self._store.discard_table(table)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
-        numbers = self._store.lines(table, first, stop)
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
+        numbers = self._store.read_lines(table, first, stop)
         self._meter.add(Step(f"line {table.name} {first}", gets=1, nbytes=numbers.nbytes))
         return numbers
 
     def close(self) -> None:
         self._store.close()
 
-    def _put(self, segment: Segment, nbytes: int) -> None:
-        objects, self._rest[segment] = divmod(self._rest[segment] + nbytes, spillfiles.OBJECT_BYTES)
+    def _add_puts(self, segment: Segment, nbytes: int) -> None:
+        objects, self._unsent[segment] = divmod(
+            self._unsent[segment] + nbytes, spillfiles.OBJECT_BYTES
+        )
         self._meter.add(Step("put", puts=objects, nbytes=nbytes))
 
 
-class _Metered:
-    """A chunked source or sink that reports its requests, an object for each chunk."""
+class _MeteredChunks:
+    """A chunked source or sink that counts requests, as for an object for each chunk."""
 
-    def __init__(self, of: Any, meter: Meter) -> None:
-        self._of, self._meter = of, meter
+    def __init__(self, array: Any, meter: Meter) -> None:
+        self._array, self._meter = array, meter
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._of, name)
+        return getattr(self._array, name)
 
     def block(self, index: int) -> memoryview:
         """Read a chunk."""
-        chunk: memoryview = self._of.block(index)
+        chunk: memoryview = self._array.block(index)
         gets = -(-len(chunk) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(chunk)))
         return chunk
@@ -140,23 +143,23 @@ class _Metered:
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
         """Write a chunk."""
         self._meter.add(Step("written", puts=1, nbytes=len(view)))
-        self._of.write(start, view, block)
+        self._array.write(start, view, block)
 
 
 def _metered(array: Any, meter: Meter) -> Any:
     """Return a source or sink, metered if it has chunks."""
-    return _Metered(array, meter) if array.metadata.is_chunked else array
+    return _MeteredChunks(array, meter) if array.metadata.is_chunked else array
 
 
-class _Flat:
-    """A reader or writer of a flat array that reports its range requests."""
+class _MeteredFlat:
+    """A reader or writer of a flat array that counts requests, as for ranges of an object."""
 
-    def __init__(self, of: Any, meter: Meter) -> None:
-        self.leading_shape, self.width, self.chunk_shape = of.leading_shape, of.width, None
-        self._of, self._meter = of, meter
+    def __init__(self, array: Any, meter: Meter) -> None:
+        self.leading_shape, self.width, self.chunk_shape = array.leading_shape, array.width, None
+        self._array, self._meter = array, meter
 
     @classmethod
-    def of(cls, array: Reader | Writer | None, meter: Meter) -> Any:
+    def wrap(cls, array: Reader | Writer | None, meter: Meter) -> Any:
         """Return a reader or writer, metered if its array is flat."""
         return (
             array if array is None or type(array).__name__.startswith("Grid") else cls(array, meter)
@@ -166,9 +169,9 @@ class _Flat:
         """Read a box."""
         gets = -(-len(buffer) // http.MAX_REQUEST)
         self._meter.add(Step("chunk", gets=gets, nbytes=len(buffer)))
-        self._of.read(box, buffer, chosen)
+        self._array.read(box, buffer, chosen)
 
     def write(self, box: Any, buffer: memoryview) -> None:
         """Write a box."""
         self._meter.add(Step("written", puts=1, nbytes=len(buffer)))
-        self._of.write(box, buffer)
+        self._array.write(box, buffer)

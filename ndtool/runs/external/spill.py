@@ -1,4 +1,4 @@
-"""The contract of spill stores: the data that tasks spill between phases of an external run."""
+"""The protocol of spill stores, for the data that tasks spill between phases of an external run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ndtool.machine import pool
 class Segment(NamedTuple):
     """The segment that one task spills. start: its offset among all segments of its phase.
 
-    attempt: an ID of the attempt; segments of other attempts are ignored.
+    number: the number of the task. attempt: the ID of the attempt; tables say which attempt of a
+    task to read.
     """
 
     phase: str
@@ -21,7 +22,7 @@ class Segment(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of numbers from one phase for the next, of `columns` int64 in each line."""
+    """A table of int64 that one phase writes for the next, with `columns` columns."""
 
     name: str
     columns: int
@@ -41,51 +42,51 @@ class SpillFolder(Protocol):
 
 
 class SpillStore(Protocol):
-    """A store of spilled segments and tables, safe to use from any task.
+    """A thread-safe store of spilled segments and tables.
 
-    concurrency: the number of segments to read concurrently. prefetches: whether `expect` has an
-    effect.
+    concurrency: the number of segments to read concurrently. can_prefetch: whether `prefetch` has
+    an effect.
     """
 
     concurrency: int
-    prefetches: bool
+    can_prefetch: bool
 
     def create(self, segment: Segment) -> Segment:
-        """Begin a segment; return it with the ID of its attempt."""
+        """Create a segment; return it with the ID of its attempt."""
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        """Write the next bytes of a segment, at offset `at`."""
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        """Write the next bytes of a segment, which have offset `offset`."""
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
-        """Complete a segment; end: a trailer for a run that resumes."""
+        """Complete a segment; end: a trailer from which a run can resume."""
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         """Prefetch bytes of a segment."""
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
         """Fill a buffer with bytes of a segment."""
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
+    def write_table(self, table: Table, numbers: memoryview) -> None:
         """Store a table."""
 
-    def discard(self, table: Table) -> None:
-        """Release the memory of a table that no task reads any more."""
+    def discard_table(self, table: Table) -> None:
+        """Release the memory of a table that no later task reads."""
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
-        """Return lines of a table, concatenated."""
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
+        """Return lines first..stop of a table, concatenated."""
 
 
 def read_all(store: SpillStore, ranges: list[tuple[Segment, int, int]], buffer: memoryview) -> None:
-    """Fill a buffer with bytes of segments, concatenated; ranges: (segment, offset, bytes) of each.
+    """Fill a buffer with concatenated ranges of segments; a range is (segment, offset, bytes).
 
-    Prefetches all of them before it reads the first, so that a disk can reorder the requests.
+    Prefetches all ranges before it reads the first, so that a disk can reorder the requests.
     """
     for segment, start, nbytes in ranges:
-        store.expect(segment, start, nbytes)
+        store.prefetch(segment, start, nbytes)
     offsets = list(accumulate((nbytes for *_, nbytes in ranges), initial=0))
 
-    def fetch(number: int) -> None:
-        segment, start, nbytes = ranges[number]
-        store.read(segment, start, buffer[offsets[number] : offsets[number] + nbytes])
+    def fetch(i: int) -> None:
+        segment, start, nbytes = ranges[i]
+        store.read(segment, start, buffer[offsets[i] : offsets[i] + nbytes])
 
     pool.run_all(fetch, iter(range(len(ranges))), store.concurrency)

@@ -24,7 +24,7 @@ from ndtool.runs.external import policy
 from ndtool.runs.external.spill import Segment, SpillFolder, Table
 from ndtool.storage import descriptors, locations, remote
 
-OBJECT_BYTES = 8 << 20  # bytes of an object: each is sent when it is full
+OBJECT_BYTES = 8 << 20  # an object is uploaded when it has so many bytes
 _PART = ".part"  # suffix of incomplete files
 _SEGMENT_NAME = re.compile(r"([a-z]+[0-9]*)-([0-9]+)-([0-9a-f]{16})(-[0-9]+)?")
 _SPILL = "spill"
@@ -33,78 +33,78 @@ _SPILL = "spill"
 class FolderStore:
     """A spill store of files in a folder that all workers share.
 
-    Each attempt of a task writes its own file, so that attempts never conflict.
+    Each attempt of a task writes a separate file, so that attempts never conflict.
     """
 
     concurrency = 1
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._files: dict[Segment, int] = {}
 
     def create(self, segment: Segment) -> Segment:
-        segment = _attempted(segment)
+        segment = _with_attempt(segment)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            self._files[segment] = os.open(self._file(segment) + _PART, flags, 0o600)
+            self._files[segment] = os.open(self._segment_path(segment) + _PART, flags, 0o600)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
         return segment
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
         try:
-            descriptors.write_at(self._files[segment], at, view)
+            descriptors.write_at(self._files[segment], offset, view)
         except OSError as exc:
             self._remove(segment)
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         try:
             descriptors.write_at(self._files[segment], os.fstat(self._files[segment]).st_size, end)
             os.close(self._files.pop(segment))  # a network file system reports errors here
-            os.rename(self._file(segment) + _PART, self._file(segment))
+            os.rename(self._segment_path(segment) + _PART, self._segment_path(segment))
         except OSError as exc:
             self._remove(segment)
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def _remove(self, segment: Segment) -> None:
-        """Remove an incomplete segment, which takes space that another attempt needs."""
+        """Remove an incomplete segment, to free space for another attempt."""
         if (fd := self._files.pop(segment, None)) is not None:
             os.close(fd)
         with suppress(OSError):
-            os.unlink(self._file(segment) + _PART)
+            os.unlink(self._segment_path(segment) + _PART)
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # network file systems have no prefetch
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        self._fill(self._file(segment), at, buffer)
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
+        self._read_into(self._segment_path(segment), offset, buffer)
 
     def require_writable(self) -> None:
         """Raise the error of a task if the folder is not writable."""
         segment = self.create(Segment("view", 0, 0))
         os.close(self._files.pop(segment))
-        os.unlink(self._file(segment) + _PART)
+        os.unlink(self._segment_path(segment) + _PART)
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
-        policy.patiently(partial(self.write_file, table.name, numbers))
+    def write_table(self, table: Table, numbers: memoryview) -> None:
+        policy.with_retries(partial(self.write_file, table.name, numbers))
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
-        """Write a file that all workers can read, or replace it."""
+        """Write or replace a file that all workers can read."""
         path = os.path.join(self._path, name)
         try:
             with open(path + _PART, "wb") as file:
                 file.write(body)
             os.replace(path + _PART, path)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of such a file, None if it does not exist."""
+        """Return the content of a file of `write_file`, None if it does not exist."""
         try:
             with open(os.path.join(self._path, name), "rb") as file:
                 return file.read()
@@ -112,30 +112,30 @@ class FolderStore:
             return None
 
     def segments(self) -> dict[Segment, int]:
-        """Return the complete segments, with their bytes."""
+        """Return the complete segments, with their sizes."""
         with os.scandir(self._path) as entries:
             return _segments((entry.name, _size(entry)) for entry in entries)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         buffer = memoryview(bytearray(8 * table.columns * (stop - first)))
-        self._fill(os.path.join(self._path, table.name), 8 * table.columns * first, buffer)
+        self._read_into(os.path.join(self._path, table.name), 8 * table.columns * first, buffer)
         return buffer.cast("q")
 
     def close(self) -> None:
-        """Close files that are not complete."""
+        """Close the files of incomplete segments."""
         for fd in self._files.values():
             os.close(fd)
         self._files.clear()
 
-    def _file(self, segment: Segment) -> str:
+    def _segment_path(self, segment: Segment) -> str:
         return os.path.join(self._path, _name(segment))
 
-    def _fill(self, path: str, start: int, buffer: memoryview) -> None:
+    def _read_into(self, path: str, start: int, buffer: memoryview) -> None:
         try:
             with open(path, "rb", buffering=0) as file:
                 count = descriptors.read_into(file.fileno(), start, buffer)
         except OSError as exc:
-            raise failed(exc) from None
+            raise convert_error(exc) from None
         if count < len(buffer):
             raise OutputError("a temporary file became shorter during the run")
 
@@ -143,126 +143,129 @@ class FolderStore:
 class ObjectStore:
     """A spill store of objects at a URL.
 
-    A segment is divided into objects, so that neither memory nor a disk need hold it.
+    A segment is divided into objects, so that it need not fit in memory or on a disk.
     """
 
     concurrency = pool.MAX_THREADS
-    prefetches = False
+    can_prefetch = False
 
     def __init__(self, url: str) -> None:
         from ndtool.storage.remotefolder import RemoteFolder
 
         self._folder = RemoteFolder(url)
-        self._rest: dict[Segment, bytearray] = {}  # bytes that do not fill an object yet
-        self._sent: dict[Segment, int] = {}
-        self._going: set[futures.Future[None]] = set()
+        self._unsent: dict[Segment, bytearray] = {}  # bytes of the next object
+        self._object_counts: dict[Segment, int] = {}
+        self._in_flight: set[futures.Future[None]] = set()
         self._closed = False
         self._lock = Lock()
 
     def create(self, segment: Segment) -> Segment:
-        segment = _attempted(segment)
-        self._rest[segment], self._sent[segment] = bytearray(), 0
+        segment = _with_attempt(segment)
+        self._unsent[segment], self._object_counts[segment] = bytearray(), 0
         return segment
 
-    def write(self, segment: Segment, at: int, view: memoryview) -> None:
-        rest = self._rest[segment]
+    def write(self, segment: Segment, offset: int, view: memoryview) -> None:
+        unsent = self._unsent[segment]
         for start in range(0, len(view), OBJECT_BYTES):
-            rest += view[start : start + OBJECT_BYTES]
-            if len(rest) >= OBJECT_BYTES:
-                self._send(segment, bytes(rest[:OBJECT_BYTES]))
-                del rest[:OBJECT_BYTES]
+            unsent += view[start : start + OBJECT_BYTES]
+            if len(unsent) >= OBJECT_BYTES:
+                self._upload(segment, bytes(unsent[:OBJECT_BYTES]))
+                del unsent[:OBJECT_BYTES]
 
     def finish(self, segment: Segment, end: bytes = b"") -> None:
         self.write(segment, 0, memoryview(end))
-        rest = self._rest.pop(segment)
-        if rest:
-            self._send(segment, bytes(rest))
-        del self._sent[segment]
+        unsent = self._unsent.pop(segment)
+        if unsent:
+            self._upload(segment, bytes(unsent))
+        del self._object_counts[segment]
 
-    def expect(self, segment: Segment, at: int, nbytes: int) -> None:
+    def prefetch(self, segment: Segment, offset: int, nbytes: int) -> None:
         pass  # objects are read concurrently instead
 
-    def read(self, segment: Segment, at: int, buffer: memoryview) -> None:
-        done = 0
-        while done < len(buffer):
-            number, start = divmod(at + done, OBJECT_BYTES)
-            stop = min(OBJECT_BYTES, start + len(buffer) - done)
-            buffer[done : done + stop - start] = self._span(
+    def read(self, segment: Segment, offset: int, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            number, start = divmod(offset + filled, OBJECT_BYTES)
+            stop = min(OBJECT_BYTES, start + len(buffer) - filled)
+            buffer[filled : filled + stop - start] = self._read_range(
                 f"{_name(segment)}-{number}", start, stop
             )
-            done += stop - start
+            filled += stop - start
 
     def require_writable(self) -> None:
-        """Do nothing: the claim of the folder proved that it is writable."""
+        """Do nothing: claiming the folder has proved that it is writable."""
 
-    def tabulate(self, table: Table, numbers: memoryview) -> None:
-        policy.patiently(partial(self.write_file, table.name, numbers))
+    def write_table(self, table: Table, numbers: memoryview) -> None:
+        policy.with_retries(partial(self.write_file, table.name, numbers))
 
-    def discard(self, table: Table) -> None:
+    def discard_table(self, table: Table) -> None:
         pass  # it takes no memory
 
     def write_file(self, name: str, body: bytes | memoryview) -> None:
-        """Write a file that all workers can read, or replace it."""
+        """Write or replace an object that all workers can read."""
         self._put(name, bytes(body))
 
     def read_file(self, name: str) -> bytes | None:
-        """Return the content of such a file, None if it does not exist."""
+        """Return the content of an object of `write_file`, None if it does not exist."""
         return self._folder.read(name)
 
     def segments(self) -> dict[Segment, int]:
-        """Return the segments that have objects, with their bytes."""
+        """Return the segments that have objects, with their sizes."""
         objects = self._folder.contents().items()
         return _segments((name, version.size or 0) for name, version in objects)
 
-    def lines(self, table: Table, first: int, stop: int) -> memoryview:
+    def read_lines(self, table: Table, first: int, stop: int) -> memoryview:
         line = 8 * table.columns
-        return memoryview(self._span(table.name, line * first, line * stop)).cast("q")
+        return memoryview(self._read_range(table.name, line * first, line * stop)).cast("q")
 
     def close(self) -> None:
         """Refuse further writes, and wait for those in flight."""
         with self._lock:
             self._closed = True
-        futures.wait(self._going)
+        futures.wait(self._in_flight)
 
-    def _send(self, segment: Segment, body: bytes) -> None:
-        number, self._sent[segment] = self._sent[segment], self._sent[segment] + 1
+    def _upload(self, segment: Segment, body: bytes) -> None:
+        number, self._object_counts[segment] = (
+            self._object_counts[segment],
+            self._object_counts[segment] + 1,
+        )
         try:
             self._put(f"{_name(segment)}-{number}", body)
         except BaseException:  # another attempt writes objects of other names
-            self._rest.pop(segment, None)
+            self._unsent.pop(segment, None)
             raise
 
     def _put(self, key: str, body: bytes) -> None:
-        going: futures.Future[None] = futures.Future()
+        request: futures.Future[None] = futures.Future()
         with self._lock:
             if self._closed:
                 raise OutputError(f"{printable(self._folder.path)}: the run has ended")
-            self._going.add(going)
+            self._in_flight.add(request)
         try:
             self._folder.write(key, body)
         finally:
-            self._going.discard(going)
-            going.set_result(None)
+            self._in_flight.discard(request)
+            request.set_result(None)
 
-    def _span(self, key: str, start: int, stop: int) -> bytes:
+    def _read_range(self, key: str, start: int, stop: int) -> bytes:
         try:
             return self._folder.read_unchecked(key, start, stop)
         except InputError as error:
-            raise _as_output(error) from None
+            raise _as_output_error(error) from None
 
 
 SharedStore = FolderStore | ObjectStore
 
 
-def open_store(inside: str) -> SharedStore:
+def open_store(path: str) -> SharedStore:
     """Return the spill store at a path or URL."""
-    return ObjectStore(inside) if locations.is_url(inside) else FolderStore(inside)
+    return ObjectStore(path) if locations.is_url(path) else FolderStore(path)
 
 
 def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
     """Create a spill folder in a directory, or at a URL, that all workers share.
 
-    sweeps: whether to remove folders that killed runs abandoned in the directory.
+    sweeps: whether to remove spill folders of killed runs from the directory.
     """
     if not locations.is_url(location):
         path = os.path.join(os.path.abspath(location), _SPILL)
@@ -270,14 +273,14 @@ def create_folder(location: str, sweeps: bool = True) -> SpillFolder:
             return NewFolder(path, False, False, False, cleans=sweeps)
         except OSError as exc:
             raise descriptors.failure(exc, location, OutputError) from None
-    require_of_many(location)
+    require_shared(location)
     from ndtool.publish import claims
 
     claims.clean(location)
     return claims.Claim(remote.join(location, f"{_SPILL}-{os.urandom(6).hex()}"))
 
 
-def require_of_many(url: str) -> None:
+def require_shared(url: str) -> None:
     """Raise UsageError if processes do not share the storage of a URL."""
     if not locations.is_shared(url):
         raise UsageError(
@@ -286,10 +289,10 @@ def require_of_many(url: str) -> None:
         )
 
 
-def abandoned(location: str) -> tuple[list[str], list[str]]:
-    """Return the abandoned spill folders in a directory or at a URL, and others.
+def find_abandoned(location: str) -> tuple[list[str], list[str]]:
+    """Return the spill folders of killed runs in a directory or at a URL, and those in use.
 
-    The first list has the paths of killed runs' data, the second folders that may be in use.
+    The first list has paths of the killed runs' data, the second folders that may be in use.
     """
     if locations.is_url(location):
         from ndtool.publish import claims
@@ -306,29 +309,29 @@ def abandoned(location: str) -> tuple[list[str], list[str]]:
     return [os.path.join(path, cleanup.NEW_FOLDER) for path in folders], in_use
 
 
-def reopen(inside: str) -> SpillFolder | None:
+def reopen(path: str) -> SpillFolder | None:
     """Reopen a spill folder of a killed run; None if another run has claimed it."""
     try:
-        if not locations.is_url(inside):
-            hidden = os.path.dirname(inside)
-            path = os.path.join(os.path.dirname(hidden), _SPILL)
-            return NewFolder(path, False, False, False, hidden)
+        if not locations.is_url(path):
+            temporary = os.path.dirname(path)
+            target = os.path.join(os.path.dirname(temporary), _SPILL)
+            return NewFolder(target, False, False, False, temporary)
         from ndtool.publish import claims
 
-        return claims.Claim(inside, resumes=True)
+        return claims.Claim(path, resumes=True)
     except (OSError, OutputError):
         return None
 
 
 def _size(entry: os.DirEntry[str]) -> int:
-    """Return the size of a file, 0 if a task that still ran has renamed it."""
+    """Return the size of a file, 0 if a task of the killed run has just renamed it."""
     try:
         return entry.stat().st_size
     except FileNotFoundError:
         return 0
 
 
-def _attempted(segment: Segment) -> Segment:
+def _with_attempt(segment: Segment) -> Segment:
     return segment._replace(attempt=int.from_bytes(os.urandom(8)) >> 1)
 
 
@@ -337,23 +340,23 @@ def _name(segment: Segment) -> str:
 
 
 def _segments(sizes_by_name: Iterable[tuple[str, int]]) -> dict[Segment, int]:
-    """Return the segments that files or objects belong to, with their bytes."""
+    """Return the segments that files or objects belong to, with their sizes."""
     sizes: Counter[Segment] = Counter()
     for name, nbytes in sizes_by_name:
-        if parts := _SEGMENT_NAME.fullmatch(name):
-            segment = Segment(parts[1], int(parts[2]), 0, int(parts[3], 16))
+        if match := _SEGMENT_NAME.fullmatch(name):
+            segment = Segment(match[1], int(match[2]), 0, int(match[3], 16))
             sizes[segment] += nbytes
     return sizes
 
 
-def _as_output(error: InputError) -> OutputError:
-    """Return the error about spilled data that cannot be read."""
-    same = OutputError(error.message)
-    same.passing = error.passing
-    return same
+def _as_output_error(error: InputError) -> OutputError:
+    """Convert the error about spilled data that cannot be read to an OutputError."""
+    output_error = OutputError(error.message)
+    output_error.passing = error.passing
+    return output_error
 
 
-def failed(exc: BaseException, name: str = "temporary file") -> Any:
+def convert_error(exc: BaseException, name: str = "temporary file") -> Any:
     """Convert an OSError about a temporary file to our error; return others unchanged."""
     if isinstance(exc, OSError) and not isinstance(exc, NdtoolError):
         error = descriptors.failure(exc, name, OutputError)

@@ -1,14 +1,14 @@
-"""The tables that phases pass on: the groups, the segments, and the offsets in them.
+"""The tables that a phase writes for the next: the groups, the segments, and offsets in them.
 
     offsets{d}      for each group at depth d, and for the end: its first tuple among those of all
                     groups at that depth, and its first segment of rows
     starts{d}-{g}   the attempts of the blocks of a group; then for each child, and for the end,
                     its offset in each block in tuples
     attempts{d}     the attempts of the segments of rows of all groups at depth d
-    places{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
-                    child in tuples; made of starts{d}-{g}, which no task reads then
+    blocks{d}-{g}   for each block of a group, and for the end, its attempt, then its offset in each
+                    child in tuples; derived from starts{d}-{g}, which is then discarded
 
-The rows are those gathered, or the combined updates of a hot partition.
+Segments of rows have gathered rows, or the combined updates of a hot partition.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ndtool.runs.external.spill import SpillStore, Table
 class Group(NamedTuple):
     """A group of rows, and the tuples that select them, in order; at depth 0 all rows.
 
-    first: its first tuple among those of all groups at its depth. tuples: their number. block: the
-    tuples of a block. segment: its first segment of rows, if they are in `attempts`.
+    first: its first tuple among those of all groups at its depth. tuples: the number of tuples.
+    block: the tuples of a block. segment: its first segment of rows in the table `attempts`.
     """
 
     depth: int
@@ -46,91 +46,95 @@ class Group(NamedTuple):
         """Return the number of tuples of a block."""
         return min(self.block, self.tuples - block * self.block)
 
-    def task(self, block: int, partitioning: Partitioning) -> int:
+    def task_number(self, block: int, partitioning: Partitioning) -> int:
         """Return the number of the task for a block of this group."""
         return self.number * partitioning.blocks + block
 
 
 class Tuples(NamedTuple):
-    """Where the tuples of a group are in the blocks of its parent: the offsets in each of them."""
+    """The tuples of a group in the blocks of its parent: the start and stop in each block."""
 
     parent: Group
     attempts: memoryview
-    begins: memoryview
-    ends: memoryview
+    starts: memoryview
+    stops: memoryview
 
 
-class Places(NamedTuple):
-    """Where the gathered rows of a block are: its offsets in each child, and their segments.
+class BlockOffsets(NamedTuple):
+    """The gathered rows of a block: the start and stop in each child, and the children's segments.
 
-    attempt: that which spilled the tuples of the block.
+    attempt: the attempt that spilled the tuples of the block. attempts: those of the segments.
     """
 
     attempt: int
     children: list[Group]
     attempts: memoryview
-    before: memoryview
-    after: memoryview
+    starts: memoryview
+    stops: memoryview
 
 
 class Tables:
     """Reads the tables of a run."""
 
-    def __init__(self, partitioning: Partitioning, spills: SpillStore) -> None:
-        self._partitioning, self._spills = partitioning, spills
+    def __init__(self, partitioning: Partitioning, store: SpillStore) -> None:
+        self._partitioning, self._store = partitioning, store
 
     def group(self, depth: int, number: int) -> Group:
         """Return a group at a depth."""
         return next(self._groups(depth, number, 1))
 
     def tuples(self, depth: int, number: int) -> Tuples:
-        """Return where the tuples of a group are."""
-        above, child = divmod(number, self._partitioning.fan_out(depth - 1))
-        parent = self.group(depth - 1, above)
+        """Return the offsets of a group's tuples in the blocks of its parent."""
+        parent_number, child = divmod(number, self._partitioning.fan_out(depth - 1))
+        parent = self.group(depth - 1, parent_number)
         if not parent.tuples:
             return Tuples(parent, *(memoryview(array("q")) for _ in range(3)))
         table = _starts(parent)
-        lines = self._spills.lines(table, 1 + child, 3 + child)
-        attempts = self._spills.lines(table, 0, 1)
+        lines = self._store.read_lines(table, 1 + child, 3 + child)
+        attempts = self._store.read_lines(table, 0, 1)
         return Tuples(parent, attempts, lines[: parent.blocks], lines[parent.blocks :])
 
     def attempts(self, group: Group, count: int) -> memoryview:
-        """Return the attempts of segments of rows, from the first of a group on."""
+        """Return the attempts of `count` segments of rows, from the first of a group on."""
         first = group.segment
-        return self._spills.lines(_attempts(group.depth), first, first + count)
+        return self._store.read_lines(_attempts(group.depth), first, first + count)
 
-    def places(self, group: Group, block: int) -> Places:
-        """Return where the gathered rows of a block are."""
+    def block_offsets(self, group: Group, block: int) -> BlockOffsets:
+        """Return the offsets of a block's gathered rows in the children of its group."""
         count = self._partitioning.children(group.number, group.depth)
         first = group.number * self._partitioning.fan_out(group.depth)
         children = list(self._groups(group.depth + 1, first, count))
-        end = next(self._groups(group.depth + 1, first + count - 1, 1, after=True))
-        lines = self._spills.lines(Table(_places(group), 1 + count), block, block + 2)
+        end = next(self._groups(group.depth + 1, first + count - 1, 1, next_segments=True))
+        lines = self._store.read_lines(
+            Table(_block_offsets_name(group), 1 + count), block, block + 2
+        )
         attempts = self.attempts(children[0], end.segment - children[0].segment)
-        return Places(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
+        return BlockOffsets(lines[0], children, attempts, lines[1 : 1 + count], lines[2 + count :])
 
-    def _groups(self, depth: int, first: int, count: int, after: bool = False) -> Iterator[Group]:
-        """Yield successive groups; after: what follows them instead."""
+    def _groups(
+        self, depth: int, first: int, count: int, next_segments: bool = False
+    ) -> Iterator[Group]:
+        """Yield consecutive groups; next_segments: with the first segment of the next group."""
         block = self._partitioning.block
         if not depth:
             yield Group(0, 0, 0, self._partitioning.rows.tuples, block)
             return
-        lines = self._spills.lines(_offsets(depth), first, first + count + 1)
-        for at in range(count):
-            first_tuple, segment, end_tuple, next_segment = lines[2 * at : 2 * at + 4]
-            segment = next_segment if after else segment
-            yield Group(depth, first + at, first_tuple, end_tuple - first_tuple, block, segment)
+        lines = self._store.read_lines(_offsets(depth), first, first + count + 1)
+        for i in range(count):
+            first_tuple, segment, end_tuple, next_segment = lines[2 * i : 2 * i + 4]
+            segment = next_segment if next_segments else segment
+            yield Group(depth, first + i, first_tuple, end_tuple - first_tuple, block, segment)
 
 
-class Collected:
-    """Collects the results of tasks, depth by depth, and writes the tables from them.
+class TableBuilder:
+    """Collects the results of tasks, depth by depth, and writes tables of them.
 
-    depth: that of the groups whose blocks are split, or restored, next.
+    depth: the depth of the groups whose blocks are split or restored.
     """
 
-    def __init__(self, partitioning: Partitioning, spills: SpillStore) -> None:
-        self._partitioning, self._spills = partitioning, spills
-        self._offsets = [_numbers(4)]
+    def __init__(self, partitioning: Partitioning, store: SpillStore) -> None:
+        self._partitioning, self._store = partitioning, store
+        self._offsets = [_zeros(4)]
         self._offsets[0][2] = partitioning.rows.tuples
         self._starts: list[dict[int, memoryview]] = []
         self._attempts = [memoryview(array("q"))]
@@ -144,7 +148,7 @@ class Collected:
                 yield Group(depth, number, first, stop - first, block, segment)
 
     def group(self, depth: int, number: int) -> Group:
-        """Return a group at a depth; without tuples if there is none of this number."""
+        """Return a group at a depth; an empty group if none has this number."""
         if number >= len(self._offsets[depth]) // 2 - 1:
             return Group(depth, number, 0, 0, self._partitioning.block)
         first, segment, stop, _ = self._offsets[depth][2 * number : 2 * number + 4]
@@ -154,107 +158,114 @@ class Collected:
         """Return the number of blocks of all groups at a depth."""
         return sum(group.blocks for group in self.groups(depth))
 
-    def begin(self, depth: int) -> None:
+    def begin_splits(self, depth: int) -> None:
         """Prepare for the splits of groups at a depth."""
         children = self._partitioning.children
         self._starts.append(
             {
-                group.number: _numbers((2 + children(group.number, depth)) * group.blocks)
+                group.number: _zeros((2 + children(group.number, depth)) * group.blocks)
                 for group in self.groups(depth)
             }
         )
 
-    def add(self, number: int, end: TaskResult) -> None:
+    def add_split(self, number: int, result: TaskResult) -> None:
         """Add the result of a split."""
         group, block = divmod(number, self._partitioning.blocks)
         starts = self._starts[-1][group]
-        offsets = memoryview(end.starts).cast("q")
+        offsets = memoryview(result.offsets).cast("q")
         blocks = len(starts) // (1 + len(offsets))
-        starts[block] = end.attempt
+        starts[block] = result.attempt
         starts[blocks + block :: blocks] = offsets
 
-    def split(self) -> None:
-        """Write the tables of a depth whose blocks are all split."""
+    def write_splits(self) -> None:
+        """Write the tables of a depth after all of its blocks are split."""
         partitioning, depth = self._partitioning, len(self._starts) - 1
-        fan, span = partitioning.fan_out(depth), partitioning.segment_tuples(depth + 1)
-        offsets, at, segment = _numbers(2 * partitioning.groups(depth + 1) + 2), 0, 0
-        offsets[0::2] = _line(self._firsts(depth, fan))
+        fan_out, segment_tuples = (
+            partitioning.fan_out(depth),
+            partitioning.segment_tuples(depth + 1),
+        )
+        offsets, tuples, segment = _zeros(2 * partitioning.groups(depth + 1) + 2), 0, 0
+        offsets[0::2] = _int64s(self._first_tuples(depth, fan_out))
         for number in range(partitioning.groups(depth + 1)):
             offsets[2 * number + 1] = segment
-            at = offsets[2 * number + 2] - offsets[2 * number]
+            tuples = offsets[2 * number + 2] - offsets[2 * number]
             if partitioning.gathers or (
-                depth + 1 == partitioning.levels and partitioning.is_combined(at)
+                depth + 1 == partitioning.levels and partitioning.is_combined(tuples)
             ):
-                segment += -(-at // span)
+                segment += -(-tuples // segment_tuples)
         offsets[-1] = segment
         self._offsets.append(offsets)
-        self._attempts.append(_numbers(segment))
-        self._spills.tabulate(_offsets(depth + 1), offsets)
+        self._attempts.append(_zeros(segment))
+        self._store.write_table(_offsets(depth + 1), offsets)
         for group in self.groups(depth):
-            self._spills.tabulate(_starts(group), self._starts[depth][group.number])
+            self._store.write_table(_starts(group), self._starts[depth][group.number])
         if depth and not partitioning.gathers:
             for group in self.groups(depth - 1):
-                self._forget(group)
+                self._discard_starts(group)
 
-    def _forget(self, group: Group) -> None:
-        """Release the starts of a group, which no task reads any more."""
+    def _discard_starts(self, group: Group) -> None:
+        """Release the starts of a group, which no later task reads."""
         del self._starts[group.depth][group.number]
-        self._spills.discard(_starts(group))
+        self._store.discard_table(_starts(group))
 
-    def _firsts(self, depth: int, fan: int) -> Iterator[int]:
+    def _first_tuples(self, depth: int, fan_out: int) -> Iterator[int]:
         """Yield the first tuple of each child of all groups at a depth, and the end."""
-        at = 0
+        first_tuple = 0
         for number in range(self._partitioning.groups(depth)):
-            group, counts = self.group(depth, number), [0] * fan
+            group, counts = self.group(depth, number), [0] * fan_out
             if group.tuples:
                 lines = self._starts[depth][number]
                 sums = [
-                    sum(lines[first : first + group.blocks])
-                    for first in range(group.blocks, len(lines), group.blocks)
+                    sum(lines[start : start + group.blocks])
+                    for start in range(group.blocks, len(lines), group.blocks)
                 ]
                 counts[: len(sums) - 1] = map(sub, sums[1:], sums)
             for count in counts:
-                yield at
-                at += count
-        yield at
+                yield first_tuple
+                first_tuple += count
+        yield first_tuple
 
-    def add_rows(self, group: Group, at: int, attempt: int) -> None:
-        """Add the attempt of segment `at` of the rows of a group."""
-        self._attempts[group.depth][group.segment + at] = attempt
+    def add_segment(self, group: Group, index: int, attempt: int) -> None:
+        """Add the attempt of a group's segment of rows; index: of the segment in the group."""
+        self._attempts[group.depth][group.segment + index] = attempt
 
     def write_attempts(self, depth: int) -> None:
         """Write the table of the attempts of all segments of rows at a depth."""
-        self._spills.tabulate(_attempts(depth), self._attempts[depth])
+        self._store.write_table(_attempts(depth), self._attempts[depth])
 
-    def write_places(self, depth: int) -> None:
+    def write_block_offsets(self, depth: int) -> None:
         """Write the tables that restore the rows of blocks at a depth."""
         for group in self.groups(depth):
             starts, blocks = self._starts[depth][group.number], group.blocks
             count = len(starts) // blocks - 2
             line = 1 + count
-            table, before = _numbers((1 + blocks) * line), [0] * count
+            table, offsets_in_children = _zeros((1 + blocks) * line), [0] * count
             for block in range(blocks):
-                table[block * line : (block + 1) * line] = _line([starts[block], *before])
+                table[block * line : (block + 1) * line] = _int64s(
+                    [starts[block], *offsets_in_children]
+                )
                 offsets = starts[blocks + block :: blocks].tolist()
-                before = list(map(add, before, map(sub, offsets[1:], offsets)))
-            table[blocks * line :] = _line([0, *before])
-            self._spills.tabulate(Table(_places(group), line), table)
+                offsets_in_children = list(
+                    map(add, offsets_in_children, map(sub, offsets[1:], offsets))
+                )
+            table[blocks * line :] = _int64s([0, *offsets_in_children])
+            self._store.write_table(Table(_block_offsets_name(group), line), table)
             del starts
-            self._forget(group)
+            self._discard_starts(group)
 
-    def discard_places(self, depth: int) -> None:
+    def discard_block_offsets(self, depth: int) -> None:
         """Release the tables that restored the rows of blocks at a depth."""
         for group in self.groups(depth):
             line = 1 + self._partitioning.children(group.number, depth)
-            self._spills.discard(Table(_places(group), line))
+            self._store.discard_table(Table(_block_offsets_name(group), line))
 
 
 def _starts(group: Group) -> Table:
     return Table(f"starts{group.depth}-{group.number}", group.blocks)
 
 
-def _places(group: Group) -> str:
-    return f"places{group.depth}-{group.number}"
+def _block_offsets_name(group: Group) -> str:
+    return f"blocks{group.depth}-{group.number}"
 
 
 def _offsets(depth: int) -> Table:
@@ -265,9 +276,9 @@ def _attempts(depth: int) -> Table:
     return Table(f"attempts{depth}", 1)
 
 
-def _numbers(count: int) -> memoryview:
+def _zeros(count: int) -> memoryview:
     return memoryview(bytearray(8 * count)).cast("q")
 
 
-def _line(numbers: Iterable[int]) -> memoryview:
+def _int64s(numbers: Iterable[int]) -> memoryview:
     return memoryview(array("q", numbers))

@@ -1,4 +1,4 @@
-"""The chunks that external execution does not divide."""
+"""The units of external execution: chunks and shards that partitions and blocks do not divide."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from ndtool.rules import grid
 from ndtool.rules.inference import Inference
 from ndtool.rules.plans import ElementsPlan, NdPlan, Plan, Shape
 
-COPIES = 4  # buffers of a chunk's size to decode or encode it, with any codec
-PLAIN = 2  # the same without a codec
-INNER = 1 << 12  # bytes of the zarr package for each chunk of a shard that it writes
-INDEXED = 64  # the same for each chunk of a shard that it reads from
+CODEC_BUFFERS = 4  # buffers of a chunk's size to decode or encode it, with any codec
+PLAIN_BUFFERS = 2  # buffers of a chunk's size without a codec
+WRITTEN_CHUNK_BYTES = 1 << 12  # memory of the zarr package for each chunk of a shard to write
+READ_CHUNK_BYTES = 64  # memory for each chunk of a shard to read from
 
 
 class Units(NamedTuple):
     """The units of partitions and blocks, so that chunks are not divided.
 
-    box: the rows of data of which partitions are multiples. written: the tuples of which blocks are
-    multiples, so that a task writes complete chunks. read: the same so that no two blocks read the
-    same chunk; only a preference. held: bytes of the buffers that read or write a chunk.
-    concurrency: the number of chunks to read or write concurrently.
+    box: the shape of rows; partitions are multiples of it. written: a number of tuples; blocks are
+    multiples of it, so that a task writes complete chunks. read: a number of tuples; if possible,
+    blocks are multiples of it, so that no two blocks read the same chunk. buffer_bytes: bytes of
+    the buffers that read or write a chunk. concurrency: the number of chunks to read or write
+    concurrently.
     """
 
     box: Shape
     written: int
     read: int
-    held: int
+    buffer_bytes: int
     concurrency: int = 1
 
 
@@ -41,28 +42,34 @@ def units_of(
     """Return the units of partitions and blocks from the chunks and shards of a call's arrays."""
     plan = inference.plan
     axes = len(plan.data if isinstance(plan, ElementsPlan) else plan.batch + plan.sizes)
-    steps = [files_of(sources["data"])]
+    steps = [file_shape(sources["data"])]
     gathers = not inference.scatters
     if not gathers:
-        steps.append(files_of(output))
+        steps.append(file_shape(output))
     box = tuple(
         min(size, lcm(*(step[d] for step in steps if step)))
         for d, size in enumerate(plan.data[:axes])
     )
-    positions = positions_of(plan) if gathers else ()
-    slabs = {"indices": plan.positions, "updates": positions_of(plan)}
+    positions = tuple_shape(plan) if gathers else ()
+    slabs = {"indices": plan.positions, "updates": tuple_shape(plan)}
     if not isinstance(plan, ElementsPlan) and plan.batch_repeats > 1:
         del slabs["indices"]
-    read = [slab(files_of(sources[role]), over) for role, over in slabs.items() if role in sources]
-    written = slab(files_of(output), positions) if gathers else 1
-    held = max(chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values()))
-    return Units(box, written, lcm(*read), held, concurrency)
+    read = [
+        slab(file_shape(sources[role]), positions_shape)
+        for role, positions_shape in slabs.items()
+        if role in sources
+    ]
+    written = slab(file_shape(output), positions) if gathers else 1
+    buffer_bytes = max(
+        chunk_buffers(output, True), *(chunk_buffers(source) for source in sources.values())
+    )
+    return Units(box, written, lcm(*read), buffer_bytes, concurrency)
 
 
-def positions_of(plan: Plan) -> Shape:
-    """Return the shape of all tuples, the leading axes of a gather's output, or of updates.
+def tuple_shape(plan: Plan) -> Shape:
+    """Return the shape of all tuples: the leading axes of a gather's output, or of updates.
 
-    Plain indices are repeated for the batches that share them.
+    Plain indices count once for each batch that shares them.
     """
     return plan.with_index_tuples.positions if isinstance(plan, NdPlan) else plan.positions
 
@@ -73,18 +80,18 @@ def chunk_buffers(metadata: ArrayMetadata, written: bool = False) -> int:
         return 0
     layout, nbytes = metadata.layout, prod(metadata.block_shape) * metadata.dtype.itemsize
     if layout is not None and layout.is_unencoded:
-        return PLAIN * nbytes
+        return PLAIN_BUFFERS * nbytes
     count = grid.count_blocks(layout.shards, layout.chunks) if layout and layout.shards else 0
-    return COPIES * nbytes + count * (INNER if written else INDEXED)
+    return CODEC_BUFFERS * nbytes + count * (WRITTEN_CHUNK_BYTES if written else READ_CHUNK_BYTES)
 
 
-def files_of(metadata: ArrayMetadata) -> Shape | None:
-    """Return the shape of the array in one file, a chunk or shard; None for a flat array."""
+def file_shape(metadata: ArrayMetadata) -> Shape | None:
+    """Return the shape of the chunk or shard that a file contains; None for a flat array."""
     return metadata.file_shape if metadata.is_chunked else None
 
 
 def slab(step: Shape | None, positions: Shape) -> int:
-    """Return the smallest number of successive positions that make complete chunks."""
+    """Return the smallest number of consecutive positions that fill complete chunks."""
     if step is None or not prod(positions):
         return 1
     for d, length in enumerate(positions):

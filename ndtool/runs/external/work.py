@@ -36,10 +36,10 @@ class Work:
     """The state that the tasks of a run share: open arrays, bound plans and buffers."""
 
     def __init__(
-        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, spills: SpillStore
+        self, inference: Inference, partitioning: Partitioning, arrays: Arrays, store: SpillStore
     ) -> None:
         self.inference, self.partitioning = inference, partitioning
-        self.arrays, self.spills = arrays, spills
+        self.arrays, self.store = arrays, store
         plan, dtype, handling = inference.plan, inference.dtype, inference.handling
         if is_error(plan, handling.mode):
             handling = handling._replace(mode="error")
@@ -55,14 +55,14 @@ class Work:
         self.swaps_data = dtype.swap_size > 1 and dtype.order != order
         updates = inference.inputs.get("updates")
         self.swaps_updates = bool(updates and dtype.swap_size > 1 and updates.dtype.order != order)
-        self.tables = Tables(partitioning, spills)
+        self.tables = Tables(partitioning, store)
         self._partition_buffers, self._scratch = (
             pool.BufferPool(partitioning.partition_bytes),
-            pool.BufferPool(partitioning.scratch),
+            pool.BufferPool(partitioning.scratch_bytes),
         )
         self._indices = arrays.indices
-        if partitioning.indices:
-            buffer = memoryview(bytearray(partitioning.indices))
+        if partitioning.index_bytes:
+            buffer = memoryview(bytearray(partitioning.index_bytes))
             read_range(arrays.indices, 0, buffer)
             self._indices = FlatReader(ByteRange(buffer), arrays.indices.leading_shape, Lock())
 
@@ -75,14 +75,14 @@ class Work:
             read_repeated(self._indices, first, buffer, rows.period, rows.repeats)
         elif buffer:  # tuples may have no components
             read_range(self._indices, first, buffer)
-        return self._bound(buffer)
+        return self._bind(buffer)
 
     def first_occurrences(
         self, block: int, allocate: Allocate, indices: Indices | None = None
     ) -> Indices:
         """Return the stored indices that occur in a block for the first time.
 
-        indices: those of the block; the same, unless batches share tuples.
+        indices: the indices of the block, which are returned unless batches share tuples.
         """
         if indices is not None and self.partitioning.rows.repeats == 1:
             return indices
@@ -90,9 +90,9 @@ class Work:
         buffer = allocate((stop - first) * self.partitioning.rows.tuple_bytes)
         if buffer:
             read_range(self._indices, first, buffer)
-        return self._bound(buffer)
+        return self._bind(buffer)
 
-    def _bound(self, buffer: memoryview) -> Indices:
+    def _bind(self, buffer: memoryview) -> Indices:
         return bind.bind_indices(buffer, self.inference.inputs["indices"].dtype, self.handling)
 
     @contextmanager
@@ -104,13 +104,13 @@ class Work:
 
     @contextmanager
     def arena(self) -> Iterator[Allocate]:
-        """Yield an allocator of scratch, aligned to cache lines."""
-        buffer, at = self._scratch.acquire(), 0
+        """Yield an allocator of scratch memory, aligned to cache lines."""
+        buffer, offset = self._scratch.acquire(), 0
 
         def allocate(nbytes: int) -> memoryview:
-            nonlocal at
-            start = at
-            at += -(-nbytes // LINE) * LINE
+            nonlocal offset
+            start = offset
+            offset += -(-nbytes // LINE) * LINE
             return buffer[start : start + nbytes]
 
         yield allocate

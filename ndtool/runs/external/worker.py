@@ -1,4 +1,4 @@
-"""The worker's side of a cluster: opens the arrays of a run once, runs tasks, closes them."""
+"""The worker's side of a cluster: opens the arrays of a run once, runs tasks, closes the arrays."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ndtool.formats.streams import Streams
 from ndtool.publish.admission import AdmissionLock
 from ndtool.publish.shared import SharedFile, SharedOutput
 from ndtool.rules.inference import Inference
-from ndtool.runs.calls import Inputs
+from ndtool.runs.calls import OpenInputs
 from ndtool.runs.executors import Cluster
 from ndtool.runs.external import execution, spillfiles
 from ndtool.runs.external.partitioning import Partitioning
-from ndtool.runs.external.tasks import do
+from ndtool.runs.external.tasks import run_task
 from ndtool.runs.external.work import Work
 
 IDLE_RUNS = 4  # idle runs whose arrays stay open
 
 
 class Call(NamedTuple):
-    """The parameters of a task except its number; the executor sends them with each task.
+    """The call that a run's tasks belong to; the executor sends it with each task.
 
-    token: the ID of the run. arguments: the locations of inputs, by role. output: the shared
-    output. folder: the location of spilled data.
+    token: the ID of the run. version: the client's version of ndtool. arguments: the locations of
+    inputs, by role. output: the shared output. folder: the location of spilled data.
     """
 
     token: str
@@ -42,20 +42,20 @@ class Call(NamedTuple):
     folder: str
 
 
-_open: OrderedDict[str, _Opened] = OrderedDict()  # by token
-_ended: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
-_turn = Lock()
+_open_runs: OrderedDict[str, _OpenRun] = OrderedDict()  # by token
+_ended_tokens: deque[str] = deque(maxlen=1000)  # tokens of runs whose tasks must fail
+_lock = Lock()
 
 
-class _Gated:
-    """A sink that can be closed against further writes."""
+class _GatedSink:
+    """A sink that refuses writes after it is closed."""
 
     def __init__(self, sink: Any) -> None:
         self.metadata, self.concurrency = sink.metadata, sink.concurrency
         self._sink, self._gate = sink, AdmissionLock(sink.name)
 
     def write(self, start: int, view: memoryview, block: int = 0) -> None:
-        """Write as the sink does; OutputError if the run has ended."""
+        """Write to the sink; OutputError if the run has ended."""
         with self._gate.admit():
             self._sink.write(start, view, block)
 
@@ -65,14 +65,14 @@ class _Gated:
         self._sink.close()
 
 
-class _Opened:
+class _OpenRun:
     """The open arrays of a run on a worker. users: the number of running tasks."""
 
     users = 0
 
     def __init__(self, call: Call) -> None:
         if call.version != __version__:
-            raise mismatch("a worker", __version__, call.version)
+            raise version_error("a worker", __version__, call.version)
         with ExitStack() as stack:
             self.sources: dict[str, Source] = {}
             for role, argument in call.arguments.items():
@@ -88,25 +88,25 @@ class _Opened:
                     raise OutputError(
                         f"{argument_name(argument)} has another type or shape on a worker"
                     )
-            output = _Gated(_output(call.output))
+            output = _GatedSink(_reopen_output(call.output))
             stack.callback(output.close)
-            spills = spillfiles.open_store(call.folder)
-            stack.callback(spills.close)
-            inputs = Inputs(call.inference, self.sources)
+            store = spillfiles.open_store(call.folder)
+            stack.callback(store.close)
+            inputs = OpenInputs(call.inference, self.sources)
             sink: Any = output
             writer = execution.writer(sink, call.partitioning, call.inference.plan)
             arrays = execution.arrays(inputs, call.partitioning, writer)
-            self.work = Work(call.inference, call.partitioning, arrays, spills)
+            self.work = Work(call.inference, call.partitioning, arrays, store)
             self.close = stack.pop_all().close
 
 
-def _ended_already(name: str) -> OutputError:
+def _run_ended(name: str) -> OutputError:
     return OutputError(f"{argument_name(name)}: the run has ended")
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Remove the causes of our errors: the client may not be able to unpickle a library's."""
+def _without_causes() -> Iterator[None]:
+    """Remove the causes of errors, which may be of libraries that the client cannot unpickle."""
     try:
         yield
     except NdtoolError as error:
@@ -114,59 +114,59 @@ def _alone() -> Iterator[None]:
         raise
 
 
-def look(call: Call) -> NdtoolError | None:
+def check_access(call: Call) -> NdtoolError | None:
     """Return the error if this worker cannot open the arrays or write spilled data, else None."""
     try:
-        with _alone(), _at_work(call):
+        with _without_causes(), _open_run(call):
             spillfiles.open_store(call.folder).require_writable()
     except NdtoolError as error:
         return error
     return None
 
 
-@_alone()
+@_without_causes()
 def perform(call: Call, phase: str, number: int) -> Any:
-    """Run a task on this worker; the first one of a run opens its arrays."""
-    with _at_work(call) as opened:
-        return do(opened.work, phase, number)
+    """Run a task on this worker; the first task of a run opens its arrays."""
+    with _open_run(call) as open_run:
+        return run_task(open_run.work, phase, number)
 
 
 @contextmanager
-def _at_work(call: Call) -> Iterator[_Opened]:
-    """Yield the open arrays of a run, and keep them open for the time of the context."""
-    with _turn:
-        if call.token in _ended:
-            raise _ended_already(call.output.name)
-        if call.token not in _open:
-            _open[call.token] = _Opened(call)
-        _open.move_to_end(call.token)
-        opened = _open[call.token]
-        opened.users += 1
-        idle = [token for token, opened in _open.items() if not opened.users]
-        for token in idle[: max(0, len(_open) - IDLE_RUNS)]:
-            _open.pop(token).close()
+def _open_run(call: Call) -> Iterator[_OpenRun]:
+    """Yield the open arrays of a run, which stay open until the context ends."""
+    with _lock:
+        if call.token in _ended_tokens:
+            raise _run_ended(call.output.name)
+        if call.token not in _open_runs:
+            _open_runs[call.token] = _OpenRun(call)
+        _open_runs.move_to_end(call.token)
+        open_run = _open_runs[call.token]
+        open_run.users += 1
+        idle = [token for token, open_run in _open_runs.items() if not open_run.users]
+        for token in idle[: max(0, len(_open_runs) - IDLE_RUNS)]:
+            _open_runs.pop(token).close()
     try:
-        yield opened
+        yield open_run
     finally:
-        with _turn:
-            opened.users -= 1
+        with _lock:
+            open_run.users -= 1
 
 
-def finish(token: str) -> NdtoolError | None:
-    """Close a run on this worker; return the error if one of its inputs has changed, else None."""
-    with _turn:
-        opened = _open.pop(token, None)
-        _ended.append(token)
-    if opened is None:
+def close_run(token: str) -> NdtoolError | None:
+    """Close a run on this worker; return the error if an input has changed, else None."""
+    with _lock:
+        open_run = _open_runs.pop(token, None)
+        _ended_tokens.append(token)
+    if open_run is None:
         return None
     try:
-        with _alone():
-            for source in opened.sources.values():
+        with _without_causes():
+            for source in open_run.sources.values():
                 source.recheck()
     except NdtoolError as error:
         return error
     finally:
-        opened.close()
+        open_run.close()
     return None
 
 
@@ -177,24 +177,24 @@ def version() -> str:
 
 def require_one_version(cluster: Cluster) -> None:
     """Raise UsageError if a worker has another version of ndtool, or none."""
-    for name, actual in cluster.everywhere(version).items():
+    for name, actual in cluster.run_on_workers(version).items():
         if actual != __version__:
-            raise mismatch(f"the worker at {name}", actual, __version__)
+            raise version_error(f"the worker at {name}", actual, __version__)
 
 
-def mismatch(worker_name: str, actual: object, expected: str) -> UsageError:
+def version_error(worker_name: str, actual: object, expected: str) -> UsageError:
     """Return the error about a worker that has another version of ndtool, or none."""
-    what = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
+    problem = f"has ndtool {actual}" if isinstance(actual, str) else "has no ndtool"
     return UsageError(
-        f"{worker_name} {what}: expected {expected}, as here",
+        f"{worker_name} {problem}: expected {expected}, as here",
         hint=f"pip install 'ndtool[cluster]=={expected}' on all workers",
     )
 
 
-def _output(target: SharedOutput) -> Any:
+def _reopen_output(target: SharedOutput) -> Any:
     """Reopen the output that the client created and will publish."""
     if target.metadata.is_chunked:
-        from ndtool.formats.zarr.writer import Chunks
+        from ndtool.formats.zarr.writer import ChunkWriter
 
-        return Chunks.reopen(target)
+        return ChunkWriter.reopen(target)
     return SharedFile(target)

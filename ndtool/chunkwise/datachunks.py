@@ -1,4 +1,4 @@
-"""The tasks that read and make chunks of data and of the output."""
+"""The tasks that read chunks of data, and compute chunks of the output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ndtool.rules import dtypes, shapes
 from ndtool.rules.plans import Shape
 
 Array = NDArray[Any]
-BATCH = 1 << 22  # bytes of updates to apply at a time, at least
+BATCH = 1 << 22  # minimum bytes of updates to apply at a time
 
 
 class GatheredRows(NamedTuple):
-    """The rows that a chunk of indices selects from a chunk of data; row: its number."""
+    """The rows that a chunk of indices selects from a chunk of data; data_chunk: its number."""
 
-    row: int
+    data_chunk: int
     rows: Array
 
 
@@ -40,20 +40,20 @@ class SplitUpdates(NamedTuple):
     rows: Array
 
 
-def _bytes(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
-    """Return a chunk with void elements: NumPy copies the padding and the byte order of these."""
-    made = require_declared(call, role, chunk, shape)
-    return made.view(f"V{made.dtype.itemsize}")
+def _as_void(call: ChunkedCall, role: str, chunk: object, shape: Shape) -> Array:
+    """Return a chunk with void elements, which NumPy copies with padding and unchanged bytes."""
+    array = require_declared(call, role, chunk, shape)
+    return array.view(f"V{array.dtype.itemsize}")
 
 
-def _in_rows(call: ChunkedCall, chunk: Array) -> Array:
+def _data_rows(call: ChunkedCall, chunk: Array) -> Array:
     """Return a chunk of data as an array (lanes, rows, slice), without a copy if possible."""
     axes = call.axes
-    return _folded(chunk.transpose(axes.transposed), len(axes.lanes), len(axes.rows))
+    return _fold(chunk.transpose(axes.transposed), len(axes.lanes), len(axes.rows))
 
 
-def _folded(chunk: Array, lanes: int, rows: int) -> Array:
-    """Return an array of axes (lanes, rows, slice) with one axis for each of the three."""
+def _fold(chunk: Array, lanes: int, rows: int) -> Array:
+    """Reshape an array with axes (lanes, rows, slice) to three axes."""
     ends = chunk.shape[:lanes], chunk.shape[lanes : lanes + rows], chunk.shape[lanes + rows :]
     return chunk.reshape(tuple(map(prod, ends)))
 
@@ -63,18 +63,20 @@ def gather_rows(
     verdict: None,
     chunk: object,
     shape: Shape,
-    row: int,
+    data_chunk: int,
     bundles: Sequence[Bundle],
 ) -> Bundle:
-    """Gather from a chunk of data the rows that tuples select; bundle them by chunk of indices."""
-    data = _in_rows(call, _bytes(call, "data", chunk, shape))
-    splits: list[Split] = entries_for(bundles, row)
+    """Gather the rows that tuples select from a chunk of data; bundle them by chunk of indices."""
+    data = _data_rows(call, _as_void(call, "data", chunk, shape))
+    splits: list[Split] = entries_for(bundles, data_chunk)
     if not splits:
         return {}
     rows = ops.gather(data, np.concatenate([split.local for split in splits]), 1, threads=1)
     ends = np.cumsum([len(split.local) for split in splits])[:-1]
     gathered = zip(splits, np.split(rows, ends, 1), strict=True)
-    return {split.number: [GatheredRows(row, rows_of_split)] for split, rows_of_split in gathered}
+    return {
+        split.number: [GatheredRows(data_chunk, rows_of_split)] for split, rows_of_split in gathered
+    }
 
 
 def merge_rows(
@@ -84,27 +86,29 @@ def merge_rows(
     inner: tuple[Shape, Shape],
     bundles: Sequence[Bundle],
 ) -> Array:
-    """Return a chunk of a gather's output, from rows gathered from chunks of data.
+    """Return a chunk of a gather's output, from the rows gathered from chunks of data.
 
-    inner: the shapes of its lanes and of a slice.
+    inner: the shape of its lanes, and the shape of a slice.
     """
     lanes, slice_shape = inner
-    kind = call.input_dtypes["data"]
+    dtype = call.input_dtypes["data"]
     sizes: Shape = (prod(lanes), prod(split.shape), prod(slice_shape))
-    out = np.empty(sizes, f"V{kind.itemsize}")
-    for row, rows in entries_for(bundles, split.number):
-        _place(out, split.order[split.of(row)], rows)
-    skipped = split.order[split.of(call.skipped)]
+    out = np.empty(sizes, f"V{dtype.itemsize}")
+    for data_chunk, rows in entries_for(bundles, split.number):
+        _scatter_rows(out, split.order[split.tuple_range(data_chunk)], rows)
+    skipped = split.order[split.tuple_range(call.skipped)]
     if len(skipped):
         element = np.frombuffer(call.inference.fill_bytes, out.dtype)
-        _place(out, skipped, np.broadcast_to(element, (sizes[0], len(skipped), sizes[2])))
-    a, b = len(lanes), len(split.shape)
-    every = range(a + b + len(slice_shape))
-    order = call.axes.arranged(every[a : a + b], every[:a], every[a + b :])
-    return out.view(kind).reshape(lanes + split.shape + slice_shape).transpose(order)
+        _scatter_rows(out, skipped, np.broadcast_to(element, (sizes[0], len(skipped), sizes[2])))
+    lane_rank, tuple_rank = len(lanes), len(split.shape)
+    axes = range(lane_rank + tuple_rank + len(slice_shape))
+    order = call.axes.arrange(
+        axes[lane_rank : lane_rank + tuple_rank], axes[:lane_rank], axes[lane_rank + tuple_rank :]
+    )
+    return out.view(dtype).reshape(lanes + split.shape + slice_shape).transpose(order)
 
 
-def _place(out: Array, positions: Array, rows: Array) -> None:
+def _scatter_rows(out: Array, positions: Array, rows: Array) -> None:
     if rows.size:
         ops.scatter(out, positions, rows, 1, out=out, threads=1)
 
@@ -114,16 +118,19 @@ def split_updates(
 ) -> Bundle:
     """Bundle the updates of a chunk of indices by chunk of data; inner: as in merge_rows."""
     (lanes, slice_shape), front = inner, call.axes.front
-    a, b = len(lanes), len(split.shape)
-    shape = call.axes.arranged(split.shape, lanes, slice_shape)
-    stored = _bytes(call, "updates", chunk, shape)
+    lane_rank, tuple_rank = len(lanes), len(split.shape)
+    shape = call.axes.arrange(split.shape, lanes, slice_shape)
+    stored = _as_void(call, "updates", chunk, shape)
     rank = stored.ndim
-    order = (*range(front, front + a), *range(front), *range(front + a, rank))
-    updates = _folded(stored.transpose(order), a, b)
-    splits = [split.only(row) for row in map(int, split.ids) if row < call.skipped]
-    rows = (ops.gather(updates, part.order, 1, threads=1) for part in splits)
+    order = (*range(front, front + lane_rank), *range(front), *range(front + lane_rank, rank))
+    updates = _fold(stored.transpose(order), lane_rank, tuple_rank)
+    selections = [
+        split.subset(data_chunk) for data_chunk in map(int, split.ids) if data_chunk < call.skipped
+    ]
+    rows = (ops.gather(updates, selection.order, 1, threads=1) for selection in selections)
     return {
-        int(part.ids[0]): [SplitUpdates(part, new)] for part, new in zip(splits, rows, strict=True)
+        int(selection.ids[0]): [SplitUpdates(selection, selected_updates)]
+        for selection, selected_updates in zip(selections, rows, strict=True)
     }
 
 
@@ -132,32 +139,30 @@ def apply_updates(
     verdict: None,
     chunk: object,
     shape: Shape,
-    row: int,
+    data_chunk: int,
     bundles: Sequence[Bundle],
 ) -> Array:
     """Return a chunk of data with its updates applied."""
-    bundled: list[SplitUpdates] = entries_for(bundles, row)
-    data = _in_rows(call, _bytes(call, "data", chunk, shape))
-    dtype, reduction_options = (
-        call.inference.dtype,
-        ReductionOptions.from_attributes(call.inference.attributes),
-    )
+    bundled: list[SplitUpdates] = entries_for(bundles, data_chunk)
+    data = _data_rows(call, _as_void(call, "data", chunk, shape))
+    dtype = call.inference.dtype
+    reduction_options = ReductionOptions.from_attributes(call.inference.attributes)
     order = dispatch.arithmetic_order(dtype, reduction_options.reduction)
     out = np.empty(data.nbytes, np.uint8)
     copy_normalized(data, dtype, order, out, 1)
-    total = sum(len(part.split.order) for part in bundled)
+    total = sum(len(entry.split.order) for entry in bundled)
     if total and out.size:
         width = data.shape[2] * dtype.itemsize
         zeros = bytearray(len(out) // width * reduction_options.count_itemsize(total, width))
         counts = reduction_options.bind_counts(zeros, total, width)
         limit = max(1, max(out.size, BATCH) // (len(data) * width))
-        for tuples in batches(call, [part.split for part in bundled], limit):
-            new = _updates(tuples, [part.rows for part in bundled])
+        for tuples in batches(call, [entry.split for entry in bundled], limit):
+            updates = _collect_updates(tuples, [entry.rows for entry in bundled])
             updates_dtype = call.inference.inputs["updates"].dtype
             normalized = normalize(
-                new, updates_dtype, order, reduction_options.reduction != "none", 1
+                updates, updates_dtype, order, reduction_options.reduction != "none", 1
             )
-            plan = shapes.scatter(data.shape, tuples.local.shape, new.shape, 1)[1]
+            plan = shapes.scatter(data.shape, tuples.local.shape, updates.shape, 1)[1]
             strides = layouts.contiguous_strides(plan.data, dtype.itemsize)
             slices = bind.bind_slices(plan, strides, dtype.itemsize, False)
             assert slices is not None, "rows are contiguous"
@@ -174,8 +179,11 @@ def apply_updates(
     return result.transpose(tuple(np.argsort(axes)))
 
 
-def _updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
-    """Return the updates of some tuples, from those of all splits, as (lanes, tuples, slice)."""
+def _collect_updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
+    """Return the updates of some tuples, given the updates of all splits.
+
+    Updates are arrays (lanes, tuples, slice).
+    """
     n = len(tuples.local)
     order = np.argsort(tuples.sources, kind="stable")
     ends = [0, *(np.flatnonzero(np.diff(tuples.sources[order])) + 1).tolist(), n]
@@ -185,9 +193,9 @@ def _updates(tuples: Tuples, updates: Sequence[Array]) -> Array:
         positions = order[first:stop]
         source = updates[int(tuples.sources[positions[0]])]
         selected = tuples.positions[positions]
-        is_all = len(selected) == source.shape[1]  # tuples of one split are in their order
-        rows = source if is_all else ops.gather(source, selected, 1, threads=1)
+        selects_all = len(selected) == source.shape[1]  # tuples of one split are in their order
+        rows = source if selects_all else ops.gather(source, selected, 1, threads=1)
         if stop - first == n:
             return rows
-        _place(out, positions, rows)
+        _scatter_rows(out, positions, rows)
     return out

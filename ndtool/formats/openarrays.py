@@ -1,4 +1,4 @@
-"""Arrays of zarr and h5py: the location of an opened one, from which ndtool reads it itself."""
+"""The locations of zarr.Array and h5py.Dataset objects, from which ndtool reads their data."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from ndtool.arrays.source import Source
 from ndtool.errors import InputError, UsageError, printable
 from ndtool.formats import locators
-from ndtool.formats.locators import Name
+from ndtool.formats.locators import Locator
 from ndtool.inmemory import nulls
 from ndtool.rules.operators import LOWERED_INPUTS
 from ndtool.rules.shapes import format_shape
 from ndtool.storage import locations
 
-_LOADED = "pass {0}[...], or dask.array.from_array({0}) to a function of ndtool.dask"
+_LOADING_HINT = "pass {0}[...], or dask.array.from_array({0}) to a function of ndtool.dask"
 
 
-def name_of(role: str, value: Any) -> str | None:
-    """Return the argument for an opened zarr.Array or h5py.Dataset; None for another object.
+def argument_of(role: str, value: Any) -> str | None:
+    """Return the argument that locates a zarr.Array or h5py.Dataset; None for another object.
 
-    Raises UsageError for one that cannot be read from a location: in memory, in an archive, with
-    credentials of its own, or in a file that is open for writing.
+    Raises UsageError for an array without such an argument: in memory, in an archive, in a store
+    with storage options such as credentials, or in a file that is open for writing.
     """
     locate = _locator(value)
     if locate is None:
@@ -32,13 +32,13 @@ def name_of(role: str, value: Any) -> str | None:
         raise UsageError(
             f"{nulls.describe(role, value)} {problem}: expected an array in a local file or"
             " folder, opened for reading only, or at a URL",
-            hint=_LOADED.format(role),
+            hint=_LOADING_HINT.format(role),
         )
     return location[0]
 
 
-def require_same(arguments: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-    """Raise InputError if an opened array among arguments has another shape than its location."""
+def require_same_shape(arguments: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
+    """Raise InputError if an open array and the array at its location have different shapes."""
     for role, value in arguments.items():
         source = sources.get(LOWERED_INPUTS.get(role, role))
         if _locator(value) is None or source is None or role == "write_indices":
@@ -51,29 +51,30 @@ def require_same(arguments: Mapping[str, Any], sources: Mapping[str, Source]) ->
             )
 
 
-Location = tuple[tuple[str, Name] | None, str]  # an argument and its parsed form, or the problem
+# The argument with its parsed form, or None; and the problem if the argument is not valid.
+Location = tuple[tuple[str, Locator] | None, str]
 
 
-def _zarr(value: Any) -> Location:
+def _zarr_location(value: Any) -> Location:
     """Return the location of a zarr.Array."""
     store, node = value.store_path.store, value.store_path.path.strip("/")
     kind = type(store).__name__
     if kind == "LocalStore":
         path = os.path.join(os.path.abspath(store.root), node).rstrip("/")
-        return (path, Name(path, None)), "whose path is ambiguous"
+        return (path, Locator(path, None)), "whose path is ambiguous"
     if kind != "FsspecStore":
         return None, f"in a {kind}"
-    files = getattr(store.fs, "sync_fs", store.fs)  # beneath a wrapper
-    if files.storage_options.keys() - {"asynchronous", "loop"}:
+    filesystem = getattr(store.fs, "sync_fs", store.fs)  # of an AsyncFileSystemWrapper
+    if filesystem.storage_options.keys() - {"asynchronous", "loop"}:
         return None, "in a store with options of its own"
-    url = files.unstrip_protocol(store.path).rstrip("/")
+    url = filesystem.unstrip_protocol(store.path).rstrip("/")
     if (path := locations.local_path(url)) != url:
         path = os.path.join(path, node).rstrip("/")
-        return (path, Name(path, None)), "whose path is ambiguous"
-    return (f"{url}:{node}" if node else url, Name(url, node or None)), "whose URL is ambiguous"
+        return (path, Locator(path, None)), "whose path is ambiguous"
+    return (f"{url}:{node}" if node else url, Locator(url, node or None)), "whose URL is ambiguous"
 
 
-def _hdf5(value: Any) -> Location:
+def _hdf5_location(value: Any) -> Location:
     """Return the location of an h5py.Dataset."""
     if not value:
         return None, "of a closed file"
@@ -84,16 +85,16 @@ def _hdf5(value: Any) -> Location:
         return None, "that has no path"
     path, handle = os.path.abspath(os.fsdecode(file.filename)), os.fstat(file.id.get_vfd_handle())
     try:
-        same = os.path.samestat(os.stat(path), handle)
+        is_same_file = os.path.samestat(os.stat(path), handle)
     except OSError:
-        same = False
-    if not same:
+        is_same_file = False
+    if not is_same_file:
         return None, "of a file that was moved or replaced"
-    return (f"{path}:{value.name}", Name(path, value.name)), "whose path is ambiguous"
+    return (f"{path}:{value.name}", Locator(path, value.name)), "whose path is ambiguous"
 
 
-# By the type's name and library, neither of which is imported here.
-_LOCATORS = {("Array", "zarr"): _zarr, ("Dataset", "h5py"): _hdf5}
+# By the name of the type and of its library, which need not be installed.
+_LOCATORS = {("Array", "zarr"): _zarr_location, ("Dataset", "h5py"): _hdf5_location}
 
 
 def _locator(value: Any) -> Callable[[Any], Location] | None:
