@@ -127,7 +127,7 @@ def create(target: Target, metadata: ArrayMetadata) -> FileSink:
 def _open_existing(target: Target) -> tuple[CurrentFile, PreservedMembers]:
     """Open the current archive, and return its preserved members; OutputError if not replaceable.
 
-    Returns an CurrentFile without a file, and no members, if none are preserved.
+    Returns a CurrentFile without a file, and no members, if none are preserved.
     """
 
     def parse(file: File) -> PreservedMembers:
