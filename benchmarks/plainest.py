@@ -184,8 +184,7 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
 
 
 def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[int], ...]]:
-    """Return the name of a case's loop, and its parameters: (division, ahead, to_l1,"
-    " nontemporal)."""
+    """Return the name of a case's loop and the values of its parameters, as fields of Variant."""
     case, to_l1 = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
     if case.has_tuples:

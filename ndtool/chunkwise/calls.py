@@ -42,15 +42,13 @@ class Axes(NamedTuple):
         return self.lanes + self.rows + self.slice_axes
 
     def lane_and_slice_values(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Return the items of `values`, one for each axis of data, for the lanes and for a"
-        " slice."""
+        """Return two lists of `values`, one per axis of data: of the lanes, and of a slice."""
         return [values[d] for d in self.lanes], [values[d] for d in self.slice_axes]
 
     def arrange(
         self, tuples: Sequence[Any], lanes: Sequence[Any], slice_axes: Sequence[Any]
     ) -> Any:
-        """Return items for tuples, lanes and a slice in the order of a gather's output or"
-        " updates."""
+        """Return items of tuples, lanes and a slice in the order of a gather's output axes."""
         return (*tuples[: self.front], *lanes, *tuples[self.front :], *slice_axes)
 
 

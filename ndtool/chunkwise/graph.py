@@ -123,8 +123,7 @@ class TaskGraph:
         return list(map(int, reachable))
 
     def _split_now(self, indices: Array, original: object) -> Key | None:
-        """Split indices in memory; return the key of a task that raises the error, None if"
-        " valid."""
+        """Split indices in memory; return the key of a task that raises the error, if any."""
         reports = []
         for number, (_, origin, shape) in enumerate(self.chunks):
             box = tuple(

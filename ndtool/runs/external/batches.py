@@ -22,8 +22,7 @@ class Batch(NamedTuple):
 
 
 def batches(tuples: Tuples, first: int, stop: int, limit: int) -> Iterator[Batch]:
-    """Yield tuples first..stop of a group; a batch has up to `limit` tuples of MAX_SEGMENTS"
-    " blocks."""
+    """Yield batches of a group's tuples first..stop: up to `limit`, of MAX_SEGMENTS blocks."""
     slices: list[Slice] = []
     tuple_count = 0
     for block_slice in _block_slices(tuples, first, stop):

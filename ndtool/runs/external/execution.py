@@ -155,8 +155,7 @@ def writer(
 def _output_writer(
     call: OpenCall, sink: Sink, partitioning: Partitioning, stack: ExitStack
 ) -> Writer:
-    """Return the writer of an output, with a buffer if tasks cannot write their part to the"
-    " sink."""
+    """Return the writer of an output; it has a buffer if tasks cannot write to the sink."""
     buffer = None
     if not writes_complete_chunks(call, sink.metadata, partitioning) or (
         sink.streamed and len(partitioning.rows.shape) > 1

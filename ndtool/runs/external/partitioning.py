@@ -140,8 +140,7 @@ class Partitioning(NamedTuple):
 
     @property
     def tasks(self) -> dict[str, int]:
-        """The number of tasks by phase, without hot partitions; an upper bound for deeper"
-        " levels."""
+        """The number of tasks by phase, without hot partitions; of deeper levels, at most."""
         depths = range(self.levels)
         splits = {phase("split", depth): self.blocks_at(depth) for depth in depths}
         replays = {phase("replay", depth): self.blocks_at(depth) for depth in reversed(depths)}
@@ -228,8 +227,7 @@ class Partitioning(NamedTuple):
         )
 
     def fit_to(self, allowed: int) -> Partitioning:
-        """Return the partitioning with reduced concurrency, to fit in `allowed` bytes if"
-        " possible."""
+        """Return the partitioning with concurrency reduced to fit in `allowed` bytes, if it can."""
         partitioning = self
         while partitioning.memory > allowed and partitioning.concurrency > 1:
             partitioning = partitioning._replace(concurrency=partitioning.concurrency // 2)

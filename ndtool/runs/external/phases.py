@@ -54,8 +54,10 @@ def run(
         name: str, numbers: Iterable[int], count: int, nbytes: int, add_result: ResultCallback,
         resumed: dict[int, TaskResult],
     ) -> None:  # fmt: skip
-        """Run a phase of `count` tasks that move `nbytes`; resumed: results of the abandoned"
-        " run."""
+        """Run a phase of `count` tasks that move `nbytes`.
+
+        resumed: results of the abandoned run.
+        """
 
         def add_outcome(number: int, result: Any) -> None:
             nonlocal moved_bytes

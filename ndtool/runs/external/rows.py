@@ -1,5 +1,4 @@
-"""The rows of a call: the slices that index tuples select, in terms of which operators are"
-" alike."""
+"""The rows of a call: the slices that index tuples select, described alike for all operators."""
 
 from __future__ import annotations
 
