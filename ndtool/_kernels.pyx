@@ -43,7 +43,7 @@ from ndtool.loops.counts cimport Counts, Means, means_task
 from ndtool.loops.duplicates cimport OUT_OF_BOUNDS_ROW, Duplicate, RowBits, first_duplicate
 from ndtool.loops.gathers cimport Gather, GatherStrided, gather_task, gather_strided_task
 from ndtool.loops.indices cimport (
-    BYTES, CLIP, REDIRECT, ERROR, ONE_BY_ONE, SWAPPED, UNSIGNED, VALIDATED, WRAP,
+    BYTES, CLIP, REDIRECT, ERROR, UNVECTORIZED, SWAPPED, UNSIGNED, VALIDATED, WRAP,
 )
 from ndtool.loops.memory cimport swap_units
 from ndtool.loops.pages cimport will_need_range
@@ -388,7 +388,7 @@ def apply_partitions(
     cdef int shift = partitions.sorted.shift
     spec._bind(&a.updates, partitions.first, partitions.count, out, (first << shift) * width)
     if spec.pitch != width or not 0 <= first <= stop <= partitions.partitions:
-        raise ValueError("the partitions have another shape")
+        raise ValueError("the updates have another width, or the partitions are out of range")
     a.length = (min(partitions.rows, stop << shift) - (first << shift)) * width
     if out.shape[0] < a.length or (data is not None and data.shape[0] < a.length):
         raise ValueError("the output buffer is shorter than its shape")

@@ -46,7 +46,7 @@ cdef class Indices:
             self.has_pad = 0 <= pad < 1 << 64 if unsigned else -(1 << 63) <= pad < 1 << 63
             self.pad_bits = <int64_t> <uint64_t> (pad & 0xFFFFFFFFFFFFFFFF) if self.has_pad else 0
         if self.has_pad or (not negatives and out_of_bounds != "error"):
-            self.kind |= ONE_BY_ONE
+            self.kind |= UNVECTORIZED
 
     @property
     def skips(self) -> bool:
@@ -197,7 +197,7 @@ cdef class UpdateSpec:
         if first_pass and (counts is None or not counts.has_totals) == (neutral is None):
             raise ValueError("a first pass writes neutral elements or counts totals")
         if neutral is not None and not first_pass and (counts is None or counts.counts is not None):
-            raise ValueError("neutral elements are for windows")
+            raise ValueError("neutral elements require counts per window")
 
     def window(self, Py_ssize_t nbytes) -> int:
         """Return the bytes of scratch for a window of `nbytes` bytes and its counts."""
@@ -238,7 +238,7 @@ cdef class UpdateSpec:
 cdef class KernelOptions:
     """Kernel options: number of threads, scratch for each of them, and non-temporal stores.
 
-    streamed: non-temporal stores, for outputs that exceed the cache. scratch_memory: divided
+    non_temporal: whether to use such stores, for outputs that exceed the cache. scratch_memory: divided
     evenly among the threads.
     """
 
@@ -252,7 +252,7 @@ cdef class KernelOptions:
         self.threads, self.non_temporal, self.buffers = threads, non_temporal, scratch_memory
 
     cdef uint8_t* _buffers(self, Py_ssize_t thread_bytes) except? NULL:
-        """Return the scratch, `each` bytes per thread, NULL if there is none."""
+        """Return the scratch, `thread_bytes` for each thread, NULL if there is none."""
         if self.buffers is None:
             return NULL
         if self.buffers.shape[0] < self.threads * thread_bytes:
@@ -454,7 +454,7 @@ cdef class Grid:
         ):
             raise ValueError("a band is a range of rows of one panel")
         if not 1 <= self.p.tile <= _blocks.BLOCK:
-            raise ValueError("a unit has 1 to 512 columns")
+            raise ValueError("a tile has 1 to 512 columns")
         self.p.tiles = (self.p.columns + self.p.tile - 1) // self.p.tile
         self.units = self.p.tiles
         self.last_index = (self.p.index_rows - 1) * self.p.index_row_stride + self.p.columns - 1

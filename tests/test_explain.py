@@ -594,7 +594,7 @@ def test_an_input_that_changes_while_the_answer_is_printed_is_an_error(workdir: 
 
         def read() -> None:
             assert len(list(element.steps)) == 5001  # a small file is read completely
-            call.recheck()
+            call.require_unchanged()
 
         with pytest.raises(OSError, match=r"idx\.npy changed"):
             read()

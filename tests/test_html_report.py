@@ -19,11 +19,11 @@ from test_properties import call, many, note_attributes
 
 from ndtool.analysis import drawing, excerpts
 from ndtool.analysis.drawing import Drawing
-from ndtool.analysis.engines import Report
+from ndtool.analysis.engines import EngineReport
 from ndtool.analysis.oracle import reference
 from ndtool.analysis.verify import compare, open_arrays, recompute
 from ndtool.cli.html import markup
-from ndtool.cli.html.page import Report as PageReport
+from ndtool.cli.html.page import HtmlReport as PageReport
 from ndtool.cli.reporter import Reporter
 from ndtool.errors import OutputError
 from ndtool.publish import document, sinks
@@ -552,8 +552,8 @@ def test_a_report_highlights_differences_of_engines(workdir: Path) -> None:
     with open_arrays(request) as call:
         comparison = compare(request, call.arrays, wrong_output, recompute(request, call.arrays))
     reports = [
-        Report("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
-        Report("yours", None, None, "missing", None, "pip install yours"),
+        EngineReport("mine", MARKUP, 2, "different", 1, "1 of 4 elements differ", comparison),
+        EngineReport("yours", None, None, "missing", None, "pip install yours"),
     ]
     with click.Context(click.Command("verify")), OpenCall(request) as open_call:
         page_report = PageReport("p.html", open_call, Reporter())

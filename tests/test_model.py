@@ -333,7 +333,7 @@ def test_engines_are_compared_node_by_node(monkeypatch: pytest.MonkeyPatch) -> N
     assert reported == [
         (node, engine, "same") for node in ("take", "out") for engine in ("numpy", "onnx")
     ]
-    different = engines.Report("numpy", "1", 1, "different", 3, "wrong")
+    different = engines.EngineReport("numpy", "1", 1, "different", 3, "wrong")
     monkeypatch.setattr(engines.EngineCall, "reports", lambda *_: [different])
     outcome = models.run("m.onnx", "in.npz", ("numpy",), EngineSettings(), check_progress)
     assert outcome.error is not None
@@ -372,7 +372,7 @@ def test_a_different_result_names_its_node_unless_within_some_ulps() -> None:
             reference_output,
             within=engine_call._settings.within,
         )
-        return [engines.add_verdict(engines.Report("torch", "2", 1, "same"), [comparison])]
+        return [engines.add_verdict(engines.EngineReport("torch", "2", 1, "same"), [comparison])]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines.EngineCall, "reports", reports)

@@ -203,7 +203,7 @@ def test_output_is_an_input(tmpfile_mode, alias):
         raw = source.load().buffer
         for offset in range(0, len(raw), 4096):
             out.write(offset, bytes(raw[len(raw) - offset - 4096 : len(raw) - offset]))
-        source.recheck()
+        source.require_unchanged()
         sinks.commit(out)
         assert bytes(raw) == LARGE.tobytes()
     expected = b"".join(

@@ -16,7 +16,7 @@ from ndtool.rules.symbols import Symbol
 from ndtool.rules.trace import Trace
 
 if TYPE_CHECKING:
-    from ndtool.analysis.engines import Report
+    from ndtool.analysis.engines import EngineReport
     from ndtool.analysis.explain import Element, Origin
     from ndtool.analysis.model import ModelNode
     from ndtool.analysis.stats import Stats
@@ -204,7 +204,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
     """Return statistics as a JSON object."""
     from ndtool.analysis.stats import causes
 
-    is_plain = has_plain_indices(call.inference.plan)
+    has_scalar_indices = has_plain_indices(call.inference.plan)
     return {
         "version": __version__,
         "operator": call.reported.operator,
@@ -215,7 +215,7 @@ def stats_record(call: OpenCall, stats: Stats) -> dict[str, Any]:
         ],
         "out_of_bounds": stats.out_of_bounds,
         "first_out_of_bounds": [
-            {**index._asdict(), "component": None if is_plain else index.component}
+            {**index._asdict(), "component": None if has_scalar_indices else index.component}
             for index in stats.first_out_of_bounds
         ],
         "hints": causes(stats, call.inference.inputs["indices"].dtype),
@@ -270,7 +270,7 @@ def _difference_record(difference: Difference | None) -> dict[str, Any] | None:
     return {**difference._asdict(), **values}
 
 
-def engine_records(reports: Sequence[Report]) -> list[dict[str, Any]]:
+def engine_records(reports: Sequence[EngineReport]) -> list[dict[str, Any]]:
     """Return reports as JSON objects."""
     records = [report._asdict() for report in reports]
     return [{**comparison_record(record.pop("comparison")), **record} for record in records]
@@ -307,7 +307,7 @@ def infer_record(inference: Inference) -> dict[str, Any]:
 
 
 def verification_record(
-    name: str | None, comparison: Comparison | None, reports: Sequence[Report] | None = None
+    name: str | None, comparison: Comparison | None, reports: Sequence[EngineReport] | None = None
 ) -> dict[str, Any]:
     """Return the answer of `verify` as a JSON object; reports: on other engines, if requested."""
     record = {

@@ -104,9 +104,10 @@ class Stats(NamedTuple):
 
 
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
-    """Open a call whose inputs may be types; updates are of the type and shape it requires.
+    """Open a call for statistics: data may be a type such as float32[3,4].
 
-    sources: open inputs of the caller, by role.
+    The updates of a scatter are a type, of the dtype and shape that the call requires. sources:
+    open inputs of the caller, by role.
     """
     if request.operator in LOWERED:
         return open_typed_call(request, sources)
@@ -153,7 +154,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
     searches = [Search(first_pass.first_element(row), False) for row, _ in most_frequent]
     if searches:
         index_tuples.search(searches, index_tuples.blocks(portion(progress, 0.8, 1)))
-    call.recheck()
+    call.require_unchanged()
     return Stats(
         len(index_tuples.rows),
         first_pass.out_of_bounds,
@@ -192,7 +193,7 @@ class _TuplePass:
         plan, negatives = call.plan, call.negatives
         axis = plan.axis if isinstance(plan, ElementsPlan) else len(plan.batch)
         self.columns = [
-            _Column(axis + j, size, negatives, call.handling.pad)
+            _Column(axis + j, size, negatives, call.index_options.pad)
             for j, size in enumerate(mapping.indexed_sizes(plan))
         ]
         self.slice_grid = mapping.slice_grid(plan)
@@ -207,7 +208,7 @@ class _TuplePass:
         masks = [column.add(block[:, j]) for j, column in enumerate(self.columns)]
         if any(mask is not None for mask in masks):
             self._list_out_of_bounds(first, block, masks)
-        pads = self._call.handling.pad is not None
+        pads = self._call.index_options.pad is not None
         if not pads and all(column.component.negative for column in self.columns):
             self.all_minus_one += int((block == -1).all(axis=1).sum())
         rows = self.rows(first, block)
@@ -231,8 +232,8 @@ class _TuplePass:
         Modes may redirect indices out of bounds; in other modes such tuples select no slice.
         """
         call, valid = self._call, np.arange(len(block))
-        if call.handling.may_alter_tuples:
-            valid, block = tuples.select_valid(call.plan, block, call.handling)
+        if call.index_options.may_alter_tuples:
+            valid, block = tuples.select_valid(call.plan, block, call.index_options)
             return tuples.slice_indices(call.plan, first, block, valid)
         for j, column in enumerate(self.columns):
             out_of_bounds = column.out_of_bounds_mask(block[:, j])

@@ -160,12 +160,12 @@ def text() -> Any:
 
 
 # Modules of arguments that declare an array, by the prefix before the first colon.
-_INLINE = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
+_MODULES_BY_PREFIX = {"raw": "raw", "zeros": "constant", "ones": "constant", "full": "constant"}
 
 
 def inline_module(argument: str, literals: bool) -> Any:
     """Return the module for `raw:…`, `zeros:…` or a literal, None for paths and existing files."""
-    module_name = _INLINE.get(argument.partition(":")[0]) if ":" in argument else None
+    module_name = _MODULES_BY_PREFIX.get(argument.partition(":")[0]) if ":" in argument else None
     if literals and argument.lstrip()[:1] == "[":
         module_name = "literal"
     if module_name is None or os.path.lexists(argument):
@@ -225,7 +225,7 @@ def model(argument: str) -> ModelInfo:
     with closing(storage):
         module = table.format_of(storage, path).module
         if member is not None or not hasattr(module, "model_info"):
-            raise InputError(f"{printable(argument)}: not an ONNX model: expected one")
+            raise InputError(f"{printable(argument)} is not an ONNX model: expected an .onnx file")
         info: ModelInfo = module.model_info(storage, redact_urls(path))
         return info
 

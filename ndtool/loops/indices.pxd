@@ -47,13 +47,13 @@ cdef enum:               # an index type, or kind: its itemsize, and these flags
     UNSIGNED = 16
     SWAPPED = 32
     VALIDATED = 64      # in bounds, in memory that no other process can write to
-    ONE_BY_ONE = 128    # not vectorized: there is padding, or negative indices are out of bounds
+    UNVECTORIZED = 128    # not vectorized: there is padding, or negative indices are out of bounds
 
 cdef enum:               # out-of-bounds modes
     ERROR = 0       # error: the result is non-zero
     CLIP = 1        # clamp to the first or last index
     WRAP = 2        # index modulo the axis size
-    REDIRECT = 3    # fill, drop: the tuple's offset is `redirect`, or DROPPED
+    REDIRECT = 3    # fill, drop: the tuple's offset is redirect_offset, or DROPPED
 
 
 cdef inline const int64_t* as_int64(

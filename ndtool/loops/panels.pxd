@@ -7,7 +7,7 @@ from libc.string cimport memset
 
 from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
 from ndtool.loops.indices cimport (
-    BYTES, ERROR, ONE_BY_ONE, BoundsMode, apply_mode, bound_index_exact, as_int64, as_int64_bits,
+    BYTES, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64, as_int64_bits,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block
@@ -92,7 +92,7 @@ cdef inline uint64_t unit_offsets(
     cdef uint64_t bad = 0
     cdef int64_t i, n = unit.columns, base = -p.first_row * step
     cdef BoundsMode mode
-    if c.kind & ONE_BY_ONE:
+    if c.kind & UNVECTORIZED:
         return 1
     for i in range(rows):
         if c.mode == ERROR:

@@ -59,8 +59,10 @@ class Call(NamedTuple):
         """Refuse a reduction that an engine lacks; needs_self: also without current values."""
         _refuse(self.attributes.get("duplicates") == "first", f"{engine} may assign any duplicate")
         include_self = bool(self.attributes.get("include_self", True)) or self.reduction == "none"
-        _refuse(self.reduction not in ("none", *names), f"{engine} has no {self.reduction}")
-        without = f"{engine} has no {self.reduction} without the current values"
+        _refuse(
+            self.reduction not in ("none", *names), f"{engine} has no reduction {self.reduction}"
+        )
+        without = f"{engine} has no reduction {self.reduction} without the current values"
         _refuse(needs_self and not include_self, without)
         return include_self
 

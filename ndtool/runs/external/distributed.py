@@ -155,7 +155,9 @@ def choose(
         raise ResourceError(
             "no common multiple of the chunks of data and of the output fits in memory"
         )
-    return plan.external_plan("cluster", call, partitioning, "a cluster was given", output, spill)
+    return plan.external_plan(
+        "cluster", call, partitioning, "--scheduler or --workers was given", output, spill
+    )
 
 
 def _task_memory(partitioning: Partitioning) -> int:
