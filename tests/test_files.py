@@ -87,7 +87,7 @@ def test_paths_without_a_readable_file():
     assert_refused("a\n\x1b[31mb", r"^a\\n\\x1b\[31mb: No such file")
     write_file("plain", npy())
     assert_refused("plain/x", "Not a directory")
-    assert_refused("plain:a", "one array: it has no members")
+    assert_refused("plain:a", "the file holds one array, and has no members")
     write_file("n.nc", b"CDF\x01 and more")
     assert_refused("n.nc:v", "^n.nc: NetCDF-3: expected NetCDF-4")
     os.symlink("loop", "loop")

@@ -450,7 +450,7 @@ def test_an_explanation_highlights_its_element() -> None:
     assert completed.status == 0
     page = Page("p.html")
     assert page.of_class("selected") == ["data-2", "output-1"]
-    assert "data.npy[2] = 3.0 went to output[2] unchanged" in page.visible_text
+    assert "data.npy[2] = 3.0 was copied to output[2] unchanged" in page.visible_text
     assert "output[1] = 30.0" in page.visible_text
 
 

@@ -479,7 +479,8 @@ def test_an_index_out_of_bounds_names_node_and_input() -> None:
 def test_inputs_that_do_not_match_the_model(workdir: Path) -> None:
     save_embedding_model()
     np.savez("in.npz", others=np.array([[1]]))
-    with pytest.raises(UsageError, match=r"in\.npz has no input rows: expected rows"):
+    message = r"in\.npz lacks the model's input rows: expected arrays named rows"
+    with pytest.raises(UsageError, match=message):
         models.run("m.onnx", "in.npz", (), EngineSettings(), check_progress)
     (workdir / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty has no inputs: expected input_0\.pb"):
@@ -751,7 +752,7 @@ def test_files_that_are_no_models(workdir: Path) -> None:
     np.save("a.npy", np.ones(3))
     completed = ndtool("model", "a.npy")
     assert completed.status == 3
-    assert completed.err == "error: a.npy: not an ONNX model: expected one\n"
+    assert completed.err == "error: a.npy is not an ONNX model: expected an .onnx file\n"
     assert ndtool("model", "nowhere.onnx").status == 3
     save_embedding_model()
     assert ndtool("model", "m.onnx", "--against", "numpy").status == 2

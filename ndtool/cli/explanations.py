@@ -150,7 +150,7 @@ def _explain_origin(call: OpenCall, names: ElementNames, origin: Origin) -> Expl
     rows = Listing(len(origin.outputs), lambda: map(row, origin.outputs))
     omitted_rows = origin.total - len(rows)
     omission = f"{omitted_rows} more: --all lists them" if omitted_rows else ""
-    return Explanation(f"{title} is copied to {count} of the output", rows, EDGE_TUPLES, omission)
+    return Explanation(f"{title} was copied to {count} of the output", rows, EDGE_TUPLES, omission)
 
 
 def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: Element) -> str:
@@ -166,8 +166,8 @@ def _scatter_text(call: OpenCall, names: ElementNames, origin: Origin, element: 
         *_, step = element.steps
         update_name = names.name_of("updates", step.position)
         return f"was overwritten by {update_name}, the last of {updates}"
-    suffix = f" and gets {updates}" if element.updates else " unchanged"
-    return f"is copied to {names.name_of('output', origin.position)}{suffix}"
+    suffix = f" and got {updates}" if element.updates else " unchanged"
+    return f"was copied to {names.name_of('output', origin.position)}{suffix}"
 
 
 def _value_suffix(value: Any) -> str:

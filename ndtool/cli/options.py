@@ -186,7 +186,7 @@ SPILL = _option(
 PRICES = _option(
     "--prices",
     "JSON file with the dollars of 1,000 requests (get, put), of 10^9 bytes (gb) and of an hour of"
-    " a machine (machine_hour), for the cost in a plan (--dry-run).",
+    " a machine (machine_hour), for the cost estimates of a plan.",
     type=ParameterType("prices", parametertypes.prices),
     metavar="FILE.json",
 )

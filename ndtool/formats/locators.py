@@ -244,8 +244,8 @@ def open_location(argument: str) -> tuple[File | Folder, Locator]:
         if file_path := path_without_member(argument):
             with closing(locations.open_storage(file_path)) as storage:
                 file_format = table.recognised_format(storage, file_path)
-            reason = "the file is one array" if file_format else "not a file that ndtool reads"
-            raise InputError(f"{printable(argument)}: {reason}: it has no members") from None
+            reason = "the file holds one array" if file_format else "the file has no known format"
+            raise InputError(f"{printable(argument)}: {reason}, and has no members") from None
         raise
 
 
