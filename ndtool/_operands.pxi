@@ -64,11 +64,11 @@ cdef class Indices:
     @property
     def itemsize(self) -> int:
         """Bytes per index."""
-        return self.kind & BYTES
+        return self.kind & ITEMSIZE_MASK
 
     def since(self, Py_ssize_t position) -> Indices:
         """Return the indices from `position` on, without a copy."""
-        cdef Py_ssize_t size = self.kind & BYTES
+        cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         return Indices(
             self.bytes[position * size:], size, self.kind & UNSIGNED != 0, self.kind & SWAPPED != 0,
             self.out_of_bounds, self.fill_bytes, self.bound, self.pad, self.negatives,
@@ -76,7 +76,7 @@ cdef class Indices:
 
     def value(self, Py_ssize_t position) -> int:
         """Return one index as stored: neither wrapped nor clamped."""
-        cdef Py_ssize_t size = self.kind & BYTES
+        cdef Py_ssize_t size = self.kind & ITEMSIZE_MASK
         raw = bytes(self.bytes[position * size:(position + 1) * size])
         little = (sys.byteorder == "little") != bool(self.kind & SWAPPED)
         return int.from_bytes(
@@ -318,7 +318,7 @@ cdef class Addressing:
         self, Walk* walk, Indices indices, int64_t first, int64_t count
     ) except -1:
         """Bind a walk to tuples [first, first + count)."""
-        cdef Py_ssize_t tuple_bytes = self.space.k * (indices.kind & BYTES)
+        cdef Py_ssize_t tuple_bytes = self.space.k * (indices.kind & ITEMSIZE_MASK)
         cdef bint are_tuples_shared = self.space.repeats > 1
         cdef int64_t stored_tuples = first + count
         if are_tuples_shared:
@@ -482,7 +482,7 @@ cdef class Grid:
     ) except -1:
         """Bind units [unit, stop) to their indices and `scratch` bytes per thread."""
         if (
-            indices.bytes.shape[0] <= self.last_index * (indices.kind & BYTES)
+            indices.bytes.shape[0] <= self.last_index * (indices.kind & ITEMSIZE_MASK)
             or not 0 <= unit <= stop <= self.units
         ):
             raise ValueError("the indices buffer is shorter than its shape")

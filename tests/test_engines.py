@@ -28,7 +28,7 @@ from strategies import (
 from test_properties import call, many
 
 from ndtool.analysis import engines
-from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, side
+from ndtool.analysis.engines import ENGINES, EngineReport, EngineSettings, child
 from ndtool.analysis.oracle import reference
 from ndtool.errors import BoundsError, UsageError
 from ndtool.rules.operators import OPERATORS, Attributes
@@ -58,7 +58,7 @@ def reports_of(
 
 def test_names_of_engines_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "is_missing", lambda name: name in ("torch", "jax"))
-    assert engines.parse_names("all") == tuple(ENGINES) == tuple(side.ENGINES)
+    assert engines.parse_names("all") == tuple(ENGINES) == tuple(child.ENGINES)
     assert engines.parse_names("auto") == tuple(
         name for name in ENGINES if name not in ("torch", "jax")
     )
@@ -240,13 +240,13 @@ def test_calls_of_numpy_equal_the_reference(case: Case) -> None:
     )
     if data.dtype.kind not in "iu":  # or elements would be rounded, or be NaN
         data, *updates = (values_from(case, array.shape) for array in (data, *updates))
-    engine_call = side.Call(
+    engine_call = child.Call(
         case.operator, "", 0, case.arguments, data, indices, updates[0] if updates else None, 1
     )  # fmt: skip
     expected = call(reference, case._replace(arrays=(data, indices, *updates)))
     try:
-        result = side.ENGINES["numpy"](np, engine_call)()
-    except side.NotOfferedError:
+        result = child.ENGINES["numpy"](np, engine_call)()
+    except child.NotOfferedError:
         reduction, include_self = (
             case.arguments.get(n, True) for n in ("reduction", "include_self")
         )

@@ -80,7 +80,7 @@ def conversion_record(
     conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
 ) -> dict[str, Any]:
     """Return the answer of `convert` as a JSON object; preserved: the preserved members."""
-    origin, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
+    source_metadata, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
     output = {
         "name": request.output,
         "dtype": conversion.output.stored_dtype.name,
@@ -91,9 +91,9 @@ def conversion_record(
         "version": __version__,
         "source": {
             "name": request.source,
-            "dtype": origin.dtype.name,
-            "shape": origin.shape,
-            "order": origin.order,
+            "dtype": source_metadata.dtype.name,
+            "shape": source_metadata.shape,
+            "order": source_metadata.order,
         },
         "output": output if preserved is None else {**output, "kept": preserved},
         "seconds": seconds,

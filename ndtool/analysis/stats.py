@@ -81,8 +81,8 @@ class Stats(NamedTuple):
     shape of all slices that tuples can select. distinct, duplicated: counts of slices selected at
     all, and more than once. most_frequent: the most frequent slices. pages_touched: None if slices
     are not contiguous in order. histogram: counts of tuples by `bin_width` slices. fine_histogram:
-    the same in narrower bins. repeats: counts of slices selected once, twice, 3 or 4 times, and so
-    on.
+    the same in narrower bins. selection_histogram: counts of slices selected once, twice, 3 or 4
+    times, and so on.
     """
 
     tuples: int
@@ -100,7 +100,7 @@ class Stats(NamedTuple):
     histogram: list[int]
     bin_width: int
     fine_histogram: list[int]
-    repeats: list[int]
+    selection_histogram: list[int]
 
 
 def open_call(request: Request, sources: dict[str, Source] | None = None) -> OpenCall:
@@ -181,7 +181,7 @@ def stats(call: OpenCall, progress: ProgressCallback = silent) -> Stats:
         totals.histogram.counts.tolist(),
         totals.histogram.width,
         totals.fine_histogram.counts.tolist(),
-        np.trim_zeros(totals.repeats, "b").tolist(),
+        np.trim_zeros(totals.selection_histogram, "b").tolist(),
     )
 
 
@@ -296,7 +296,7 @@ class _SliceTotals:
         self.histogram, self.fine_histogram = (
             _Histogram(prod(slice_grid), bins) for bins in (TEXT_BINS, PICTURE_BINS)
         )
-        self.repeats = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
+        self.selection_histogram = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
         self._page = -1  # the last page that was counted
 
     def add(self, rows: Int64Array, counts: Int64Array) -> None:
@@ -305,7 +305,7 @@ class _SliceTotals:
         self.duplicated += int((counts > 1).sum())
         self.histogram.add(rows, counts)
         self.fine_histogram.add(rows, counts)
-        np.add.at(self.repeats, np.frexp(counts - 1.0)[1], 1)
+        np.add.at(self.selection_histogram, np.frexp(counts - 1.0)[1], 1)
         threshold = self.most_frequent[-1][1] if len(self.most_frequent) == MAX_LISTED else 1
         (more_frequent,) = np.nonzero(counts > threshold)
         frequent = more_frequent[

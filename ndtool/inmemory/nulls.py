@@ -73,13 +73,13 @@ def require_unmasked(name: str, value: Any) -> None:
 def require_no_nulls(name: str, value: Any) -> None:
     """Raise DtypeError for an array or table with nulls, or with columns of different dtypes."""
     subject = describe(name, value)
-    column_parts = [column for column in _columns(value) for column in _underlying_columns(column)]
-    if any(map(_has_nulls, column_parts)):
+    columns = [nested for column in _columns(value) for nested in _underlying_columns(column)]
+    if any(map(_has_nulls, columns)):
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
         example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
         raise DtypeError(f"{subject} with nulls: fill them first{example}")
     kinds = [
-        _library_dtype(column_part) for column_part in column_parts if not _is_nested(column_part)
+        _library_dtype(column) for column in columns if not _is_nested(column)
     ]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
         names = list(dict.fromkeys(map(str, kinds)))
@@ -135,12 +135,12 @@ def _underlying_columns(column: Any) -> list[Any]:
         children = [column.explode()]
     elif isinstance(column.dtype, polars.Struct):
         children = column.struct.unnest().get_columns()
-    return [column, *(column_part for one in children for column_part in _underlying_columns(one))]
+    return [column, *(nested for child in children for nested in _underlying_columns(child))]
 
 
-def _is_nested(column_part: Any) -> bool:
+def _is_nested(column: Any) -> bool:
     """Return whether a polars column has elements that are arrays or structs."""
-    nested = getattr(_library_dtype(column_part), "is_nested", None)
+    nested = getattr(_library_dtype(column), "is_nested", None)
     return callable(nested) and bool(nested())
 
 

@@ -6,7 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from ndtool.loops.blocks cimport MAX_RANK, Cursor, IndexSpace, Walk, next_offsets, seek
 from ndtool.loops.indices cimport (
-    BYTES, ENTRIES, ERROR, UNVECTORIZED, bound_index_exact, as_int64,
+    ITEMSIZE_MASK, ENTRIES, ERROR, UNVECTORIZED, bound_index_exact, as_int64,
     as_int64_bits,
 )
 
@@ -75,7 +75,7 @@ cdef inline uint64_t check_range(const Walk* walk, int64_t t, int64_t stop) noex
     cdef const IndexSpace* space = walk.space
     cdef const uint8_t* stored
     cdef uint64_t bad = 0
-    cdef int index_itemsize = walk.kind & BYTES
+    cdef int index_itemsize = walk.kind & ITEMSIZE_MASK
     cdef int64_t i, end = stop * space.k, n, position = t * space.k
     cdef int64_t step = ENTRIES // max(space.k, 1) * space.k
     cdef bint is_cyclic = space.k and LANES % space.k == 0    # all vectors hold the same components

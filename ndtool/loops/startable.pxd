@@ -104,4 +104,4 @@ cdef extern from * nogil:
     int prepare "nd_prepare"(const char* file)
     int lock_admission "nd_lock_admission"()
     void unlock_admission "nd_unlock_admission"(int file)
-    int startable "nd_team"(int wanted)
+    int startable_threads "nd_team"(int wanted)

@@ -1,6 +1,6 @@
 """Comparison of the outputs of other engines with the correct output of a call.
 
-Each engine runs in its own process (side.py), as some crash on an index out of bounds; with one
+Each engine runs in its own process (child.py), as some crash on an index out of bounds; with one
 thread and with several, as some lose updates. Inputs are mapped files, the output is a file.
 """
 

@@ -226,9 +226,9 @@ def run(
             is_resumable = (
                 resume.write_manifest(store, fingerprint, partitioning) and abandoned is not None
             )
-        do = partial(worker.perform, worker_call)
+        run_task = partial(worker.perform, worker_call)
         yield from phases.run(
-            inference, partitioning, store, cluster, do, progress, report, abandoned,
+            inference, partitioning, store, cluster, run_task, progress, report, abandoned,
             retry_log=retry_log,
         )  # fmt: skip
         _raise_first(cluster.run_on_workers(worker.close_run, token), NdtoolError)
