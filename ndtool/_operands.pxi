@@ -238,8 +238,8 @@ cdef class UpdateSpec:
 cdef class KernelOptions:
     """Kernel options: number of threads, scratch for each of them, and non-temporal stores.
 
-    non_temporal: whether to use such stores, for outputs that exceed the cache. scratch_memory: divided
-    evenly among the threads.
+    non_temporal: whether to use such stores, for outputs that exceed the cache. scratch_memory:
+    divided evenly among the threads.
     """
 
     cdef readonly int threads

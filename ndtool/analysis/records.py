@@ -80,7 +80,11 @@ def conversion_record(
     conversion: Conversion, preserved: tuple[str, ...] | None, seconds: float
 ) -> dict[str, Any]:
     """Return the answer of `convert` as a JSON object; preserved: the preserved members."""
-    source_metadata, metadata, request = conversion.source.metadata, conversion.metadata, conversion.request
+    source_metadata, metadata, request = (
+        conversion.source.metadata,
+        conversion.metadata,
+        conversion.request,
+    )
     output = {
         "name": request.output,
         "dtype": conversion.output.stored_dtype.name,

@@ -296,7 +296,7 @@ class _SliceTotals:
         self.histogram, self.fine_histogram = (
             _Histogram(prod(slice_grid), bins) for bins in (TEXT_BINS, PICTURE_BINS)
         )
-        self.selection_histogram = np.zeros(64, np.int64)  # by the count's binary logarithm, rounded up
+        self.selection_histogram = np.zeros(64, np.int64)  # by the rounded logarithm
         self._page = -1  # the last page that was counted
 
     def add(self, rows: Int64Array, counts: Int64Array) -> None:

@@ -78,9 +78,7 @@ def require_no_nulls(name: str, value: Any) -> None:
         calls = [call for call in ("fill_null", "fillna") if hasattr(type(value), call)]
         example = "".join(f", as {name}.{call}(...) does" for call in calls[:1])
         raise DtypeError(f"{subject} with nulls: fill them first{example}")
-    kinds = [
-        _library_dtype(column) for column in columns if not _is_nested(column)
-    ]
+    kinds = [_library_dtype(column) for column in columns if not _is_nested(column)]
     if any(str(kind) != str(kinds[0]) or kind != kinds[0] for kind in kinds):
         names = list(dict.fromkeys(map(str, kinds)))
         raise DtypeError(f"{subject} of {', '.join(names[:5])}: cast its columns to one type")

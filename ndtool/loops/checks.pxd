@@ -130,7 +130,7 @@ cdef inline uint64_t out_of_bounds_in "ndtool_out_of_bounds_in"(
 
 
 cdef inline double local_fraction(const Walk* walk, int64_t count) noexcept nogil:
-    """Return the fraction of sampled tuples whose slices are spatially local to the previous one."""
+    """Return the fraction of sampled tuples that are spatially local to the previous one."""
     cdef int64_t offsets[SAMPLE_TUPLES]
     cdef int64_t sample, i, t, n = min(count, SAMPLE_TUPLES), n_local = 0
     cdef Cursor cursor

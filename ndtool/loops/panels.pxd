@@ -7,7 +7,8 @@ from libc.string cimport memset
 
 from ndtool.loops.blocks cimport BLOCK, LINE, MAX_RANK, offsets_1
 from ndtool.loops.indices cimport (
-    ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64, as_int64_bits,
+    ITEMSIZE_MASK, ERROR, UNVECTORIZED, BoundsMode, apply_mode, bound_index_exact, as_int64,
+    as_int64_bits,
 )
 from ndtool.loops.memory cimport prefetch_lines, store, stream, stream_end
 from ndtool.loops.moves cimport gather_block

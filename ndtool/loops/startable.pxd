@@ -15,7 +15,7 @@ cdef extern from * nogil:
     #include <sys/stat.h>
     #include <unistd.h>
 
-    static char *nd_lock_path;        /* the extension's own file: whoever has loaded it can open it */
+    static char *nd_lock_path;        /* the extension's own file: always readable */
     static int nd_forked;             /* in a child, libgomp would wait for threads it lacks */
     static __thread int nd_last = 1;  /* per calling thread: libgomp has a pool for each */
 
@@ -104,4 +104,4 @@ cdef extern from * nogil:
     int prepare "nd_prepare"(const char* file)
     int lock_admission "nd_lock_admission"()
     void unlock_admission "nd_unlock_admission"(int file)
-    int startable_threads "nd_team"(int wanted)
+    int team_size "nd_team"(int wanted)
