@@ -70,7 +70,7 @@ class Workers:
     def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
         """Start a run, and kill it while workers execute `tasks` tasks of a phase."""
         self.count_begun_tasks()
-        (self.folder / "order").write_text(f"wait {phase}")
+        (self.folder / "fault").write_text(f"wait {phase}")
         process = subprocess.Popen(
             [*NDTOOL, *command, *map(str, options), "--scheduler", self.address],
             env=environment(),
@@ -84,7 +84,7 @@ class Workers:
         wait_for(
             lambda: self.client.run_on_scheduler(task_count) <= tasks
         )  # no further task begins
-        (self.folder / "order").unlink()
+        (self.folder / "fault").unlink()
         wait_for(lambda: records.read_text().count(f"end {phase} ") == tasks)
         self.count_begun_tasks()
 
@@ -229,8 +229,8 @@ def killed_run(cluster: Workers, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def spill_copies(killed_run: KilledRun) -> KilledRun:
-    """Return the killed run, with an empty folder for copies of its data."""
+def run_with_empty_spill(killed_run: KilledRun) -> KilledRun:
+    """Empty the spill folder and remove the output; return the killed run."""
     shutil.rmtree("spill", ignore_errors=True)
     Path("spill").mkdir()
     Path("out.npy").unlink(missing_ok=True)
@@ -523,7 +523,7 @@ def test_a_run_that_loses_its_workers_can_be_resumed(
     try:
         cluster.start_scheduler()
         cluster.start_worker("--no-nanny")
-        cluster.order("once", "sweep")
+        cluster.inject_fault("once", "sweep")
         arguments = ("-o", "out.npy", "--scheduler", cluster.file, "--resume", "-q")
         run = cluster.start(*NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, *arguments)
         _, stderr = run.communicate()

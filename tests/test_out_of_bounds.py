@@ -14,7 +14,7 @@ from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, Array, Case, bits_equal, cases, raw_bytes, seeds, void_view
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool import files
@@ -47,7 +47,7 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 )
 def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 

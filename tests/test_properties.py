@@ -28,7 +28,7 @@ from strategies import (
     scatter_nd_cases,
     to_layout,
 )
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -50,7 +50,7 @@ threads_used = st.integers(1, 4)
 @pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["as is", "small limits"])
 def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 

@@ -1,4 +1,7 @@
-"""The oracle itself: its bits equal NumPy's, or a table's; its refusals follow the rules."""
+"""The oracle: its results equal NumPy's bit for bit, and its refusals follow the rules.
+
+Where NumPy's bits vary by CPU, results equal the table in bits.py.
+"""
 
 from itertools import product
 from platform import machine

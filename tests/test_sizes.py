@@ -253,7 +253,7 @@ def test_products_beyond_63_bits() -> None:
         ndtool.scatter_nd(zeros_of_one_element((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
 
 
-def test_runs_are_taken_from_no_more_than_there_is() -> None:
+def test_slices_of_broadcast_data_stay_in_its_buffer() -> None:
     """A stride of zero: 2^58 rows that share memory."""
     data = zeros_of_one_element((1 << 58, 3), "f4")
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
@@ -285,7 +285,7 @@ def test_elements_are_normalized_in_boxes(
 
 
 @pytest.mark.parametrize("shape", [(), (1, 1)])
-def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
+def test_one_element_is_byte_swapped(shape: tuple[int, ...]) -> None:
     data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
     copies.normalize(data, shape, dtypes.from_code("<f4"), ">", out, 1)
     assert bytes(out) == b"dcba"

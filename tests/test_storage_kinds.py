@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, raw_bytes, void_view
 from test_properties import call, many, note_attributes, threads_used
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -42,7 +42,7 @@ WAYS_OUT = ("file", "archive", "stream", "no shared maps")
 )
 def limits(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 

@@ -170,7 +170,7 @@ def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
-@pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
+@pytest.mark.parametrize("kind", ["few", "sorted", "region", "fits in memory"])
 def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     idx = np.load("idx.npy")
     if kind == "few":
@@ -181,7 +181,7 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     elif kind == "region":
         idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
-    limit = "8MiB" if kind == "held" else "1MiB"
+    limit = "8MiB" if kind == "fits in memory" else "1MiB"
     result = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
     assert result.json["plan"]["way"] == "direct"
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
@@ -198,8 +198,8 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
         (10_000, 1.0, tuning.RANDOM_READ_COST, 1 << 24, "sweep"),
     ],
     ids=[
-        "pages are found fast", "and slowly", "within a limit", "more pages than memory holds",
-        "all in memory", "more than a limit allows",
+        "fast pages", "slow pages", "within the limit", "more pages than memory holds",
+        "all in memory", "more than the limit",
     ],
 )  # fmt: skip
 def test_the_cost_of_a_page_decides(
@@ -210,18 +210,18 @@ def test_the_cost_of_a_page_decides(
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
     monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda *_, **__: cached)
-    monkeypatch.setattr(access, "page_cost", lambda data, ahead: page)
+    monkeypatch.setattr(access, "page_cost", lambda data, prefetches: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
         assert plan.choose(call, limit, steps.resolve_output(call)).way == method
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_the_cost_of_a_page_is_measured(folder: Path, prefetches: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM_READ_COST
+        assert 0 < access.page_cost(byte_range, prefetches) <= tuning.RANDOM_READ_COST
         byte_range.release()
 
 

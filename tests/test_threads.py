@@ -170,7 +170,7 @@ def test_no_more_threads_than_the_work_is_worth(count):
     assert threads.limit_threads(16, 0) == 1
 
 
-CALLS = """
+CALLS_SCRIPT = """
 import os
 import numpy as np, ndtool, ndtool._kernels
 rng = np.random.default_rng(1)
@@ -187,7 +187,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks i
 
 def run(script, **variables):
     env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
-    result = python(CALLS + script, env=env)
+    result = python(CALLS_SCRIPT + script, env=env)
     assert (result.status, result.err) == (0, "")
 
 
