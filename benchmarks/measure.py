@@ -182,7 +182,7 @@ def small_call(repeats: int) -> Record:
         lambda: ndtool.scatter_nd(updated, indices, updates, out=updated),
         lambda: updated.__setitem__(row_indices, updates),
     ]
-    verified = all(problems.is_identical(calls[at](), calls[at + 1]()) for at in (0, 2))
+    verified = all(problems.is_identical(calls[i](), calls[i + 1]()) for i in (0, 2))
     if find_spec("onnxruntime") and find_spec("onnx"):
         import onnxruntime as ort
 
@@ -194,7 +194,7 @@ def small_call(repeats: int) -> Record:
         "ndtool_us": elapsed[0],
         "numpy_us": elapsed[1],
         "onnxruntime_us": elapsed[8],
-        "times_numpy": max(elapsed[at] / elapsed[at + 1] for at in range(0, 8, 2)),
+        "times_numpy": max(elapsed[i] / elapsed[i + 1] for i in range(0, 8, 2)),
         "of_onnxruntime": elapsed[0] / elapsed[8] if elapsed[8] else None,
         "verified": verified,
     }

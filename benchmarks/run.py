@@ -54,7 +54,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--alignment",
         choices=["numpy", "aligned", "both"],
         default="both",
-        help="of --limits: of arrays",
+        help="of --limits: alignment of arrays",
     )
     parser.add_argument("--repeats", type=int, help="of each pair; default 7, quick 3")
     return parser.parse_args(arguments)

@@ -410,8 +410,8 @@ def test_small_calls_have_the_bits_of_large_ones(
 
 
 def windows(shape: tuple[int, ...]) -> np.ndarray:
-    memory = np.zeros(sum(shape) - 1, "f4")
-    return sliding_window_view(memory, shape[1], writeable=True)
+    buffer = np.zeros(sum(shape) - 1, "f4")
+    return sliding_window_view(buffer, shape[1], writeable=True)
 
 
 OVERLAPPING: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {

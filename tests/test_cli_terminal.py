@@ -1,4 +1,4 @@
-"""Output on a terminal: traces, previews, progress, colours; and its absence elsewhere."""
+"""Output on a terminal: traces, previews, progress, colours; without a terminal, none of these."""
 
 import json
 import os

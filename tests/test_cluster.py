@@ -41,7 +41,7 @@ pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-# Each worker loads this first: it records its reads and writes, and executes orders from a file.
+# Each worker loads this first: it records reads and writes, and injects the fault in a file.
 PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
@@ -94,7 +94,7 @@ if not hasattr(tasks, "inject_faults"):  # a worker loads it twice
 
 
 class Workers:
-    """The cluster of these tests: its client, its workers' records, and the faults injected into them."""
+    """The cluster of these tests: its client, its workers' records, and injected faults."""
 
     def __init__(self, client: Any, folder: Path) -> None:
         self.client, self._folder = client, folder

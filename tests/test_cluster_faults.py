@@ -24,7 +24,7 @@ from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
-# Workers load this first: they record tasks, and execute orders from a file.
+# Workers load this first: they record tasks, and inject the fault that a file names.
 PRELOAD = """
 import os, signal, time
 from ndtool.runs.external import tasks

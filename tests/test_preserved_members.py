@@ -173,7 +173,7 @@ def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     assert Path("a.npz").read_bytes() == unusual_archive()
 
 
-def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
+def test_of_members_x_and_x_npy_only_the_npy_is_replaced() -> None:
     check(pack(("a", npy(LARGE)), ("a.npy", npy(LARGE)), ("b.npy", npy(ARRAY))), "a", ARRAY + 1)
 
 
@@ -606,7 +606,7 @@ def test_runs_report_preserved_members() -> None:
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed", "hidden"])
 @pytest.mark.parametrize(
     "wrongs",
-    ["EIO,ENOSPC", *(pytest.param(one, marks=pytest.mark.huge) for one in ("SIGTERM", "SIGKILL")),
+    ["EIO,ENOSPC", *(pytest.param(failure, marks=pytest.mark.huge) for failure in ("SIGTERM", "SIGKILL")),
      "SIGTERM+", "SIGKILL+"],
 )  # fmt: skip
 def test_the_archive_is_complete_despite_failures(

@@ -308,11 +308,11 @@ def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None
         (60, [24, 24, 12] * 10),
     ],
 )
-def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: list[int]) -> None:
+def test_work_items_are_complete_output_elements(width: int, expected: list[int]) -> None:
     runs = bind.BoundSlices(None, None, width, 4, 10, 1, 10)
-    pieces = list(gathers.work_items(runs, 27))
-    assert [piece.tuples * piece.width for piece in pieces] == expected
-    positions = [piece.byte_range(runs.width) for piece in pieces]
+    work_items = list(gathers.work_items(runs, 27))
+    assert [work_item.tuples * work_item.width for work_item in work_items] == expected
+    positions = [work_item.byte_range(runs.width) for work_item in work_items]
     assert [location.start for location in positions[1:]] == [
         location.stop for location in positions[:-1]
     ]

@@ -142,7 +142,7 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
         (GATHER, (1 << 25,), 500, "2MiB", "direct", "random access takes as long as reading"),
         (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
-    ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],
+    ids=["many blocks and partitions", "blocks of one tuple", "few tuples", "few updates"],
 )
 def test_the_way_of_small_runs(
     workdir: Path,
@@ -170,14 +170,16 @@ def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
-@pytest.mark.parametrize("kind", ["few", "sorted", "region", "fits in memory"])
+@pytest.mark.parametrize("kind", ["few tuples", "sorted", "region", "fits in memory"])
 def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     idx = np.load("idx.npy")
-    if kind == "few":
+    if kind == "few tuples":
         idx = idx[:1, :20]
     elif kind == "sorted":
-        numbers = np.sort(np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024)))
-        idx = np.stack(np.unravel_index(numbers, (1024, 1024)), -1)
+        linear_indices = np.sort(
+            np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024))
+        )
+        idx = np.stack(np.unravel_index(linear_indices, (1024, 1024)), -1)
     elif kind == "region":
         idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)

@@ -207,7 +207,7 @@ updates, summed = idx[:, 0], data.copy()
 np.add.at(summed, updates, updates)
 tuning.WORK_ITEM, tuning.MAX_PARTITION, tuning.SORTED_OUTPUT, tuning.LOCAL_FRACTION = 5 << 19, 1, 0, 2
 
-def scatter(threads):  # pieces of data that are worth two threads, then tuples that are worth all
+def scatter(threads):  # work items of data for two threads, then tuples for all threads
     got = ndtool.scatter_nd(data, idx, updates, "add", threads=threads)
     assert (got == summed).all()
 

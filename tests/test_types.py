@@ -23,7 +23,7 @@ reveal_type(ndtool.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
 reveal_type(ndtool.gather_nd(np.zeros(3), ids))
 reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
 ndtool.torch.gather(tensor, ids).data_ptr()
-sizes: list[int] = [one.size for one in ndtool.stats("gather", "f4[3]", ids, pad=-1).components]
+sizes: list[int] = [component.size for component in ndtool.stats("gather", "f4[3]", ids, pad=-1).components]
 ndtool.explain("gather", np.zeros(3), "ids.npy", at=[(0,)], from_=0, all=True).explained[0].value
 ndtool.verify("gather", np.zeros(3), ids, [0.0], within=1, against="auto").verified
 ndtool.infer("gather", "float32[N]", ids).output.shape

@@ -299,7 +299,7 @@ FLIPS = "each byte of metadata may be damaged in several ways"
 
 
 @pytest.mark.parametrize(
-    "change", [1, *(pytest.param(one, marks=pytest.mark.slow(FLIPS)) for one in (0x80, None))]
+    "change", [1, *(pytest.param(change, marks=pytest.mark.slow(FLIPS)) for change in (0x80, None))]
 )
 @pytest.mark.parametrize(
     "options",

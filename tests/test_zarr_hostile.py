@@ -435,7 +435,7 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("value", "expected_text"), FILTERS, ids=[str(one[0]["id"]) for one in FILTERS]
+    ("value", "expected_text"), FILTERS, ids=[str(value[0]["id"]) for value in FILTERS]
 )
 def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=2)
