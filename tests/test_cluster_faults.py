@@ -348,7 +348,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
 
 
 def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
-    first, second = (NewFile("out.npy", None, True, False) for _ in range(2))
+    first, second = (NewFile("out.npy", None, clobber=True, sync=False) for _ in range(2))
     names = [os.path.basename(file.share()) for file in (first, second)]
     assert sorted(os.listdir()) == sorted(names)
     for file in (first, second):

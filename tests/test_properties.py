@@ -299,13 +299,13 @@ def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
 
 
 def test_out_that_overlaps_an_input_is_refused() -> None:
-    memory = np.arange(64, dtype=np.int64)
-    data, shifted = memory[:32].reshape(8, 4), memory[4:36].reshape(8, 4)
+    base = np.arange(64, dtype=np.int64)
+    data, shifted = base[:32].reshape(8, 4), base[4:36].reshape(8, 4)
     indices = np.arange(8).reshape(8, 1)
     separate = np.ones((8, 4), np.int64)
-    before = memory.tobytes(), separate.tobytes()
+    before = base.tobytes(), separate.tobytes()
     square = np.zeros((8, 4), np.int64)
-    for out in (data, shifted, data[::-1], memory[3:35].reshape(8, 4)):
+    for out in (data, shifted, data[::-1], base[3:35].reshape(8, 4)):
         with pytest.raises(ValueError, match="overlap"):
             ndtool.gather_nd(data, indices, out=out)
         with pytest.raises(ValueError, match="overlap"):
@@ -321,7 +321,7 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
             ndtool.scatter_nd(data, indices, separate, out=out)
     with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
         ndtool.scatter_nd(data, indices, shifted, out=data)
-    assert (memory.tobytes(), separate.tobytes()) == before
+    assert (base.tobytes(), separate.tobytes()) == before
     interleaved = np.arange(64).reshape(8, 8)
     assert bits_equal(
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),
