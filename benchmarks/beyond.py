@@ -126,7 +126,7 @@ class OutOfCoreBench:
             return {"reason": "not supported"}
         try:
             self._warmup_commands.append(self._warmup_bench.python(f"import {name}"))
-            record = self._run([sys.executable, "-c", LOAD_INPUTS + line])
+            record = self._run([sys.executable, "-c", LOAD_INPUTS_SCRIPT + line])
         except RuntimeError as error:
             return {"reason": str(error)}
         finally:
@@ -221,15 +221,15 @@ class OutOfCoreBench:
         return True
 
 
-LOAD_INPUTS = """
+LOAD_INPUTS_SCRIPT = """
 import numpy as np
 data, idx = np.load("data.npy", mmap_mode="r"), np.load("idx.npy", mmap_mode="r")
 """
-CREATE_OUTPUT = """
+CREATE_OUTPUT_SCRIPT = """
 upd = np.load("updates.npy")
 out = np.lib.format.open_memmap("out.npy", "w+", data.dtype, data.shape)
 """
-DUCKDB = """
+DUCKDB_SCRIPT = """
 import duckdb
 half = len(data) // 2  # DuckDB accepts fewer than 2^31 rows of an array
 low, high = {"value": np.asarray(data[:half])}, {"value": np.asarray(data[half:])}
@@ -240,8 +240,8 @@ PEERS = {
     "numpy": {
         "nd": 'np.save("out.npy", data[idx[:, 0]])',
         "elements": 'np.save("out.npy", np.take_along_axis(data, idx, 0))',
-        "add": CREATE_OUTPUT + "out[:] = data\nnp.add.at(out, idx[:, 0], upd)",
-        "-nd": CREATE_OUTPUT + "out[:] = data\nout[idx[:, 0]] = upd",
+        "add": CREATE_OUTPUT_SCRIPT + "out[:] = data\nnp.add.at(out, idx[:, 0], upd)",
+        "-nd": CREATE_OUTPUT_SCRIPT + "out[:] = data\nout[idx[:, 0]] = upd",
     },
     "dask": {
         "nd": """
@@ -258,7 +258,7 @@ wanted = pl.LazyFrame({"row": idx[:, 0]}).with_row_index("at").cast(pl.Int64)
 joined = wanted.join(table.cast({"row": pl.Int64}), "row").sort("at").select("value")
 np.save("out.npy", joined.collect(engine="streaming")["value"].to_numpy())
 """,
-        "add": CREATE_OUTPUT
+        "add": CREATE_OUTPUT_SCRIPT
         + """
 import polars as pl
 table = pl.LazyFrame({"value": data}).with_row_index("row").cast({"row": pl.Int64})
@@ -268,7 +268,7 @@ out[:] = summed.collect(engine="streaming")["value"].to_numpy()
 """,
     },
     "duckdb": {
-        "nd": DUCKDB
+        "nd": DUCKDB_SCRIPT
         + """
 gathered = duckdb.sql(f'''
     WITH t AS (SELECT row_number() OVER () - 1 AS row_id, value FROM {data_}),
@@ -277,8 +277,8 @@ gathered = duckdb.sql(f'''
 ''')
 np.save("out.npy", gathered.fetchnumpy()["value"])
 """,
-        "add": DUCKDB
-        + CREATE_OUTPUT
+        "add": DUCKDB_SCRIPT
+        + CREATE_OUTPUT_SCRIPT
         + """
 added = {"row_id": wanted["row_id"], "value": upd}
 summed = duckdb.sql(f'''

@@ -85,7 +85,7 @@ def serve() -> None:
                 call()
             reply = str((time.process_time() - start) / count)
         else:
-            call = dict  # frees the arrays of the case before
+            call = dict  # frees the arrays of the previous case
             call = prepare(command)
             reply = str(call() is None)
         print(reply, flush=True)

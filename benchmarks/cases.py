@@ -18,8 +18,8 @@ class Case:
 
     name: str
     operator: str
-    data: Shape
-    indices: Shape
+    data_shape: Shape
+    indices_shape: Shape
     dtype: str = "float32"
     index_dtype: str = "int64"
     attribute: int = 0
@@ -38,7 +38,7 @@ class Case:
     @property
     def k(self) -> int:
         """Components of an index tuple."""
-        return self.indices[-1]
+        return self.indices_shape[-1]
 
     @property
     def batch_dims(self) -> int:
@@ -48,17 +48,19 @@ class Case:
     def selected_shape(self) -> Shape:
         """The shape of all selected slices together: gather's output, scatter's updates."""
         if self.has_tuples:
-            return self.indices[:-1] + self.data[self.batch_dims + self.k :]
-        return self.indices
+            return self.indices_shape[:-1] + self.data_shape[self.batch_dims + self.k :]
+        return self.indices_shape
 
     @property
     def output(self) -> Shape:
-        return self.data if self.is_scatter else self.selected_shape
+        return self.data_shape if self.is_scatter else self.selected_shape
 
     def limit_dimensions(self, max_size: int) -> "Case":
-        """Return the same case with no dimension above `most`."""
-        data, indices = (tuple(min(n, max_size) for n in s) for s in (self.data, self.indices))
-        return replace(self, data=data, indices=indices)
+        """Return the same case with no dimension above `max_size`."""
+        data, indices = (
+            tuple(min(n, max_size) for n in s) for s in (self.data_shape, self.indices_shape)
+        )
+        return replace(self, data_shape=data, indices_shape=indices)
 
 
 def gather_nd(name: str, data: Shape, indices: Shape, batch_dims: int = 0, **options: Any) -> Case:
@@ -101,8 +103,14 @@ CASES = (
 )
 
 CONTIGUOUS_ROWS = ("rows256", "rows4k", "batch")  # compared with a memcpy of the same bytes
-# Latency-bound cases, in which a second thread must help.
-LATENCY = ("rows16", "scalars", "scalars1d", "scatter-add-scalars", "scatter-max-scalars")
+# In these cases a second thread must help.
+LATENCY_BOUND_CASES = (
+    "rows16",
+    "scalars",
+    "scalars1d",
+    "scatter-add-scalars",
+    "scatter-max-scalars",
+)
 
 
 def _sizes() -> list[Case]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import shares
 from cases import CI
 from measure import small_call
-from plainest import NoCompilerError, library
+from plain_c import NoCompilerError, library
 
 BASELINE = Path(__file__).with_name("ci_baseline.json")
 MIN_FRACTION = 0.8  # fraction of its baseline that a kernel must reach

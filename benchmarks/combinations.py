@@ -12,8 +12,8 @@ from timing import alternate
 
 import ndtool
 
-# The options of a combination, and those of the call that it is compared with.
-COMBINATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+# Options of a call, and those of the call that it is compared with.
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sub": ({"reduction": "sub"}, {"reduction": "add"}),
     "add, no current values": ({"reduction": "add", "include_self": False}, {"reduction": "add"}),
     "mean": ({"reduction": "mean"}, {"reduction": "add"}),
@@ -27,10 +27,10 @@ DISTINCT = (scatter_nd("scatter-none-scalars", (2**24,), (2**23, 1), "none", pat
 
 def run(repeats: int) -> int:
     """Print the table of ratios as Markdown."""
-    print(f"| case | {' | '.join(COMBINATIONS)} | scatter |")
-    print(f"|---|{'---|' * (len(COMBINATIONS) + 1)}", flush=True)
+    print(f"| case | {' | '.join(VARIANTS)} | scatter |")
+    print(f"|---|{'---|' * (len(VARIANTS) + 1)}", flush=True)
     for case in [case for case in CASES if case.is_scatter] + [*DISTINCT]:
-        cells = [compare_combination(case, *options, repeats) for options in COMBINATIONS.values()]
+        cells = [compare_combination(case, *options, repeats) for options in VARIANTS.values()]
         cells.append(compare_scatter(case, repeats))
         print(f"| {case.name} | {' | '.join(cells)} |", flush=True)
     return 0

@@ -21,7 +21,7 @@ CALLS = {
     " threads=THREADS)",
 }
 TUPLES, ROWS = 1 << 19, 1 << 26
-SETUP = f"""
+SETUP_SCRIPT = f"""
 import numpy as np, ndtool
 rng = np.random.default_rng(0)
 data, out = np.zeros({ROWS}, np.float32), np.zeros({TUPLES}, np.float32)
@@ -64,7 +64,7 @@ SOCKET = Machine("64 cores, 8 channels", 64, *CORE, 164e9)
 
 def count_call(call: str, threads: int, before: Counts) -> Counts:
     """Count a call with cachegrind. before: the counts of a process without it."""
-    after = count_process(SETUP + call.replace("THREADS", str(threads)))
+    after = count_process(SETUP_SCRIPT + call.replace("THREADS", str(threads)))
     counts = Counts(*(a - b for a, b in zip(after, before, strict=True)))
     return counts._replace(returned=TUPLES if "scatter" in call else 0)  # a line for each tuple
 
@@ -122,7 +122,7 @@ if __name__ == "__main__":
     print("| call | threads | instructions | bytes read | bytes written |")
     print("|---|---|---|---|---|")
     by_call: dict[str, Counts] = {}
-    baseline = count_process(SETUP)
+    baseline = count_process(SETUP_SCRIPT)
     for name, call in CALLS.items():
         for threads in (1, 2):
             counts = count_call(call, threads, baseline)

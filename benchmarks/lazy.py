@@ -30,7 +30,7 @@ class Case(NamedTuple):
     shape: tuple[int, int]
     chunks: tuple[int, int]
     n: int
-    points: bool
+    selects_points: bool
     sort: bool = False
 
 
@@ -54,26 +54,32 @@ def result(case: Case, method: str, data: Any, indices: Any) -> tuple[Any, Any]:
     """Return a lazy result and the expected values."""
     import ndtool.dask as lazy
 
-    expected = indices @ np.array([case.shape[1], 1]) if case.points else indices * case.shape[1]
+    expected = (
+        indices @ np.array([case.shape[1], 1]) if case.selects_points else indices * case.shape[1]
+    )
     if method == "dask":
         return (
             data.vindex[indices[:, 0], indices[:, 1]]
-            if case.points
+            if case.selects_points
             else da.take(data, indices, axis=0)
         ), expected
     if method != "memory":
         indices = da.from_array(indices, chunks=(1 << 16, *indices.shape[1:]))
     if method == "scatter add":
-        updates = da.ones((len(indices), *(() if case.points else case.shape[1:])), dtype=int)
-        return (lazy.scatter_nd if case.points else lazy.scatter)(
+        updates = da.ones(
+            (len(indices), *(() if case.selects_points else case.shape[1:])), dtype=int
+        )
+        return (lazy.scatter_nd if case.selects_points else lazy.scatter)(
             data, indices, updates, reduction="add"
         ), None
-    return (lazy.gather_nd if case.points else lazy.gather)(data, indices), expected
+    return (lazy.gather_nd if case.selects_points else lazy.gather)(data, indices), expected
 
 
 def measure(case: Case, method: str) -> dict[str, float]:
     """Run a case once with a method; return the measurements."""
-    indices = np.random.default_rng(0).integers(0, case.shape[0], (case.n, 2)[: 1 + case.points])
+    indices = np.random.default_rng(0).integers(
+        0, case.shape[0], (case.n, 2)[: 1 + case.selects_points]
+    )
     if case.sort:
         indices.sort()
     zeros = da.zeros(case.shape, chunks=case.chunks, dtype=bool)
@@ -83,9 +89,11 @@ def measure(case: Case, method: str) -> dict[str, float]:
     lazy_result, expected = result(case, method, data, indices)
     build_seconds = time.perf_counter() - started
     if expected is None:
-        check = lazy_result.sum() - data.sum() - case.n * (1 if case.points else case.shape[1])
+        check = (
+            lazy_result.sum() - data.sum() - case.n * (1 if case.selects_points else case.shape[1])
+        )
     else:
-        columns = lazy_result if case.points else lazy_result[:, 0]
+        columns = lazy_result if case.selects_points else lazy_result[:, 0]
         check = (columns != da.from_array(expected, chunks=columns.chunks)).sum()
     started = time.perf_counter()
     wrong = check.compute(scheduler="threads", num_workers=WORKERS)

@@ -2,7 +2,7 @@
  *
  * Loops with prefetches and non-temporal stores; compiled for this processor. Indices must be
  * in bounds and not negative. Sums have the bits of the sequential loop: each thread owns a range
- * of the output. plainest.py selects the variant. */
+ * of the output. plain_c.py selects the variant. */
 #include "limits.h"
 
 /* Gathers of slices longer than a line. */

@@ -11,7 +11,7 @@ import peers
 import problems
 import shares
 from cases import Case
-from plainest import NoCompilerError
+from plain_c import NoCompilerError
 from problems import Array
 from tensor_peers import as_array
 from timing import MIN_MEMCPY, Call, Memcpy, alternate, alternate_loops, seconds
@@ -68,24 +68,24 @@ def measure(
     timed = {name: peer for name, peer in record["peers"].items() if peer["ms"] is not None}
     fastest = min(timed, key=lambda name: timed[name]["ratio"], default=None)
     with ThreadPoolExecutor(1) as pool:
-        beside_memcpy = alternate(ndtool_call, Memcpy(ndtool_call.out.nbytes, pool), repeats)
+        memcpy_times = alternate(ndtool_call, Memcpy(ndtool_call.out.nbytes, pool), repeats)
     large = ndtool_call.out.nbytes >= MIN_MEMCPY
     record["verified"] &= problems.is_identical(ndtool_call.out, ndtool_call.expected)
-    limit = _limit(ndtool_call, alignments, threads, repeats)
+    limit = _time_plain_c(ndtool_call, alignments, threads, repeats)
     answers = [r["verified"] for by_threads in limit.values() for r in by_threads.values()]
     record["verified"] &= all(answers)
     return record | {
-        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else beside_memcpy.ndtool,
+        "ndtool_ms": timed[fastest]["ndtool_ms"] if fastest else memcpy_times.ndtool,
         "fastest": fastest,
         "ratio": timed[fastest]["ratio"] if fastest else None,
         "best_ratio": min((peer["best_ratio"] for peer in timed.values()), default=None),
-        "memcpy_ms": beside_memcpy.peer if large else None,
-        "memcpy_ratio": beside_memcpy.peer / beside_memcpy.ndtool if large else None,
+        "memcpy_ms": memcpy_times.peer if large else None,
+        "memcpy_ratio": memcpy_times.peer / memcpy_times.ndtool if large else None,
         "limit": limit,
     }
 
 
-def _limit(
+def _time_plain_c(
     ndtool_call: NdtoolCall, alignments: Sequence[str], threads: Sequence[int], repeats: int
 ) -> Record:
     try:
@@ -165,24 +165,24 @@ def small_call(repeats: int) -> Record:
     """
     data, updates = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((2, 4), np.float32)
     indices, gathered, updated = np.array([[2], [0]]), np.empty_like(updates), data.copy()
-    first = indices[:, 0].copy()
+    row_indices = indices[:, 0].copy()
 
     def scattered() -> Array:
         out = data.copy()
-        out[first] = updates
+        out[row_indices] = updates
         return out
 
     calls: list[Call] = [
         lambda: ndtool.gather_nd(data, indices),
-        lambda: data[first],
+        lambda: data[row_indices],
         lambda: ndtool.scatter_nd(data, indices, updates),
         scattered,
         lambda: ndtool.gather_nd(data, indices, out=gathered),
-        lambda: gathered.__setitem__(..., data[first]),
+        lambda: gathered.__setitem__(..., data[row_indices]),
         lambda: ndtool.scatter_nd(updated, indices, updates, out=updated),
-        lambda: updated.__setitem__(first, updates),
+        lambda: updated.__setitem__(row_indices, updates),
     ]
-    verified = all(problems.is_identical(calls[at](), calls[at + 1]()) for at in (0, 2))
+    verified = all(problems.is_identical(calls[i](), calls[i + 1]()) for i in (0, 2))
     if find_spec("onnxruntime") and find_spec("onnx"):
         import onnxruntime as ort
 
@@ -194,7 +194,7 @@ def small_call(repeats: int) -> Record:
         "ndtool_us": elapsed[0],
         "numpy_us": elapsed[1],
         "onnxruntime_us": elapsed[8],
-        "times_numpy": max(elapsed[at] / elapsed[at + 1] for at in range(0, 8, 2)),
+        "times_numpy": max(elapsed[i] / elapsed[i + 1] for i in range(0, 8, 2)),
         "of_onnxruntime": elapsed[0] / elapsed[8] if elapsed[8] else None,
         "verified": verified,
     }

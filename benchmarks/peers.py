@@ -35,7 +35,7 @@ def _numpy_gathers(p: Problem) -> Methods:
             "take_along_axis": lambda: np.take_along_axis(data, p.indices, case.attribute)
         }
     else:
-        batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
+        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
         methods = {"fancy indexing": lambda: data[(*batches, *p.components)]}
         if case.k == 1 and not case.batch_dims:
             first = p.indices[..., 0]
@@ -56,7 +56,7 @@ def _numpy_scatters(p: Problem) -> Methods:
     if case.has_tuples:
         positions = p.components
     else:
-        grid = list(np.ix_(*map(np.arange, case.indices)))
+        grid = list(np.ix_(*map(np.arange, case.indices_shape)))
         grid[case.attribute] = p.indices
         positions = tuple(grid)
     flat_out, flat_updates = (
@@ -100,24 +100,24 @@ def _numpy_scatters(p: Problem) -> Methods:
 
 def _slice_shape(p: Problem) -> tuple[int, ...]:
     case = p.case
-    return case.data[case.batch_dims + case.k :] if case.has_tuples else ()
+    return case.data_shape[case.batch_dims + case.k :] if case.has_tuples else ()
 
 
 def _linear_indices(p: Problem) -> Call:
     """Return a call that computes linear indices of the selected elements, into reused memory."""
     case, indices = p.case, p.indices
     if case.has_tuples:
-        sizes = case.data[: case.batch_dims + case.k]
+        sizes = case.data_shape[: case.batch_dims + case.k]
         if len(sizes) == 1:
             return lambda: p.components[0]
-        batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
+        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
         components = (*batches, *p.components)
-        linear = np.empty(case.indices[:-1], np.int64)
+        linear = np.empty(case.indices_shape[:-1], np.int64)
     else:
-        sizes, linear = case.data, np.empty(case.indices, np.int64)
+        sizes, linear = case.data_shape, np.empty(case.indices_shape, np.int64)
         components = tuple(
             indices if d == case.attribute else part
-            for d, part in enumerate(np.ix_(*map(np.arange, case.indices)))
+            for d, part in enumerate(np.ix_(*map(np.arange, case.indices_shape)))
         )
     steps = [int(np.prod(sizes[d + 1 :], dtype=np.int64)) for d in range(len(sizes))]
 

@@ -44,11 +44,13 @@ def draw(cases: dict[str, Any], path: Path) -> None:
         [*memcpy.values()], [*memcpy], marker="|", s=130, linewidths=2, color=MEMCPY, zorder=4
     )
     axes.scatter([*limit.values()], [*limit], marker="D", s=26, color=LIMIT, zorder=5)
-    beside = axes.get_yaxis_transform()  # a column of labels, beyond the bars
+    label_transform = axes.get_yaxis_transform()  # a column of labels, beyond the bars
     for row, (ratio, record) in enumerate(zip(ratios, records.values(), strict=True)):
         weight = "bold" if ratio < 1 else "normal"
         label = f"{ratio:.2f}×  {record['fastest']}"
-        axes.text(1.02, row, label, transform=beside, va="center", fontsize=8.5, weight=weight)
+        axes.text(
+            1.02, row, label, transform=label_transform, va="center", fontsize=8.5, weight=weight
+        )
     axes.set_yticks(heights, list(records), fontsize=9)
     marks = [*ratios, *memcpy.values(), *limit.values()]
     min_ratio, max_ratio = min(*marks, 0.9), max(*marks, 1)

@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 def generate(case: Case, alignment: int = NUMPY_OFFSET) -> Problem:
     """Draw the arrays of a case, the same ones in every run, and align them."""
     rng = np.random.default_rng(crc32(case.name.encode()))
-    data = _copy_in_layout(_random_values(rng, case.dtype, case.data), case.layout, alignment)
+    data = _copy_in_layout(_random_values(rng, case.dtype, case.data_shape), case.layout, alignment)
     updates = (
         copy_aligned(_random_values(rng, case.dtype, case.selected_shape), alignment)
         if case.is_scatter
@@ -110,9 +110,9 @@ def _bits(array: Array) -> Array:
 def _positions(problem: Problem) -> tuple[Array, ...]:
     case = problem.case
     if case.has_tuples:
-        batches = np.ix_(*map(np.arange, case.indices[:-1]))[: case.batch_dims]
+        batches = np.ix_(*map(np.arange, case.indices_shape[:-1]))[: case.batch_dims]
         return (*batches, *problem.components)
-    positions = list(np.ix_(*map(np.arange, case.indices)))
+    positions = list(np.ix_(*map(np.arange, case.indices_shape)))
     positions[case.attribute] = problem.indices
     return tuple(positions)
 
@@ -147,11 +147,15 @@ def _copy_in_layout(data: Array, layout: str, alignment: int) -> Array:
 
 def _indices(rng: np.random.Generator, case: Case) -> Array:
     if case.has_tuples:
-        sizes = case.data[case.batch_dims : case.batch_dims + case.k]
-        components = [_random_indices(rng, case.pattern, size, case.indices[:-1]) for size in sizes]
+        sizes = case.data_shape[case.batch_dims : case.batch_dims + case.k]
+        components = [
+            _random_indices(rng, case.pattern, size, case.indices_shape[:-1]) for size in sizes
+        ]
         indices = np.stack(components, axis=-1)
     else:
-        indices = _random_indices(rng, case.pattern, case.data[case.attribute], case.indices)
+        indices = _random_indices(
+            rng, case.pattern, case.data_shape[case.attribute], case.indices_shape
+        )
     return indices.astype(case.index_dtype)
 
 

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the cases only, beside two peers")
+    parser.add_argument("--quick", action="store_true", help="the cases only, with two peers")
     parser.add_argument("--ci", action="store_true", help="hold against ci_baseline.json")
     parser.add_argument("--record", action="store_true", help="with --ci: write the baseline")
     parser.add_argument(
@@ -51,7 +51,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--threads", choices=["1", "2", "both"], default="both", help="of --limits")
     parser.add_argument(
-        "--placed", choices=["numpy", "aligned", "both"], default="both", help="of --limits: arrays"
+        "--alignment",
+        choices=["numpy", "aligned", "both"],
+        default="both",
+        help="of --limits: alignment of arrays",
     )
     parser.add_argument("--repeats", type=int, help="of each pair; default 7, quick 3")
     return parser.parse_args(arguments)
@@ -91,7 +94,7 @@ def show_limits(options: argparse.Namespace) -> int:
     import shares
     from cases import CASES
 
-    alignments = [*problems.ALIGNMENTS] if options.placed == "both" else [options.placed]
+    alignments = [*problems.ALIGNMENTS] if options.alignment == "both" else [options.alignment]
     threads = [1, 2] if options.threads == "both" else [int(options.threads)]
     for case in select_cases(CASES, options.only):
         measured = shares.measure(
@@ -113,7 +116,7 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
     import problems
     import report
     import whole_runs
-    from cases import CASES, LATENCY, OTHER_CASES
+    from cases import CASES, LATENCY_BOUND_CASES, OTHER_CASES
 
     repeats = options.repeats or (3 if options.quick else 7)
     names = options.peers.split(",") if options.peers else list(peers.PEERS)
@@ -147,7 +150,9 @@ def measure_all(options: argparse.Namespace, environment: dict[str, str]) -> int
         results["ladder"][case.name] = print_record(case.name, record)
     if not options.quick:
         results["threads"] = {
-            case.name: measure.scaling(case, repeats) for case in selected if case.name in LATENCY
+            case.name: measure.scaling(case, repeats)
+            for case in selected
+            if case.name in LATENCY_BOUND_CASES
         }
     results["summary"] = report.summarise(results)
     is_complete_run = not (options.quick or options.only or options.peers)

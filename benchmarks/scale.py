@@ -33,8 +33,8 @@ from ndtool.runs.prices import Prices
 # hour. S3: requests of 30 ms, 5,500 reads and 3,500 writes per second on the prefix of a run.
 THREAD = Machine(0.03, 16, 195e6, 5500.0, 3500.0, scheduler_seconds=0.002)
 MACHINE = THREAD._replace(bandwidth=16 * 195e6, concurrency=256)  # all threads as one worker
-PRICES = Prices(machine_hour=1.373 / 16)
-MACHINE_PRICES = PRICES._replace(machine_hour=1.373)
+THREAD_PRICES = Prices(machine_hour=1.373 / 16)
+MACHINE_PRICES = THREAD_PRICES._replace(machine_hour=1.373)
 CHUNK = 64 << 20  # bytes
 DASK_PARTITION = 128 << 20  # bytes of a partition of a dask dataframe
 MAX_LEVELS = 4
@@ -50,7 +50,7 @@ class Case(NamedTuple):
     """A gather of `tuples` rows of `width` bytes.
 
     nbytes: of data. workers: the number of workers. partition_bytes: bytes of a partition. block:
-    tuples of a block. is_machine: whether a worker is a complete machine.
+    tuples of a block. whole_machines: whether a worker is a complete machine.
     """
 
     nbytes: float
@@ -59,17 +59,17 @@ class Case(NamedTuple):
     workers: int
     partition_bytes: int = 1 << 30
     block: int = 1 << 25
-    is_machine: bool = False
+    whole_machines: bool = False
 
     @property
     def machine(self) -> Machine:
         """The performance of a worker."""
-        return MACHINE if self.is_machine else THREAD
+        return MACHINE if self.whole_machines else THREAD
 
     @property
     def prices(self) -> Prices:
         """The prices of requests and of a worker."""
-        return MACHINE_PRICES if self.is_machine else PRICES
+        return MACHINE_PRICES if self.whole_machines else THREAD_PRICES
 
 
 CASES = (
@@ -207,7 +207,7 @@ def tables() -> None:
         shuffle_seconds, shuffle_dollars = dask_shuffle(case)
         print(
             f"| {format_bytes(case.nbytes)} | {case.tuples:.0e} of {case.width} B | {case.workers}"
-            f"{' machines' if case.is_machine else ''} | {partitioning.levels} |"
+            f"{' machines' if case.whole_machines else ''} | {partitioning.levels} |"
             f" {sum(phase.tasks for phase in phases):.1e} | {requests:.1e} |"
             f" {format_bytes(partitioning.spilled_total)} | {format_bytes(segment_bytes)} |"
             f" {simulation.seconds / 3600:.2g} |"

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import problems
 from cases import Case
-from plainest import Limit
+from plain_c import Limit
 from problems import Array, Problem
 from timing import Call, Clock, alternate, median, select_clock
 

@@ -1,4 +1,4 @@
-"""The patterns of the Spatter suite through ndtool, beside STREAM on the same machine.
+"""The patterns of the Spatter suite through ndtool, compared with STREAM on the same machine.
 
     python benchmarks/spatter.py                     all patterns, two threads
     python benchmarks/spatter.py --threads 1 --elements 1048576 --repeats 3
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import machine
 import numpy as np
-import plainest
+import plain_c
 from timing import Call, alternate, select_clock
 
 import ndtool
@@ -133,7 +133,7 @@ class Stream:
 
     def __init__(self, nbytes: int, threads: int) -> None:
         self._arrays = [np.full(max(1, nbytes // 16), float(i)) for i in range(2)]
-        self._library = plainest.library()
+        self._library = plain_c.library()
         self._arguments = [
             *(array.ctypes.data_as(ctypes.c_void_p) for array in reversed(self._arrays)),
             ctypes.c_int64(len(self._arrays[0])), ctypes.c_int64(threads),
@@ -147,7 +147,7 @@ def measure_stream(
     threads: int, doubles: int = STREAM_DOUBLES, repeats: int = 5
 ) -> dict[str, float]:
     """Return the bytes per second of STREAM's copy and triad."""
-    library, arrays = plainest.library(), [np.full(doubles, float(i)) for i in range(3)]
+    library, arrays = plain_c.library(), [np.full(doubles, float(i)) for i in range(3)]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
     sizes = (ctypes.c_int64(doubles), ctypes.c_int64(threads))
 
@@ -215,8 +215,8 @@ def measure(pattern: Pattern, elements: int, threads: int, repeats: int) -> Patt
 def table(records: list[PatternTimes]) -> list[str]:
     """Return the table: harmonic means over the patterns of an application, as Spatter's."""
     lines = [
-        "| patterns | kernel | number | elements | GB/s, 8 bytes an element | GB/s, 24 bytes |"
-        " of STREAM's copy |",
+        "| patterns | kernel | number | elements | GB/s, 8 bytes an element |"
+        " GB/s, 24 bytes an element (index, read, write) | of STREAM's copy |",
         "|---|---|---|---|---|---|---|",
     ]
     groups: dict[tuple[str, str], list[PatternTimes]] = {}

@@ -22,15 +22,15 @@ def _torch_gathers(torch: Any, p: Problem) -> Methods:
         return {"gather(out)": lambda: torch.gather(data, case.attribute, indices, out=out)}
     components = indices.unbind(-1)
     if case.batch_dims:
-        batch = torch.arange(case.data[0]).unsqueeze(1)
+        batch = torch.arange(case.data_shape[0]).unsqueeze(1)
         rows, flat_out = data.flatten(0, 1), out.flatten(0, 1)
-        expanded = indices.expand(*case.indices[:-1], case.data[2])
+        expanded = indices.expand(*case.indices_shape[:-1], case.data_shape[2])
         return {
             "data[batch, index]": lambda: data[batch, components[0]],
             "gather(out)": lambda: torch.gather(data, 1, expanded, out=out),
             "linear indices, index_select(out)": _return_output(
                 lambda: torch.index_select(
-                    rows, 0, (components[0] + batch * case.data[1]).flatten(), out=flat_out
+                    rows, 0, (components[0] + batch * case.data_shape[1]).flatten(), out=flat_out
                 ),
                 out,
             ),
@@ -43,7 +43,7 @@ def _torch_gathers(torch: Any, p: Problem) -> Methods:
         if data.ndim == 1:
             methods["take(out)"] = lambda: torch.take(data, components[0], out=out)
         return methods
-    linear = _torch_linear_indices(torch, case.data, components)
+    linear = _torch_linear_indices(torch, case.data_shape, components)
     flat_data = data.flatten()
     return {
         "data[i, j]": lambda: data[components],
@@ -80,7 +80,7 @@ def _torch_scatters(torch: Any, p: Problem) -> Methods:
             "index_copy_": lambda: out.copy_(data).index_copy_(0, components[0], updates),
             "index_put_": lambda: out.copy_(data).index_put_(components, updates),
         }
-    linear = _torch_linear_indices(torch, case.data, components)
+    linear = _torch_linear_indices(torch, case.data_shape, components)
 
     def flat_output() -> Any:
         """Return a new output in which the indexed axes are merged."""
@@ -156,9 +156,9 @@ def jax_methods(p: Problem) -> Methods:
 
     def index_of(indices: Any) -> Any:
         if case.has_tuples:
-            batches = jnp.ix_(*map(jnp.arange, case.indices[:-1]))[: case.batch_dims]
+            batches = jnp.ix_(*map(jnp.arange, case.indices_shape[:-1]))[: case.batch_dims]
             return (*batches, *(indices[..., c] for c in range(case.k)))
-        grid = list(jnp.ix_(*map(jnp.arange, case.indices)))
+        grid = list(jnp.ix_(*map(jnp.arange, case.indices_shape)))
         grid[axis] = indices
         return tuple(grid)
 

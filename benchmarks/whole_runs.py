@@ -199,8 +199,8 @@ def _help(bench: Bench, repeats: int) -> Record:
     return bench.compare(["--help"], "import numpy", repeats, 1.2)
 
 
-def _rows(bench: Bench, count: int, seed: int = 0) -> None:
-    """Write 1 GB of rows and the indices of some, and wait for the disk."""
+def _write_rows(bench: Bench, count: int, seed: int = 0) -> None:
+    """Write 1 GB of rows and the indices of `count` of them, and sync."""
     rng = np.random.default_rng(seed)
     data = np.lib.format.open_memmap(bench.folder / "data.npy", "w+", np.float32, (ROWS, ROW))
     for i in range(0, ROWS, 8192):
@@ -210,12 +210,12 @@ def _rows(bench: Bench, count: int, seed: int = 0) -> None:
 
 
 def _gather(bench: Bench, repeats: int) -> Record:
-    _rows(bench, 2**17)
+    _write_rows(bench, 2**17)
     return bench.compare(GATHER, NUMPY_GATHER, repeats, 2.0)
 
 
 def _add(bench: Bench, repeats: int) -> Record:
-    _rows(bench, 2**16)
+    _write_rows(bench, 2**16)
     rng = np.random.default_rng(1)
     bench.save("updates.npy", rng.random((2**16, ROW), np.float32))
     os.sync()
@@ -224,7 +224,7 @@ def _add(bench: Bench, repeats: int) -> Record:
 
 def _cold(bench: Bench, repeats: int) -> Record:
     """1000 of 262144 rows with data out of the page cache; the programs are in it."""
-    _rows(bench, 1000)
+    _write_rows(bench, 1000)
     (bench.folder / "small").mkdir()
     small_bench = Bench(bench.folder / "small", bench.environment)
     _save_tiny(small_bench)

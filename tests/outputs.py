@@ -13,7 +13,7 @@ from ndtool.rules import dtypes
 from ndtool.runs import direct
 
 # The first lines of a program for another Python process.
-PROGRAM = """
+CREATE_OUTPUT_SCRIPT = """
 import os, sys
 from ndtool.formats import table, locators, outputs
 from ndtool.publish import sinks
@@ -45,7 +45,7 @@ def temporary_sink(target: str, array: Any = ARRAY, **options: Any) -> Iterator[
         out.abort()
 
 
-def preserved_in_dry_run(target: str, array: Any = ARRAY, **options: Any) -> Any:
+def list_preserved_members(target: str, array: Any = ARRAY, **options: Any) -> Any:
     """Create a sink as a dry run does, and abort it; return the members that it preserves."""
     with temporary_sink(target, array, dry=True, **options) as out:
         return out.preserved

@@ -120,9 +120,9 @@ def _special_patterns(dtype: np.dtype) -> Array:
     bits = 8 * dtype.itemsize
     fraction = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}[dtype.name]
     infinity = (1 << (bits - 1)) - (1 << fraction)
-    one = int(np.array(1, dtype).view(f"u{dtype.itemsize}"))
+    one_bits = int(np.array(1, dtype).view(f"u{dtype.itemsize}"))
     quiet = 1 << (fraction - 1)
-    positive = [0, 1, one, one + 1, infinity - 1, infinity]
+    positive = [0, 1, one_bits, one_bits + 1, infinity - 1, infinity]
     positive += [infinity | 1, infinity | 5, infinity | quiet, infinity | quiet | 3]
     patterns = positive + [pattern | 1 << (bits - 1) for pattern in positive]
     return np.array(patterns, f"u{dtype.itemsize}")

@@ -348,17 +348,21 @@ def test_subclasses_are_updated_in_place(
 
 
 def test_records_of_a_record_array_are_records() -> None:
-    plain = np.zeros(4, [("a", "i4"), ("b", "f8")])
-    plain["a"] = range(4)
-    records = plain.view(np.recarray)
-    for data, updates in ((plain, records[2:]), (records, plain[2:]), (records, records[2:])):
+    structured = np.zeros(4, [("a", "i4"), ("b", "f8")])
+    structured["a"] = range(4)
+    records = structured.view(np.recarray)
+    for data, updates in (
+        (structured, records[2:]),
+        (records, structured[2:]),
+        (records, records[2:]),
+    ):
         result = ndtool.scatter_nd(data, [[0], [1]], updates)
         assert result["a"].tolist() == [2, 3, 2, 3]
         assert (
-            ndtool.scatter_nd(data.copy(), [[0], [1]], updates, out=plain.copy()).tolist()
+            ndtool.scatter_nd(data.copy(), [[0], [1]], updates, out=structured.copy()).tolist()
             == result.tolist()
         )
-    assert ndtool.scatter_nd(records, [[0]], plain[3:].copy(), out=records) is records
+    assert ndtool.scatter_nd(records, [[0]], structured[3:].copy(), out=records) is records
     assert records.a.tolist() == [3, 1, 2, 3]
 
 
@@ -406,8 +410,8 @@ def test_small_calls_have_the_bits_of_large_ones(
 
 
 def windows(shape: tuple[int, ...]) -> np.ndarray:
-    memory = np.zeros(sum(shape) - 1, "f4")
-    return sliding_window_view(memory, shape[1], writeable=True)
+    buffer = np.zeros(sum(shape) - 1, "f4")
+    return sliding_window_view(buffer, shape[1], writeable=True)
 
 
 OVERLAPPING: dict[str, Callable[[tuple[int, ...]], np.ndarray]] = {

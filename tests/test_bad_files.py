@@ -369,7 +369,7 @@ REFUSED_NPZ = {
     "ten bytes missing": (bytes(STORED[:-10]), "", "truncated: it has no end"),
     "half of it missing": (bytes(STORED[: len(STORED) // 2]), "", "truncated: it has no end"),
     "a flipped bit, stored": (flip_bit(STORED, PAYLOAD), ":a", "CRC .* damaged"),
-    "another sum, deflated": (patch_fields(DEFLATED, ("<I", LOCAL, 14, 1), ("<I", CENTRAL, 16, 1)), ":a", "CRC"),
+    "another checksum, deflated": (patch_fields(DEFLATED, ("<I", LOCAL, 14, 1), ("<I", CENTRAL, 16, 1)), ":a", "CRC"),
     "a flipped bit, deflated": (flip_bit(DEFLATED, bytes(DEFLATED[40:60])), ":a", ""),
     "a bomb beyond the limit": (zip_bomb(4080 << 20), ":a", "valid up to 1073741824"),
     "a bomb that claims little": (declare_size(bytearray(zip_bomb(1 << 24)), 1 << 20), ":a", "more than the 1048576"),

@@ -21,7 +21,7 @@ import cases  # noqa: E402
 import ci  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
-import plainest  # noqa: E402
+import plain_c  # noqa: E402
 import problems  # noqa: E402
 import report  # noqa: E402
 import run  # noqa: E402
@@ -49,7 +49,7 @@ SHAPES = {
 
 
 def test_the_fifteen_cases_exist() -> None:
-    assert {case.name: (case.data, case.indices) for case in cases.CASES} == SHAPES
+    assert {case.name: (case.data_shape, case.indices_shape) for case in cases.CASES} == SHAPES
     assert {case.dtype for case in cases.CASES} == {"float32"}
     assert {case.index_dtype for case in cases.CASES} == {"int64"}
 
@@ -60,7 +60,9 @@ def test_names_are_unique() -> None:
 
 
 def test_targets_refer_to_cases() -> None:
-    assert {*cases.CONTIGUOUS_ROWS, *cases.LATENCY} <= {case.name for case in cases.CASES}
+    assert {*cases.CONTIGUOUS_ROWS, *cases.LATENCY_BOUND_CASES} <= {
+        case.name for case in cases.CASES
+    }
 
 
 @pytest.mark.parametrize("max_size", [3, 40])
@@ -83,18 +85,20 @@ def test_wrong_results_are_distinguished_from_rounding() -> None:
 def shrink_case(case: Any) -> Any:
     """Return a case with few index tuples, but with the slices that its loop requires."""
     if not case.has_tuples:
-        return replace(case, data=(40, 160), indices=(40, 160))
+        return replace(case, data_shape=(40, 160), indices_shape=(40, 160))
     batch, first_axis = (3,) * case.batch_dims, case.batch_dims + case.k
-    data = batch + (300,) * case.k + case.data[first_axis:]
-    count = 150 if case.pattern == "distinct" else 300 if len(case.data) > first_axis else 3000
-    return replace(case, data=data, indices=(*batch, count, case.k))
+    data = batch + (300,) * case.k + case.data_shape[first_axis:]
+    count = (
+        150 if case.pattern == "distinct" else 300 if len(case.data_shape) > first_axis else 3000
+    )
+    return replace(case, data_shape=data, indices_shape=(*batch, count, case.k))
 
 
 @pytest.fixture(scope="session")
 def compiler() -> None:
     try:
-        plainest.library()
-    except plainest.NoCompilerError as error:
+        plain_c.library()
+    except plain_c.NoCompilerError as error:
         pytest.skip(f"no compiler for the limits: {error}")
 
 
@@ -108,7 +112,7 @@ def test_every_variant_of_a_limit_is_correct(case: Any, alignment: str, threads:
     expected = problems.compute_expected(problem)
     out = problems.copy_aligned(np.zeros_like(expected), offset)
     assert out.ctypes.data % problems.PAGE == problem.data.ctypes.data % problems.PAGE == offset
-    limit = plainest.Limit(problem, out, threads)
+    limit = plain_c.Limit(problem, out, threads)
     for variant in limit.all_variants():
         limit.variant = variant
         out.view(np.uint8)[...] = 0xA5

@@ -1,4 +1,4 @@
-"""Output on a terminal: traces, previews, progress, colours; and its absence elsewhere."""
+"""Output on a terminal: traces, previews, progress, colours; without a terminal, none of these."""
 
 import json
 import os
@@ -275,7 +275,7 @@ def test_names_are_not_markup():
     assert "data axis 0 of [red]x.npy has size 4" in strip_escapes(completed.screen)
 
 
-SLOW_PROGRESS = """
+SLOW_PROGRESS_SCRIPT = """
 import itertools, sys, types
 from ndtool.cli import console
 from ndtool.cli.reporter import Reporter
@@ -293,16 +293,16 @@ console.write_stderr("end")
 
 
 def test_a_progress_bar_appears_late_and_is_erased():
-    completed = run_in_terminal(sys.executable, "-c", SLOW_PROGRESS)
+    completed = run_in_terminal(sys.executable, "-c", SLOW_PROGRESS_SCRIPT)
     assert completed.status == 0, completed.screen
     assert " 25% sweep, 1 GB of 4 GB, 1.67 GB/s, 2 s left" in strip_escapes(completed.screen)
     assert completed.screen.endswith("\r\x1b[Kend")
     dumb = run_in_terminal(
-        sys.executable, "-c", SLOW_PROGRESS.replace("(i > 0)", "False"), env=DUMB_TERMINAL
+        sys.executable, "-c", SLOW_PROGRESS_SCRIPT.replace("(i > 0)", "False"), env=DUMB_TERMINAL
     )
     assert (dumb.status, dumb.screen) == (0, "end")
     redirected = run_in_terminal(
-        sys.executable, "-c", SLOW_PROGRESS.replace("(i > 0)", "False"), stderr=False
+        sys.executable, "-c", SLOW_PROGRESS_SCRIPT.replace("(i > 0)", "False"), stderr=False
     )
     assert (redirected.status, redirected.err) == (0, "end")
 
@@ -310,7 +310,7 @@ def test_a_progress_bar_appears_late_and_is_erased():
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 200])
 def test_a_progress_bar_is_one_line(columns):
     screen = strip_escapes(
-        run_in_terminal(sys.executable, "-c", SLOW_PROGRESS, columns=columns).screen
+        run_in_terminal(sys.executable, "-c", SLOW_PROGRESS_SCRIPT, columns=columns).screen
     )
     lines = screen.removesuffix("\r\x1b[Kend").split("\r")
     assert len(lines) > 2

@@ -41,7 +41,7 @@ pytest.importorskip("distributed", exc_type=ImportError)
 zarr = pytest.importorskip("zarr", exc_type=ImportError)
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-# Each worker loads this first: it records its reads and writes, and executes orders from a file.
+# Each worker loads this first: it records reads and writes, and injects the fault in a file.
 PRELOAD = """
 import asyncio, os, signal, time
 from ndtool.storage.remotefolder import RemoteFolder
@@ -49,7 +49,7 @@ from ndtool.formats.zarr import ZarrSource
 from ndtool.formats.zarr.writer import ChunkWriter
 from ndtool.runs.external import tasks
 
-ORDER, RECORDS = {folder!r} + "/order", {folder!r} + "/records"
+FAULT, RECORDS = {folder!r} + "/fault", {folder!r} + "/records"
 
 def record_calls(kind, method, argument):
     def wrapper(self, *arguments):
@@ -58,17 +58,17 @@ def record_calls(kind, method, argument):
         return method(self, *arguments)
     return wrapper
 
-def follow_orders(kind, task):
+def inject_faults(kind, task):
     def wrapper(work, number, depth):
         phase = f"{{kind}}{{depth + 1}}" if depth else kind
         end = task(work, number, depth)
         try:
-            with open(ORDER) as order:
-                action, target = order.read().split()
+            with open(FAULT) as fault_file:
+                action, target = fault_file.read().split()
             if target == phase and action == "wait":
                 time.sleep(600)
             if target == phase and action == "die":
-                os.unlink(ORDER)
+                os.unlink(FAULT)
                 os.kill(os.getpid(), signal.SIGKILL)
         except FileNotFoundError:
             pass
@@ -79,35 +79,35 @@ def delay_writes(put):
     async def wrapper(self, key, body):
         with open(RECORDS, "a") as records:
             records.write(f"sent {{key}}\\n")
-        if os.path.exists(ORDER) and open(ORDER).read() == "late put":
+        if os.path.exists(FAULT) and open(FAULT).read() == "late put":
             await asyncio.sleep(2)
         await put(self, key, body)
     return wrapper
 
-if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
+if not hasattr(tasks, "inject_faults"):  # a worker loads it twice
     RemoteFolder.put = delay_writes(RemoteFolder.put)
     ZarrSource.block = record_calls("read", ZarrSource.block, 0)
     ChunkWriter.write_block = record_calls("write", ChunkWriter.write_block, 0)
-    tasks.PHASES.update({{phase: follow_orders(phase, task) for phase, task in tasks.PHASES.items()}})
-    tasks.follow_orders = True
+    tasks.PHASES.update({{phase: inject_faults(phase, task) for phase, task in tasks.PHASES.items()}})
+    tasks.inject_faults = True
 """
 
 
 class Workers:
-    """The cluster of these tests: its client, its workers' records, and orders to them."""
+    """The cluster of these tests: its client, its workers' records, and injected faults."""
 
     def __init__(self, client: Any, folder: Path) -> None:
         self.client, self._folder = client, folder
         self.address: str = client.scheduler.address
 
-    def order(self, action: str, phase: str) -> None:
-        (self._folder / "order").write_text(f"{action} {phase}")
+    def inject_fault(self, action: str, phase: str) -> None:
+        (self._folder / "fault").write_text(f"{action} {phase}")
 
-    def is_order_executed(self) -> bool:
-        return not (self._folder / "order").exists()
+    def is_fault_injected(self) -> bool:
+        return not (self._folder / "fault").exists()
 
     def release(self) -> None:
-        (self._folder / "order").unlink(missing_ok=True)
+        (self._folder / "fault").unlink(missing_ok=True)
 
     def pop_records(self) -> Counter[str]:
         records = self._folder / "records"
@@ -250,9 +250,9 @@ def test_tasks_of_a_killed_worker_run_again(
 ) -> None:
     before = snapshot(stores)
     store_options = STORE_OPTIONS[operator] if out == "out.zarr" else {}
-    workers.order("die", phase)
+    workers.inject_fault("die", phase)
     run_operator(operator, ".zarr", out, scheduler=workers.client, **store_options)
-    assert workers.is_order_executed()
+    assert workers.is_fault_injected()
     assert bits_equal(load(out), expected_result(operator))
     assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
@@ -267,7 +267,7 @@ def test_tasks_of_a_killed_worker_run_again_in_levels(
         if operator == "scatter_nd" and phase.startswith("replay"):
             continue
         before = snapshot(stores)
-        workers.order("die", phase)
+        workers.inject_fault("die", phase)
         run_operator(
             operator,
             ".npy",
@@ -275,7 +275,7 @@ def test_tasks_of_a_killed_worker_run_again_in_levels(
             scheduler=workers.client,
             **STORE_OPTIONS[operator] if out == "out.zarr" else {},
         )
-        assert workers.is_order_executed()
+        assert workers.is_fault_injected()
         assert bits_equal(load(out), expected_result(operator))
         assert {name.split("/")[0] for name in snapshot(stores).keys() - before.keys()} == {out}
 
@@ -431,7 +431,7 @@ def test_files_of_a_terminated_client_are_removed(
     stores: Path, workers: Workers, signal_name: str, out: str
 ) -> None:
     before = snapshot(stores)
-    workers.order("wait", "sweep")
+    workers.inject_fault("wait", "sweep")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", out)
     process = subprocess.Popen(
         [*NDTOOL, *command, "--scheduler", workers.address],

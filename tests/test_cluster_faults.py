@@ -24,7 +24,7 @@ from ndtool.publish.newfile import NewFile
 
 distributed = pytest.importorskip("distributed", exc_type=ImportError)
 
-# Workers load this first: they record tasks, and execute orders from a file.
+# Workers load this first: they record tasks, and inject the fault that a file names.
 PRELOAD = """
 import os, signal, time
 from ndtool.runs.external import tasks
@@ -35,22 +35,22 @@ def record(event, phase):
     with open(FOLDER + "/records", "a") as records:
         records.write(f"{{event}} {{phase}} {{os.getpid()}}\\n")
 
-def follow_orders(phase, task):
+def inject_faults(phase, task):
     def wrapper(work, number, depth):
         record("begin", phase)
         end = task(work, number, depth)
         try:
-            with open(FOLDER + "/order") as order:
-                action, target = order.read().split()
+            with open(FOLDER + "/fault") as fault_file:
+                action, target = fault_file.read().split()
             if target == phase and action == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             if target == phase and action == "once":
-                os.unlink(FOLDER + "/order")
+                os.unlink(FOLDER + "/fault")
                 os.kill(os.getpid(), signal.SIGKILL)
             if target == phase and action == "stall":
-                os.unlink(FOLDER + "/order")
+                os.unlink(FOLDER + "/fault")
                 time.sleep(600)
-            while target == phase and action == "wait" and os.path.exists(FOLDER + "/order"):
+            while target == phase and action == "wait" and os.path.exists(FOLDER + "/fault"):
                 time.sleep(0.02)
             if target == phase and action == "work":
                 time.sleep(1)
@@ -60,9 +60,9 @@ def follow_orders(phase, task):
         return end
     return wrapper
 
-if not hasattr(tasks, "follow_orders"):  # a worker loads it twice
-    tasks.PHASES.update({{phase: follow_orders(phase, task) for phase, task in tasks.PHASES.items()}})
-    tasks.follow_orders = True
+if not hasattr(tasks, "inject_faults"):  # a worker loads it twice
+    tasks.PHASES.update({{phase: inject_faults(phase, task) for phase, task in tasks.PHASES.items()}})
+    tasks.inject_faults = True
 """
 SHORT_TIMEOUT_SETTINGS = (
     "from ndtool.runs.executors import dask; dask.WORKER_TIMEOUT = dask.CHECK_INTERVAL = 0.1; "
@@ -131,13 +131,13 @@ class ProcessCluster:
         with distributed.Client(scheduler_file=self.file, set_as_default=False) as client:
             client.wait_for_workers(count)
 
-    def order(self, action: str, phase: str) -> None:
-        """Order workers to fail or wait in a phase; action: die, once, stall, wait or work."""
-        (self._folder / "order").write_text(f"{action} {phase}")
+    def inject_fault(self, action: str, phase: str) -> None:
+        """Make workers fail or wait in a phase; action: die, once, stall, wait or work."""
+        (self._folder / "fault").write_text(f"{action} {phase}")
 
     def release(self) -> None:
-        """Cancel the order to workers."""
-        (self._folder / "order").unlink(missing_ok=True)
+        """Cancel the fault: workers that wait continue."""
+        (self._folder / "fault").unlink(missing_ok=True)
 
     def records(self) -> list[list[str]]:
         """Return the records of workers: begin or end, the phase, the process ID."""
@@ -191,7 +191,7 @@ def wait_for_exit(run: subprocess.Popen[bytes]) -> tuple[int, str]:
 def test_a_scheduler_that_is_killed_ends_the_run(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     scheduler, _ = cluster.start_scheduler(), cluster.start_worker("--no-nanny")
-    cluster.order("wait", "sweep")
+    cluster.inject_fault("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
     cluster.wait_for_record("begin", "sweep")
     scheduler.kill()
@@ -211,7 +211,7 @@ def test_a_lost_worker_is_replaced_by_the_remaining_one(
     before = snapshot(Path())
     cluster.start_scheduler()
     workers = [cluster.start_worker("--no-nanny") for _ in range(2)]
-    cluster.order("once", phase)
+    cluster.inject_fault("once", phase)
     run = cluster.start(*NDTOOL, *call, "-o", "out.npy", "--scheduler", cluster.file, "-q")
     assert wait_for_exit(run) == (0, "")
     assert -signal.SIGKILL in [worker.poll() for worker in workers]
@@ -235,7 +235,7 @@ def test_a_stalled_task_is_restarted_on_another_worker(
     for _ in range(2):
         cluster.start_worker("--no-nanny")
     cluster.wait_for_workers(2)
-    cluster.order("stall", phase)
+    cluster.inject_fault("stall", phase)
     run = cluster.start(
         *NDTOOL_WITH_FAST_RETRIES, *call, "-o", "out.npy", "--scheduler", cluster.file, "--no-trace"
     )
@@ -251,7 +251,7 @@ def test_a_stalled_task_is_restarted_on_another_worker(
 def test_a_run_continues_with_workers_that_join_later(cluster: ProcessCluster) -> None:
     cluster.start_scheduler()
     worker = cluster.start_worker("--no-nanny")
-    cluster.order("once", "sweep")
+    cluster.inject_fault("once", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q")
     assert worker.wait() == -signal.SIGKILL
     cluster.start_worker("--no-nanny")
@@ -263,7 +263,7 @@ def test_a_run_without_workers_ends(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
     cluster.start_scheduler()
     cluster.start_worker("--no-nanny")
-    cluster.order("once", "sweep")
+    cluster.inject_fault("once", "sweep")
     run = cluster.start(
         *NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, "-o", "out.npy", "--scheduler", cluster.file, "-q"
     )
@@ -296,7 +296,7 @@ def test_workers_that_do_not_start_in_time_end_the_run() -> None:
 @pytest.mark.slow("attempts are limited; each takes the start of a worker")
 def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessCluster) -> None:
     before = snapshot(Path())
-    cluster.order("die", "sweep")
+    cluster.inject_fault("die", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 1, "-q")
     message = "error: workers were lost repeatedly in a sweep task\n"
     assert wait_for_exit(run) == (6, message + "  hint: a smaller --memory makes tasks smaller\n")
@@ -315,7 +315,7 @@ def test_a_task_that_kills_its_worker_each_time_ends_the_run(cluster: ProcessClu
 )
 def test_an_interrupt_does_not_wait_for_tasks(cluster: ProcessCluster, phase: str) -> None:
     before = snapshot(Path())
-    cluster.order("work", phase)
+    cluster.inject_fault("work", phase)
     run = cluster.start(*NDTOOL, *SCATTER, "-o", "out.npy", "--workers", 2)
     cluster.wait_for_record("begin", phase)
     run.send_signal(signal.SIGINT)
@@ -334,7 +334,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
     if out.endswith("zarr"):
         pytest.importorskip("zarr", exc_type=ImportError)
     before = set(os.listdir())
-    cluster.order("wait", "sweep")
+    cluster.inject_fault("wait", "sweep")
     run = cluster.start(*NDTOOL, *SCATTER, "-o", out, "--workers", 1, "-q")
     cluster.wait_for_record("begin", "sweep")
     run.kill()
@@ -348,7 +348,7 @@ def test_files_of_a_killed_client_are_removed_by_the_next_run(
 
 
 def test_the_temporary_file_of_a_live_run_is_preserved(workdir: Path) -> None:
-    first, second = (NewFile("out.npy", None, True, False) for _ in range(2))
+    first, second = (NewFile("out.npy", None, clobber=True, sync=False) for _ in range(2))
     names = [os.path.basename(file.share()) for file in (first, second)]
     assert sorted(os.listdir()) == sorted(names)
     for file in (first, second):

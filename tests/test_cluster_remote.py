@@ -133,10 +133,10 @@ def test_arrays_and_spilled_data_may_be_remote_or_local(
 def test_tasks_of_a_killed_worker_run_again(
     stores: Path, workers: Workers, s3: Bucket, operator: str, phase: str
 ) -> None:
-    workers.order("die", phase)
+    workers.inject_fault("die", phase)
     options = {"scheduler": workers.client, "spill": f"{BUCKET_URL}/tmp/", **CHUNKS[operator]}
     run_operator(operator, ".zarr", f"{BUCKET_URL}/out.zarr", **options)
-    assert workers.is_order_executed()
+    assert workers.is_fault_injected()
     run_operator(operator, ".zarr", "out.zarr", **CHUNKS[operator])
     assert bits_equal(load("out.zarr"), expected_result(operator))
     assert objects(s3, "out.zarr") == {
@@ -166,7 +166,7 @@ def test_a_store_that_throttles_slows_a_run_down(
 
 def start_blocked_run(workers: Workers, out: str, *options: str, phase: str = "sweep") -> Any:
     """Start a run whose workers block in a phase."""
-    workers.order("wait", phase)
+    workers.inject_fault("wait", phase)
     command = (
         "scatter-nd",
         "data.zarr",
@@ -209,7 +209,7 @@ def test_ctrl_c_removes_the_objects(stores: Path, workers: Workers, s3: Bucket) 
 @pytest.mark.slow("no request of a run outlives it")
 def test_pending_requests_are_awaited(stores: Path, workers: Workers, s3: Bucket) -> None:
     """Objects written after the folder is cleared would never be removed."""
-    workers.order("late", "put")
+    workers.inject_fault("late", "put")
     command = ("scatter-nd", "data.zarr", "idx.zarr", "upd.zarr", "-o", f"{BUCKET_URL}/out.zarr")
     process = subprocess.Popen(
         [*NDTOOL, *command, "--spill", ".", "--scheduler", workers.address], env=environment()

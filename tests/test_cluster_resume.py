@@ -70,7 +70,7 @@ class Workers:
     def kill(self, command: tuple[str, ...], phase: str, *options: object, tasks: int = 2) -> None:
         """Start a run, and kill it while workers execute `tasks` tasks of a phase."""
         self.count_begun_tasks()
-        (self.folder / "order").write_text(f"wait {phase}")
+        (self.folder / "fault").write_text(f"wait {phase}")
         process = subprocess.Popen(
             [*NDTOOL, *command, *map(str, options), "--scheduler", self.address],
             env=environment(),
@@ -84,7 +84,7 @@ class Workers:
         wait_for(
             lambda: self.client.run_on_scheduler(task_count) <= tasks
         )  # no further task begins
-        (self.folder / "order").unlink()
+        (self.folder / "fault").unlink()
         wait_for(lambda: records.read_text().count(f"end {phase} ") == tasks)
         self.count_begun_tasks()
 
@@ -229,8 +229,8 @@ def killed_run(cluster: Workers, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def spill_copies(killed_run: KilledRun) -> KilledRun:
-    """Return the killed run, with an empty folder for copies of its data."""
+def run_with_empty_spill(killed_run: KilledRun) -> KilledRun:
+    """Empty the spill folder and remove the output; return the killed run."""
     shutil.rmtree("spill", ignore_errors=True)
     Path("spill").mkdir()
     Path("out.npy").unlink(missing_ok=True)
@@ -284,13 +284,13 @@ def test_a_segment_that_is_completed_during_the_listing_is_ignored(
     assert spills.segments() == {segments[0]: 5}
 
 
-def test_segments_with_malformed_trailers_are_recomputed(spill_copies: KilledRun) -> None:
-    folder = spill_copies.copy()
+def test_segments_with_malformed_trailers_are_recomputed(run_with_empty_spill: KilledRun) -> None:
+    folder = run_with_empty_spill.copy()
     for index, trailer in enumerate([b"[1, 2]", b"x", b"[[], 0, 0, 0]"]):
         (path,) = folder.glob(f"split-{index}-*")
         raw = path.read_bytes()
         path.write_bytes(raw[: -resume.REPORT_BYTES] + trailer.ljust(resume.REPORT_BYTES))
-    assert spill_copies.resume().resumed == 4 + 2
+    assert run_with_empty_spill.resume().resumed == 4 + 2
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
@@ -301,11 +301,11 @@ def touch(name: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("name", ["data.npy", "idx.npy"])
-def test_changed_inputs_are_not_resumed(spill_copies: KilledRun, name: str) -> None:
-    spill_copies.copy()
+def test_changed_inputs_are_not_resumed(run_with_empty_spill: KilledRun, name: str) -> None:
+    run_with_empty_spill.copy()
     restore = touch(name)
     try:
-        result = spill_copies.resume()
+        result = run_with_empty_spill.resume()
     finally:
         restore()
     reason = f"nothing is resumed: {os.getcwd()}/{name} has changed"
@@ -314,12 +314,12 @@ def test_changed_inputs_are_not_resumed(spill_copies: KilledRun, name: str) -> N
     assert os.listdir("spill") == []
 
 
-def test_runs_of_another_version_are_not_resumed(spill_copies: KilledRun) -> None:
-    manifest = spill_copies.copy() / "manifest"
+def test_runs_of_another_version_are_not_resumed(run_with_empty_spill: KilledRun) -> None:
+    manifest = run_with_empty_spill.copy() / "manifest"
     fields = json.loads(manifest.read_text())
     fields["fingerprint"]["version"] = "0.0.9"
     manifest.write_text(json.dumps(fields))
-    result = spill_copies.resume()
+    result = run_with_empty_spill.resume()
     assert result.resumed == 0
     assert result.warnings[0].endswith(": the killed run had another version of ndtool")
 
@@ -335,30 +335,32 @@ def test_runs_of_another_version_are_not_resumed(spill_copies: KilledRun) -> Non
     ],
 )
 def test_runs_of_another_call_are_not_resumed(
-    spill_copies: KilledRun, options: dict[str, Any], reason: str
+    run_with_empty_spill: KilledRun, options: dict[str, Any], reason: str
 ) -> None:
-    spill_copies.copy()
-    result = spill_copies.resume(**options)
+    run_with_empty_spill.copy()
+    result = run_with_empty_spill.resume(**options)
     assert result.warnings == (f"nothing is resumed: {reason}",)
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
     assert os.listdir("spill") == []
 
 
-def test_runs_that_need_more_memory_are_not_resumed(spill_copies: KilledRun) -> None:
+def test_runs_that_need_more_memory_are_not_resumed(run_with_empty_spill: KilledRun) -> None:
     """The killed run's partitioning may need more memory than workers have."""
-    manifest = spill_copies.copy() / "manifest"
+    manifest = run_with_empty_spill.copy() / "manifest"
     fields = {**json.loads(manifest.read_text()), "block": 30_000, "step": [512 * 512]}
     manifest.write_text(json.dumps(fields))
-    result = spill_copies.resume(memory=1 << 20)
+    result = run_with_empty_spill.resume(memory=1 << 20)
     assert result.warnings[0].endswith("'s tasks need more memory, or other chunks of the output")
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
     assert os.listdir("spill") == []
 
 
-def test_runs_with_other_chunks_of_the_output_are_not_resumed(spill_copies: KilledRun) -> None:
+def test_runs_with_other_chunks_of_the_output_are_not_resumed(
+    run_with_empty_spill: KilledRun,
+) -> None:
     zarr = pytest.importorskip("zarr", exc_type=ImportError)
-    spill_copies.copy()
-    result = spill_copies.resume(out="out.zarr", chunks=(1000,))
+    run_with_empty_spill.copy()
+    result = run_with_empty_spill.resume(out="out.zarr", chunks=(1000,))
     assert (result.resumed, len(result.warnings)) == (0, 1)
     assert bits_equal(zarr.open_array("out.zarr")[...], expected_result(GATHER))
     shutil.rmtree("out.zarr")
@@ -368,43 +370,43 @@ def test_runs_with_other_chunks_of_the_output_are_not_resumed(spill_copies: Kill
     "text", [None, "", "[]", "{}", '{"fingerprint": [], "block": 1, "group_shapes": [1]}']
 )
 def test_runs_with_a_malformed_manifest_are_removed(
-    spill_copies: KilledRun, text: str | None
+    run_with_empty_spill: KilledRun, text: str | None
 ) -> None:
     """A run may be killed before it writes its manifest."""
-    manifest = spill_copies.copy() / "manifest"
+    manifest = run_with_empty_spill.copy() / "manifest"
     manifest.unlink() if text is None else manifest.write_text(text)
-    result = spill_copies.resume()
+    result = run_with_empty_spill.resume()
     assert (result.resumed, result.warnings) == (0, ())
     assert os.listdir("spill") == []
 
 
 def test_workers_without_a_usable_directory_resume(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next run with local workers removes folders of killed ones."""
-    spill_copies.copy()
+    run_with_empty_spill.copy()
     monkeypatch.setattr(tempfile, "tempdir", os.path.abspath("spill"))
-    assert spill_copies.resume(scheduler=None, workers=1).resumed == 9
+    assert run_with_empty_spill.resume(scheduler=None, workers=1).resumed == 9
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
     assert os.listdir("spill") == []
 
 
-def test_a_live_run_is_not_resumed_or_removed(spill_copies: KilledRun) -> None:
-    folder = spill_copies.copy().parent
+def test_a_live_run_is_not_resumed_or_removed(run_with_empty_spill: KilledRun) -> None:
+    folder = run_with_empty_spill.copy().parent
     lock = cleanup.open_locked(str(folder))
     before = sorted(folder.rglob("*"))
-    result = spill_copies.resume()
+    result = run_with_empty_spill.resume()
     assert (result.resumed, result.warnings) == (0, ())
     assert sorted(folder.rglob("*")) == before
     os.close(lock)
-    assert spill_copies.resume().resumed == 9
+    assert run_with_empty_spill.resume().resumed == 9
 
 
-def test_files_of_runs_on_other_machines_are_preserved(spill_copies: KilledRun) -> None:
-    folder = spill_copies.copy().parent
+def test_files_of_runs_on_other_machines_are_preserved(run_with_empty_spill: KilledRun) -> None:
+    folder = run_with_empty_spill.copy().parent
     foreign = folder.with_name(folder.name[:-8] + "0" * 8)
     folder.rename(foreign)
-    result = spill_copies.resume()
+    result = run_with_empty_spill.resume()
     reason = (
         f"{foreign.absolute()} is from another machine, or from before this machine's last start"
     )
@@ -413,23 +415,32 @@ def test_files_of_runs_on_other_machines_are_preserved(spill_copies: KilledRun) 
 
 
 def test_a_folder_removed_before_it_is_locked_is_ignored(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    segments, reopen = spill_copies.copy(), spillfiles.reopen
+    segments, reopen = run_with_empty_spill.copy(), spillfiles.reopen
 
     def remove_and_reopen(path: str) -> Any:
         shutil.rmtree(segments)
         return reopen(path)
 
     monkeypatch.setattr(spillfiles, "reopen", remove_and_reopen)
-    assert spill_copies.resume().resumed == 0
+    assert run_with_empty_spill.resume().resumed == 0
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
-def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(spill_copies: KilledRun) -> None:
-    segments = spill_copies.copy()
+def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(
+    run_with_empty_spill: KilledRun,
+) -> None:
+    segments = run_with_empty_spill.copy()
     before = sorted(segments.iterdir())
-    arguments = ("--spill", "spill", "--scheduler", spill_copies.workers.address, "-o", "out.npy")
+    arguments = (
+        "--spill",
+        "spill",
+        "--scheduler",
+        run_with_empty_spill.workers.address,
+        "-o",
+        "out.npy",
+    )
     completed = ndtool(*GATHER, *arguments, "--resume", "--dry-run", "--no-trace")
     assert "resumed: 7 of 7 split tasks\n" in completed.err
     assert sorted(segments.iterdir()) == before
@@ -442,31 +453,31 @@ def test_a_dry_run_counts_resumable_tasks_and_writes_nothing(spill_copies: Kille
 
 
 def test_data_without_a_fingerprint_are_read_again(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = spill_copies.copy() / "manifest"
+    manifest = run_with_empty_spill.copy() / "manifest"
     fields = json.loads(manifest.read_text())
     fields["fingerprint"]["data"][1] = None
     manifest.write_text(json.dumps(fields))
     monkeypatch.setattr(resume, "MAX_FINGERPRINTED_CHUNKS", 0)
-    assert spill_copies.resume().resumed == 7
-    assert spill_copies.workers.count_begun_tasks() == {"sweep": 7, "replay": 7}
+    assert run_with_empty_spill.resume().resumed == 7
+    assert run_with_empty_spill.workers.count_begun_tasks() == {"sweep": 7, "replay": 7}
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
 def test_indices_without_a_fingerprint_are_not_resumed(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spill_copies.copy()
+    run_with_empty_spill.copy()
     monkeypatch.setattr(resume, "_input_fingerprint", lambda *_: None)
-    result = spill_copies.resume()
+    result = run_with_empty_spill.resume()
     assert result.resumed == 0
     assert result.warnings[0].endswith("/idx.npy cannot be detected")
     assert bits_equal(np.load("out.npy"), expected_result(GATHER))
 
 
 def test_data_that_cannot_be_resumed_are_removed(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_workers(*_: object) -> None:
         raise ResourceError("all workers are gone")
@@ -474,7 +485,7 @@ def test_data_that_cannot_be_resumed_are_removed(
     monkeypatch.setattr(dask.Cluster, "completed", lose_workers)
     monkeypatch.setattr(resume, "_input_fingerprint", lambda *_: None)
     with pytest.raises(ResourceError) as excinfo:
-        spill_copies.resume()
+        run_with_empty_spill.resume()
     assert (not excinfo.value.hint, os.listdir("spill")) == (True, [])
 
 
@@ -486,10 +497,10 @@ def test_runs_with_literal_indices_are_resumed(inputs: Path, cluster: Workers) -
 
 
 def test_an_input_that_changes_during_a_resumed_run_is_an_error(
-    spill_copies: KilledRun, monkeypatch: pytest.MonkeyPatch
+    run_with_empty_spill: KilledRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers do not inspect the inputs that workers of the killed run had read."""
-    spill_copies.copy()
+    run_with_empty_spill.copy()
     fingerprint, fingerprints = resume._input_fingerprint, iter([["unchanged"]])
 
     def changing_fingerprint(role: str, name: str, source: Any) -> Any:
@@ -503,7 +514,7 @@ def test_an_input_that_changes_during_a_resumed_run_is_an_error(
     manifest.write_text(json.dumps(fields))
     monkeypatch.setattr(resume, "_input_fingerprint", changing_fingerprint)
     with pytest.raises(OutputError, match=r"idx.npy has changed during the run"):
-        spill_copies.resume()
+        run_with_empty_spill.resume()
     assert not Path("out.npy").exists()
     assert os.listdir("spill") == []
 
@@ -523,7 +534,7 @@ def test_a_run_that_loses_its_workers_can_be_resumed(
     try:
         cluster.start_scheduler()
         cluster.start_worker("--no-nanny")
-        cluster.order("once", "sweep")
+        cluster.inject_fault("once", "sweep")
         arguments = ("-o", "out.npy", "--scheduler", cluster.file, "--resume", "-q")
         run = cluster.start(*NDTOOL_WITH_SHORT_TIMEOUTS, *SCATTER, *arguments)
         _, stderr = run.communicate()

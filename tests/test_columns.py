@@ -187,7 +187,10 @@ def test_blocks_are_used_for_outputs_that_are_large_relative_to_memory(
     uses_blocks: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The output has 1 GiB; with ample memory it is written in place."""
+    """The output has 1 GiB.
+
+    With ample memory, elements are written directly to the output, not through blocks.
+    """
     files = {"/proc/self/cgroup": "0::/a\n"}
     if megabytes is not None:
         files["/proc/meminfo"] = f"MemTotal: 1 kB\nMemAvailable: {megabytes << 10} kB\n"

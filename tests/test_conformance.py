@@ -24,7 +24,14 @@ from command import environment
 from limits import fail_with
 from messages import message, model, tensor
 from npyfile import ARRAY, npy, npy_with_header
-from outputs import PROGRAM, fill, metadata_of, open_sink, preserved_in_dry_run, temporary_sink
+from outputs import (
+    CREATE_OUTPUT_SCRIPT,
+    fill,
+    list_preserved_members,
+    metadata_of,
+    open_sink,
+    temporary_sink,
+)
 
 from ndtool.analysis.oracle import reference
 from ndtool.arrays import source
@@ -652,7 +659,7 @@ def test_a_full_or_failing_disk_leaves_the_existing_file(
 @targets_and_stores
 def test_no_clobber_refuses_existing_files(temporary_kind: str, target: str) -> None:
     existing, path = write_existing(target), target.partition(":")[0]
-    for create in (open_sink, preserved_in_dry_run):
+    for create in (open_sink, list_preserved_members):
         with pytest.raises(OutputError, match="exists and may not be replaced"):
             create(target, clobber=False)
     assert read_files(path) == existing
@@ -666,7 +673,7 @@ def test_no_clobber_refuses_existing_files(temporary_kind: str, target: str) -> 
     assert read_files(path) == existing
 
 
-KILLED_PROGRAM = f"""{PROGRAM}
+KILLED_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
 import time
 sys.path.insert(0, sys.argv[2])
 table.FORMATS = (*table.FORMATS, table.Format(".toy", False, "toy_format"))

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import peak_megabytes
 from npyfile import npy, write_sparse
-from outputs import preserved_in_dry_run
+from outputs import list_preserved_members
 
 from ndtool.errors import OutputError
 from ndtool.runs import convert
@@ -244,7 +244,7 @@ def test_a_source_that_changes_during_the_run_is_an_error() -> None:
         with pytest.raises(OutputError, match=r"a\.npy changed during the run"):
             conversion.run()
     assert not Path("b.npy").exists()
-    assert preserved_in_dry_run("b.npy") is None
+    assert list_preserved_members("b.npy") is None
 
 
 @pytest.mark.slow("a conversion takes memory by its chunks, not by its array")

@@ -241,10 +241,12 @@ def test_an_extension_type_keeps_its_name(dtype: np.dtype) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "add"])
-@pytest.mark.parametrize("orders", ["<>", "><", ">>"])
-def test_bfloat16_in_the_other_byte_order_keeps_its_values(orders: str, reduction: str) -> None:
+@pytest.mark.parametrize("byte_orders", ["<>", "><", ">>"])
+def test_bfloat16_in_the_other_byte_order_keeps_its_values(
+    byte_orders: str, reduction: str
+) -> None:
     native = np.dtype(ml_dtypes.bfloat16)
-    data, updates = (np.array([1, 2]).astype(native.newbyteorder(order)) for order in orders)
+    data, updates = (np.array([1, 2]).astype(native.newbyteorder(order)) for order in byte_orders)
     result = ndtool.scatter_nd(data, [[1]], updates[:1], reduction)
     assert result.dtype == data.dtype
     assert result.astype(float).tolist() == [1, 3 if reduction == "add" else 1]

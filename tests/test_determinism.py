@@ -35,7 +35,7 @@ from strategies import (
     raw_bytes,
 )
 from test_large import expected_scatter, order_sensitive_values
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool import _kernels
@@ -57,11 +57,13 @@ REPEATS = int(os.environ.get("NDTOOL_TEST_REPEATS", "1"))
 class Algorithm(NamedTuple):
     """Shapes for which one algorithm is chosen.
 
-    functions: the function in scatters and the kernel. axis: of an elements operator.
+    function: in engine/scatters.py. kernel: the function of _kernels that it calls. axis: of an
+    elements operator.
     """
 
     name: str
-    functions: tuple[str, str]
+    function: str
+    kernel: str
     data: tuple[int, ...]
     indices: tuple[int, ...]
     axis: int | None = None
@@ -74,29 +76,29 @@ LINES = ("_by_batches", "scatter_batches")
 SHORT_LINES = ("_by_batches", "scatter")
 UNITS = ("_by_units", "scatter_units")
 ALGORITHMS = (
-    Algorithm("columns", IN_ORDER, (5, 3000), (7, 1)),
-    Algorithm("slices", IN_ORDER, (40, 70), (300, 1)),
-    Algorithm("partitions", PARTITIONS, (5000,), (700, 1)),
-    Algorithm("partitions in place", PARTITIONS, (5000,), (700, 1), None, True),
-    Algorithm("partitions of rows", PARTITIONS, (300, 70), (400, 1)),
-    Algorithm("partitions of a line", PARTITIONS, (5000,), (700,), 0),
-    Algorithm("lines", LINES, (30, 64), (30, 64), 1),
-    Algorithm("partial lines", SHORT_LINES, (30, 64), (29, 40), 1),
-    Algorithm("packed units", UNITS, (20, 70), (20, 70), 0),
-    Algorithm("units in place", UNITS, (20, 70), (20, 70), 0, True),
-    Algorithm("units with too many rows to pack", UNITS, (300, 40), (300, 40), 0),
-    Algorithm("partial units", UNITS, (3, 20, 70), (2, 40, 69), 1),
-    Algorithm("units of one column", UNITS, (20, 30, 7), (20, 30, 1), 0),
+    Algorithm("columns", *IN_ORDER, (5, 3000), (7, 1)),
+    Algorithm("slices", *IN_ORDER, (40, 70), (300, 1)),
+    Algorithm("partitions", *PARTITIONS, (5000,), (700, 1)),
+    Algorithm("partitions in place", *PARTITIONS, (5000,), (700, 1), None, True),
+    Algorithm("partitions of rows", *PARTITIONS, (300, 70), (400, 1)),
+    Algorithm("partitions of a line", *PARTITIONS, (5000,), (700,), 0),
+    Algorithm("lines", *LINES, (30, 64), (30, 64), 1),
+    Algorithm("partial lines", *SHORT_LINES, (30, 64), (29, 40), 1),
+    Algorithm("packed units", *UNITS, (20, 70), (20, 70), 0),
+    Algorithm("units in place", *UNITS, (20, 70), (20, 70), 0, True),
+    Algorithm("units with too many rows to pack", *UNITS, (300, 40), (300, 40), 0),
+    Algorithm("partial units", *UNITS, (3, 20, 70), (2, 40, 69), 1),
+    Algorithm("units of one column", *UNITS, (20, 30, 7), (20, 30, 1), 0),
 )
 LARGE = (
-    Algorithm("columns", IN_ORDER, (5, 300_000), (9, 1)),
-    Algorithm("slices", IN_ORDER, (40_000, 128), (20_000, 1)),
-    Algorithm("partitions", PARTITIONS, (5_000_000,), (600_000, 1)),  # for two threads
-    Algorithm("partitions of rows", PARTITIONS, (80_000, 70), (20_000, 1)),
-    Algorithm("partitions of a line", PARTITIONS, (4_500_000,), (600_000,), 0),
-    Algorithm("lines", LINES, (300, 3000), (300, 3000), 1),
-    Algorithm("packed units", UNITS, (900, 1100), (900, 1100), 0),
-    Algorithm("units in place", UNITS, (900, 1100), (900, 1100), 0, True),
+    Algorithm("columns", *IN_ORDER, (5, 300_000), (9, 1)),
+    Algorithm("slices", *IN_ORDER, (40_000, 128), (20_000, 1)),
+    Algorithm("partitions", *PARTITIONS, (5_000_000,), (600_000, 1)),  # for two threads
+    Algorithm("partitions of rows", *PARTITIONS, (80_000, 70), (20_000, 1)),
+    Algorithm("partitions of a line", *PARTITIONS, (4_500_000,), (600_000,), 0),
+    Algorithm("lines", *LINES, (300, 3000), (300, 3000), 1),
+    Algorithm("packed units", *UNITS, (900, 1100), (900, 1100), 0),
+    Algorithm("units in place", *UNITS, (900, 1100), (900, 1100), 0, True),
 )
 
 
@@ -177,7 +179,7 @@ def elements(
 @pytest.fixture
 def lowered_thresholds() -> Iterator[None]:
     """Lower the thresholds that choose the algorithm."""
-    with lowered(thresholds.TEAMS):
+    with patched_thresholds(thresholds.TEAMS):
         yield
 
 
@@ -190,9 +192,10 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         threads = call["options"].threads if "options" in call else 0
         max_threads[name] = max(max_threads.get(name, 0), threads)
 
-    for algorithm, kernel in {algorithm.functions for algorithm in ALGORITHMS}:
-        spy(monkeypatch, scatters, algorithm, record)
-        spy(monkeypatch, gathers._kernels, kernel, record)
+    for name in {algorithm.function for algorithm in ALGORITHMS}:
+        spy(monkeypatch, scatters, name, record)
+    for name in {algorithm.kernel for algorithm in ALGORITHMS}:
+        spy(monkeypatch, gathers._kernels, name, record)
     monkeypatch.setattr(tuning, "WIDE_SLICE", tuning.WIDE_SLICE)  # `force_algorithm` changes it
     return max_threads
 
@@ -213,7 +216,7 @@ def spy(
 
 def force_algorithm(algorithm: Algorithm) -> None:
     """Set the threshold of the algorithm for long slices so that the intended one is chosen."""
-    tuning.WIDE_SLICE = 65 if algorithm.functions == IN_ORDER else 1 << 40
+    tuning.WIDE_SLICE = 65 if algorithm.function == "_in_order" else 1 << 40
 
 
 def compare(calls: list[Call], repeats: int, called: dict[str, int]) -> None:
@@ -234,11 +237,10 @@ def compare(calls: list[Call], repeats: int, called: dict[str, int]) -> None:
                     call.reduction_options,
                     threads,
                 )
-            algorithm, kernel = call.algorithm.functions
-            in_order = (
-                threads == 1 and algorithm == "scatter_by_destination"
-            )  # sorting gains nothing
-            assert algorithm in called or in_order, call.algorithm
+            function, kernel = call.algorithm.function, call.algorithm.kernel
+            # sorting gains nothing
+            in_order = threads == 1 and function == "scatter_by_destination"
+            assert function in called or in_order, call.algorithm
             assert in_order or 1 < called[kernel] <= threads or threads == 1, call.algorithm
 
 
@@ -307,9 +309,9 @@ def test_gathers_have_the_bits_of_numpy(
 ) -> None:
     monkeypatch.setattr(tuning, "MAX_PACKED", max_packed)
     rng = np.random.default_rng(33)
-    memory = random_values(rng, np.dtype("f4"), (20, 21, 22))
-    transposed = memory.transpose(2, 0, 1), np.asfortranarray(memory)
-    for data in (memory, *transposed, memory[::2, ::-1]):
+    base = random_values(rng, np.dtype("f4"), (20, 21, 22))
+    other_layouts = base.transpose(2, 0, 1), np.asfortranarray(base)
+    for data in (base, *other_layouts, base[::2, ::-1]):
         rows = rng.integers(-10, 10, (3000, 1))
         index_arrays = [rng.integers(-10, 10, data.shape) for _ in data.shape]
         for threads in (1, 2, 3, 5, 8, 16):
@@ -370,7 +372,7 @@ def test_every_algorithm_detects_an_index_out_of_bounds(
             call._replace(arrays=(data, wrong, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}"):
             gather(data, wrong, algorithm.axis or 0, threads=threads)
-    assert algorithm.functions[0] in called
+    assert algorithm.function in called
 
 
 @pytest.mark.parametrize("limit", [1, 1 << 30], ids=["several passes", "one pass"])
@@ -424,7 +426,7 @@ def test_every_algorithm_refuses_negative_indices_of_specs(
             call._replace(arrays=(data, index, updates)).run(threads)
         with pytest.raises(BoundsError, match=f"{value}\n.*valid 0..{size - 1}"):
             gather(data, index, algorithm.axis or 0, threads=threads)
-    assert algorithm.functions[0] in called
+    assert algorithm.function in called
 
 
 def test_gathers_of_axes_that_cannot_be_merged_are_correct(lowered_thresholds: None) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from strategies import Case, bits_equal, raw_bytes, scatter_cases, scatter_elements_cases
 from strategies import scatter_nd_cases as nd_cases
 from test_properties import call, many, note_attributes
-from thresholds import KERNELS, lowered
+from thresholds import KERNELS, patched_thresholds
 
 import ndtool as package
 from ndtool import DuplicatesError, RuleError
@@ -39,7 +39,7 @@ def test_the_first_duplicate_is_that_of_the_reference(case: Case) -> None:
     if expected[0] == "result":
         arguments = {k: v for k, v in case.arguments.items() if k != "duplicates"}
         assert raw_bytes(call(reference, case._replace(arguments=arguments))) == expected[1]
-    with lowered(KERNELS):
+    with patched_thresholds(KERNELS):
         assert result_or_duplicates(package, case) == expected
 
 

@@ -134,16 +134,16 @@ def test_an_explanation_equals_the_reference(
             i - n if chosen.draw(st.booleans()) else i
             for i, n in zip(coordinates, expected.shape, strict=True)
         ]
-        (element,), (explained_origin,) = explain.explain(
+        (element,), (data_element,) = explain.explain(
             opened, [tuple(signed_coordinates)], [origin_coordinates], list_all
         )
-    assert (element.position, explained_origin.position) == (coordinates, origin_coordinates)
+    assert (element.position, data_element.position) == (coordinates, origin_coordinates)
     assert bits(element.value) == raw_bytes(expected[(*coordinates, ...)])
-    assert bits(explained_origin.value) == raw_bytes(data[(*origin_coordinates, ...)])
+    assert bits(data_element.value) == raw_bytes(data[(*origin_coordinates, ...)])
     if len(case.arrays) == 2:
-        check_gather(case, element, explained_origin, list_all)
+        check_gather(case, element, data_element, list_all)
     else:
-        check_scatter(case, element, explained_origin, list_all)
+        check_scatter(case, element, data_element, list_all)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 from command import FIXTURES, NDTOOL, environment, execute, ndtool, python, save, snapshot
 from limits import IS_ROOT, drop_root_capabilities, limit_resources, mount_small_disk
 from npyfile import write_sparse
-from outputs import preserved_in_dry_run
+from outputs import list_preserved_members
 
 from ndtool import __main__ as program
 from ndtool.arrays.source import Source
@@ -112,7 +112,7 @@ def is_result(arguments: tuple[str, ...]) -> bool:
 
 
 # A program whose imports ignore exceptions in a registration, as imports of Cython modules do.
-IMPORT_THAT_DROPS_EXCEPTIONS = """
+SCRIPT_THAT_DROPS_EXCEPTIONS = """
 import collections.abc, os, signal, sys
 register = collections.abc.Sequence.register
 def register_without_exceptions(kind):
@@ -279,7 +279,7 @@ def test_a_signal_at_imports_of_a_run_that_writes_a_store(name: str, workdir: Pa
 def test_a_signal_in_an_import_that_drops_exceptions(workdir: Path) -> None:
     before = snapshot(workdir)
     for name, status in SIGNAL_STATUSES.items():
-        completed = python(IMPORT_THAT_DROPS_EXCEPTIONS.format(name=name, arguments=GATHER))
+        completed = python(SCRIPT_THAT_DROPS_EXCEPTIONS.format(name=name, arguments=GATHER))
         assert (completed.status, completed.out, completed.err) == (status, b"", "")
         assert snapshot(workdir) == before
 
@@ -613,7 +613,7 @@ def test_stacks_that_no_thread_can_have() -> None:
     assert is_gather_result()
 
 
-FEW_PROCESSES = """
+PROCESS_LIMIT_SCRIPT = """
 import concurrent.futures.thread, os, resource, sys
 from ndtool import __main__
 data, out, threads, limit = sys.argv[1:]
@@ -640,7 +640,7 @@ def test_threads_that_cannot_be_started(threads: int, limit: int, workdir: Path)
         if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
             parent.chmod(parent.stat().st_mode | 0o011)
     workdir.chmod(0o755)
-    completed = python(FEW_PROCESSES, "data.npy", "open/out.npy", threads, limit)
+    completed = python(PROCESS_LIMIT_SCRIPT, "data.npy", "open/out.npy", threads, limit)
     assert (completed.status, completed.err) == (0, "")
     assert is_gather_result("open/out.npy")
 
@@ -970,10 +970,10 @@ def test_another_users_file_in_a_sticky_folder_is_not_replaced(
         os.chown(name, 54321, 54321)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     if user in (0, 54321):
-        preserved_in_dry_run("shared/old.npy")
+        list_preserved_members("shared/old.npy")
     else:
         with pytest.raises(OutputError, match=r"^shared/old.npy: it cannot be replaced: Operat"):
-            preserved_in_dry_run("shared/old.npy")
+            list_preserved_members("shared/old.npy")
 
 
 def run_torture_script(script: str, *arguments: object) -> Any:

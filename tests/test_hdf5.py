@@ -14,8 +14,8 @@ import pytest
 from command import ndtool, python
 from inputs import assert_refused, load, open_input
 from npyfile import ARRAY
+from outputs import list_preserved_members, save, temporary_sink
 from outputs import open_sink as opened_output
-from outputs import preserved_in_dry_run, save, temporary_sink
 from strategies import bits_equal
 
 from ndtool.errors import (
@@ -550,7 +550,7 @@ def test_in_place_and_no_clobber_and_only() -> None:
 def test_names_that_are_not_written(target: str, message: str) -> None:
     write_example_file()
     before = Path("x.h5").read_bytes()
-    for refuse in (opened_output, preserved_in_dry_run):
+    for refuse in (opened_output, list_preserved_members):
         with pytest.raises(NdtoolError, match=re.escape(message)):
             refuse(target)
     assert Path("x.h5").read_bytes() == before

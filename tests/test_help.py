@@ -330,7 +330,7 @@ def test_fish_completes_words(arrays):
     ]  # fmt: skip
 
 
-ZSH = """
+ZSH_SCRIPT = """
 autoload -U compinit; compinit -u -D; source ./source
 report() { print -r -- "$BUFFER|" >| report; BUFFER= }
 zle -N report; bindkey '^X' report
@@ -350,7 +350,7 @@ zle -N report; bindkey '^X' report
 )
 def test_zsh_completes_words(arrays, typed, line):
     zsh = install_completion("zsh", arrays)
-    (arrays / ".zshrc").write_text(ZSH)
+    (arrays / ".zshrc").write_text(ZSH_SCRIPT)
     controller, terminal = pty.openpty()
     with subprocess.Popen(
         [zsh, "-d", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, cwd=arrays,

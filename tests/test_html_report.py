@@ -841,11 +841,11 @@ def check_excerpt_links(
         position,
         None,
     )
-    updates_per_end = (len(element_links) - 1) // 2
+    listed_at_each_end = (len(element_links) - 1) // 2
     expected = (
         applied_updates
         if len(element_links) > len(applied_updates)
-        else [*applied_updates[:updates_per_end], *applied_updates[-updates_per_end:]]
+        else [*applied_updates[:listed_at_each_end], *applied_updates[-listed_at_each_end:]]
     )
     assert [
         (diagram.tuples[link.tuple_index].position, link.updates) for link in element_links[1:]

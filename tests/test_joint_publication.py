@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import environment
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, open_sink
+from outputs import CREATE_OUTPUT_SCRIPT, fill, open_sink
 
 from ndtool.errors import OutputError
 from ndtool.publish import newfile
@@ -132,7 +132,7 @@ def test_any_number_of_unnamed_files_replace_others() -> None:
     assert are_published(names)
 
 
-CHILD_PROGRAM = f"""{PROGRAM}
+CHILD_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
 import time
 from ndtool.machine import signals
 if sys.argv[1] == "named":

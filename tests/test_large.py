@@ -43,9 +43,9 @@ class ScatterCase(NamedTuple):
     """A case of scatter_nd: N index tuples of k components from a distribution."""
 
     name: str
-    data: tuple[int, ...]
+    data_shape: tuple[int, ...]
     k: int
-    tuples: tuple[int, ...]
+    tuples_shape: tuple[int, ...]
     distribution: str = "uniform"
 
 
@@ -66,8 +66,8 @@ SCATTERS = (
 
 def random_indices(rng: np.random.Generator, case: ScatterCase) -> Array:
     """Return valid int64 index tuples, some of them negative."""
-    shape = (*case.tuples, case.k)
-    limits = np.array(case.data[: case.k], np.int64)
+    shape = (*case.tuples_shape, case.k)
+    limits = np.array(case.data_shape[: case.k], np.int64)
     indices = rng.integers(-limits, limits, shape) if case.k else np.empty(shape, np.int64)
     if case.distribution == "same":
         indices[:] = 3
@@ -81,9 +81,9 @@ def random_indices(rng: np.random.Generator, case: ScatterCase) -> Array:
 def slice_indices(case: ScatterCase, indices: Array) -> tuple[Array, int]:
     """Return the linear index of the slice that each index tuple selects, and its length."""
     slices = np.zeros(indices.shape[:-1], np.int64)
-    for component, size in enumerate(case.data[: case.k]):
+    for component, size in enumerate(case.data_shape[: case.k]):
         slices = slices * size + indices[..., component] % size
-    return slices.ravel(), int(np.prod(case.data[case.k :], dtype=np.int64))
+    return slices.ravel(), int(np.prod(case.data_shape[case.k :], dtype=np.int64))
 
 
 def order_sensitive_values(
@@ -153,10 +153,10 @@ def test_scatter_nd(case: ScatterCase, dtype_and_reduction: tuple[np.dtype, str]
     indices = random_indices(rng, case)
     slices, width = slice_indices(case, indices)
     flat = (slices[:, None] * width + np.arange(width)).ravel()
-    shape = case.tuples + case.data[case.k :]
+    shape = case.tuples_shape + case.data_shape[case.k :]
     random = rng.integers(2) and dtype not in COMPLEX
     draw_values = random_values if random else order_sensitive_values
-    data, updates = draw_values(rng, dtype, case.data), draw_values(rng, dtype, shape)
+    data, updates = draw_values(rng, dtype, case.data_shape), draw_values(rng, dtype, shape)
     expected = expected_scatter(data, flat, updates, reduction)
     before = raw_bytes(data), raw_bytes(indices), raw_bytes(updates)
     for threads in THREADS:

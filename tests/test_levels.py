@@ -195,12 +195,12 @@ def test_wide_rows_are_gathered_directly_in_any_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pages are released after they are read, so that few are in memory."""
-    released: list[str] = []
-    monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: released.append(kind))
+    advice: list[str] = []
+    monkeypatch.setattr(local.ByteRange, "advise", lambda self, kind, *_: advice.append(kind))
     result = files.gather_nd("wide.npy", "rows.npy", out="out.npy", memory=1 << 20)
     assert bits_equal(np.load("out.npy"), np.load("wide.npy")[np.load("rows.npy")[:, 0]])
     assert result.shape == (90, 1 << 17)
-    assert released.count("dontneed") == 90
+    assert advice.count("dontneed") == 90
 
 
 def test_chunks_that_exceed_memory_are_refused_with_the_minimum(folder: Path) -> None:

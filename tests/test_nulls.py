@@ -25,7 +25,7 @@ def stable_id(value: Any) -> str:
 
 
 def make_object(library: str = "", **members: Any) -> Any:
-    """Return an object of a new class with these members, which a library seems to define."""
+    """Return an object of a new class with these attributes; its `__module__` is `library`."""
     return type("Column", (), {"__module__": library or "builtins", **members})()
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from command import ndtool, save
 from messages import external_tensor, field, fixed_field, message, model, packed_field, pair, tensor
-from outputs import open_sink, preserved_in_dry_run
+from outputs import list_preserved_members, open_sink
 from outputs import save as write
 from test_onnx_backend import CASES, OPERATORS
 
@@ -665,7 +665,7 @@ def test_types_that_onnx_lacks_are_refused_before_any_work(code: str) -> None:
     with pytest.raises(DtypeError, match=r"^out.pb: an ONNX tensor cannot hold .*: valid "):
         open_sink("out.pb", np.zeros(3, dtype))
     with pytest.raises(DtypeError):
-        preserved_in_dry_run("out.pb", np.zeros(3, dtype))
+        list_preserved_members("out.pb", np.zeros(3, dtype))
     assert os.listdir() == []
 
 
@@ -673,8 +673,8 @@ def test_a_message_has_a_limit_and_models_are_not_written() -> None:
     with pytest.raises(OutputError, match="valid up to 2147483647"):
         open_sink("out.pb", np.broadcast_to(np.float64(0), (1 << 28,)))
     with pytest.raises(UsageError, match="the name has 65537 bytes: valid up to 65536"):
-        preserved_in_dry_run("out.pb:" + "n" * 65537)
-    for check in (open_sink, preserved_in_dry_run):
+        list_preserved_members("out.pb:" + "n" * 65537)
+    for check in (open_sink, list_preserved_members):
         with pytest.raises(UsageError, match=r"m.onnx:? ?.*models are read, not written"):
             check("m.onnx")
     assert os.listdir() == []

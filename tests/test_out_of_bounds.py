@@ -14,7 +14,7 @@ from command import save
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import EXAMPLES, Array, Case, bits_equal, cases, raw_bytes, seeds, void_view
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool import files
@@ -43,11 +43,11 @@ COUNTING = np.arange(12, dtype=np.float32).reshape(4, 3)
 @pytest.fixture(
     scope="module",
     params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
-    ids=["as is", "small limits"],
+    ids=["default thresholds", "small thresholds"],
 )
-def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
+def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are divided and sorted."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 
@@ -106,7 +106,9 @@ def are_equal(actual: Any, expected: Any) -> bool:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(out_of_bounds_calls() | padded_calls(), st.sampled_from((1, 2, 3)), st.booleans())
-def test_arrays(limits: None, case_and_mode: tuple[Case, str], threads: int, has_out: bool) -> None:
+def test_arrays(
+    small_thresholds: None, case_and_mode: tuple[Case, str], threads: int, has_out: bool
+) -> None:
     case, mode = case_and_mode
     name, arrays, arguments = case
     data = arrays[0]
@@ -133,7 +135,7 @@ def test_arrays(limits: None, case_and_mode: tuple[Case, str], threads: int, has
     st.integers(0, 6),
 )
 def test_files(
-    limits: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
+    small_thresholds: None, case_and_mode: tuple[Case, str], threads: int, budget: int, in_memory: int, levels: int,
     range_tuples: int,
 ) -> None:  # fmt: skip
     """Direct and external execution have the reference's results."""

@@ -20,7 +20,7 @@ from command import environment, execute, ndtool, python
 from inputs import load
 from limits import IS_ROOT, drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
-from outputs import PROGRAM, fill, metadata_of, open_sink, save, temporary_sink
+from outputs import CREATE_OUTPUT_SCRIPT, fill, metadata_of, open_sink, save, temporary_sink
 
 from ndtool.arrays.source import ArrayMetadata
 from ndtool.errors import OutputError, ResourceError, UsageError
@@ -249,7 +249,7 @@ def test_read_only_folders_and_files():
     with open("open/x.npy", "wb") as file:
         file.write(PREVIOUS)
     os.chmod("open/x.npy", 0o444)
-    code = f"""{PROGRAM}
+    code = f"""{CREATE_OUTPUT_SCRIPT}
 try:
     created(sys.argv[1], 3)
 except sinks.OutputError as exc:
@@ -413,7 +413,7 @@ def test_file_systems_that_cannot_reserve(monkeypatch, code):
 
 @pytest.mark.parametrize("limit", ["AS", "NOFILE"])
 def test_limits_on_memory_and_descriptors(limit):
-    code = f"""{PROGRAM}
+    code = f"""{CREATE_OUTPUT_SCRIPT}
 import mmap, resource
 from ndtool.formats import npy
 from ndtool.storage import descriptors
@@ -506,7 +506,7 @@ def test_a_closed_pipe():
     os.close(write_fd)
 
 
-STDOUT_PROGRAM = f"""{PROGRAM}
+STDOUT_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
 try:
     out = created("-", 12)
     out.write(0, memoryview(bytes(12)))
@@ -562,7 +562,7 @@ def test_a_deleted_folder(workdir):
     assert read_bytes("y.npy") == npy(ARRAY)
 
 
-LOOP_PROGRAM = f"""{PROGRAM}
+LOOP_PROGRAM = f"""{CREATE_OUTPUT_SCRIPT}
 n = 0
 while True:
     n += 1

@@ -10,7 +10,7 @@ import pytest
 from command import ndtool
 from hypothesis import given
 from hypothesis import strategies as st
-from thresholds import STORAGE, lowered
+from thresholds import STORAGE, patched_thresholds
 
 from ndtool import files
 from ndtool.engine import packing
@@ -73,7 +73,7 @@ def test_onnx_tensors(tmp_path: Path, name: str, small_thresholds: bool) -> None
         array = random_array(name, shape)
         proto = onnx.numpy_helper.from_array(array, "t")
         (tmp_path / "in.pb").write_bytes(proto.SerializeToString())
-        with lowered(*[STORAGE] * small_thresholds):
+        with patched_thresholds(*[STORAGE] * small_thresholds):
             assert are_equal(load_array(tmp_path / "in.pb"), array)
             result = files.gather(tmp_path / "in.pb", [0]) if shape and shape[0] else None
             assert result is None or are_equal(result.array, array[:1])
@@ -112,7 +112,7 @@ def test_safetensors(tmp_path: Path, name: str, small_thresholds: bool) -> None:
         array = random_array(name, shape)
         np.save(tmp_path / "a.npy", array.view("V1"))
         for member, only in (("a", True), ("b", False), ("a", False)):
-            with lowered(*[STORAGE] * small_thresholds):
+            with patched_thresholds(*[STORAGE] * small_thresholds):
                 convert_file(tmp_path / "a.npy", f"{path}:{member}", dtype=name, only=only)
             for filename in ("bytes", "wide"):
                 convert_file(tmp_path / f"{filename}.npy", f"{path}:{filename}")

@@ -47,7 +47,7 @@ def test_components_that_are_not_padding_are_checked() -> None:
         ndtool.scatter(np.empty((0, 2)), [0], np.ones((1, 2)), pad=-1)
 
 
-def test_a_pad_is_an_exact_integer() -> None:
+def test_the_padding_index_must_be_an_integer() -> None:
     arguments = ("gather", "data.npy", "bytes.npy", "--out-of-bounds", "fill", "--fill", "8")
     completed = command(*arguments, "--pad", "-1", "-o", "out.npy")
     assert "bytes.npy: pad -1 equals no index of uint8: as uint8 it is 255" in completed.err

@@ -13,7 +13,7 @@ from bucket import Bucket
 from command import environment, ndtool
 from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY
-from outputs import PROGRAM, fill, save, temporary_sink
+from outputs import CREATE_OUTPUT_SCRIPT, fill, save, temporary_sink
 
 from ndtool.errors import OutputError
 from ndtool.formats import locators
@@ -265,7 +265,7 @@ def test_an_array_that_became_a_group_during_the_run_is_not_replaced() -> None:
 
 
 WRITER = (
-    PROGRAM
+    CREATE_OUTPUT_SCRIPT
     + """
 target, rounds = sys.argv[1], int(sys.argv[2])
 for i in range(rounds):

@@ -89,7 +89,9 @@ def test_an_acl_that_cannot_be_set_grants_its_group_nothing_more(
     assert (mode(), get_attribute("x.npy", ACCESS)) == (expected, None)
 
 
-def test_a_mask_bounds_the_group_if_the_acl_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_acl_mask_limits_group_permissions_if_the_acl_cannot_be_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     raw = acl((USER_OBJ, 7), (USER, 7, 1234), (GROUP_OBJ, 7), (MASK, 4), (OTHER, 0))
     set_attribute("x.npy", ACCESS, raw)
     monkeypatch.setattr(os, "setxattr", fail_with(errno.EOPNOTSUPP))

@@ -1,4 +1,4 @@
-"""The policy of late tasks, full disks and throttling stores, by the clock of an executor."""
+"""Retries of late tasks, and of tasks on full disks and throttling stores, on a simulated clock."""
 
 import errno
 import heapq

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from inputs import load
 from limits import drop_root_capabilities, fail_with
 from npyfile import ARRAY, npy
-from outputs import fill, open_sink, preserved_in_dry_run
+from outputs import fill, list_preserved_members, open_sink
 from outputs import save as write
 from test_faults import run_with_faults
 
@@ -167,13 +167,13 @@ def test_unreadable_members_are_preserved(name: str) -> None:
 def test_a_member_without_npy_suffix_is_never_replaced(name: str) -> None:
     """Nor is an array added under a name that readers could not tell from it."""
     Path("a.npz").write_bytes(unusual_archive())
-    for attempt in (write, preserved_in_dry_run):
+    for attempt in (write, list_preserved_members):
         with pytest.raises(OutputError, match=f"a member {name} whose name does not end in .npy"):
             attempt(f"a.npz:{name}")
     assert Path("a.npz").read_bytes() == unusual_archive()
 
 
-def test_of_two_members_that_are_called_alike_only_the_npy_is_replaced() -> None:
+def test_of_members_x_and_x_npy_only_the_npy_is_replaced() -> None:
     check(pack(("a", npy(LARGE)), ("a.npy", npy(LARGE)), ("b.npy", npy(ARRAY))), "a", ARRAY + 1)
 
 
@@ -208,7 +208,7 @@ def test_a_name_that_numpy_cannot_read_is_refused(member: str) -> None:
     with pytest.raises(
         UsageError, match=r"the member's name .* (is not UTF-8|has a NUL)"
     ) as refused:
-        preserved_in_dry_run(f"x.npz:{member}")
+        list_preserved_members(f"x.npz:{member}")
     assert refused.value.message.isprintable()
     assert Path("x.npz").read_bytes() == before
 
@@ -473,7 +473,7 @@ def test_no_clobber_is_about_the_member() -> None:
         with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
             write(target, clobber=False, only=only)
         with pytest.raises(OutputError, match=f"^{expected_text} and may not be replaced"):
-            preserved_in_dry_run(target, clobber=False, only=only)
+            list_preserved_members(target, clobber=False, only=only)
     assert Path("a.npz").read_bytes() == before
 
 
@@ -576,7 +576,7 @@ def test_the_archive_is_an_input_of_the_run(operator: str, member: str) -> None:
             assert archive[name].dtype == array.dtype
 
 
-def test_messages_of_runs() -> None:
+def test_runs_report_preserved_members() -> None:
     np.savez("a", **inputs())
     run = ("gather-nd", "a.npz:data", "a.npz:indices", "-o")
     result = ndtool(*run, "a.npz:output", "--json")
@@ -606,7 +606,7 @@ def test_messages_of_runs() -> None:
 @pytest.mark.parametrize("unnamed", [True, False], ids=["unnamed", "hidden"])
 @pytest.mark.parametrize(
     "wrongs",
-    ["EIO,ENOSPC", *(pytest.param(one, marks=pytest.mark.huge) for one in ("SIGTERM", "SIGKILL")),
+    ["EIO,ENOSPC", *(pytest.param(failure, marks=pytest.mark.huge) for failure in ("SIGTERM", "SIGKILL")),
      "SIGTERM+", "SIGKILL+"],
 )  # fmt: skip
 def test_the_archive_is_complete_despite_failures(

@@ -28,7 +28,7 @@ from strategies import (
     scatter_nd_cases,
     to_layout,
 )
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -41,16 +41,16 @@ many = settings(
     suppress_health_check=[
         HealthCheck.too_slow,
         HealthCheck.data_too_large,
-        HealthCheck.function_scoped_fixture,  # limits does not change between examples
+        HealthCheck.function_scoped_fixture,  # small_thresholds does not change between examples
     ],
 )
 threads_used = st.integers(1, 4)
 
 
-@pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["as is", "small limits"])
-def limits(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
+@pytest.fixture(params=[(), (thresholds.KERNELS,)], ids=["default thresholds", "small thresholds"])
+def small_thresholds(request: pytest.FixtureRequest, fast_small_calls: None) -> Iterator[None]:
     """Run a test by default, and with work items, partitions, tiles and threads for tiny arrays."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 
@@ -80,37 +80,37 @@ def check(case: Case, threads: int) -> None:
 
 @many
 @given(case=gather_nd_cases(), threads=threads_used)
-def test_gather_nd(limits: None, case: Case, threads: int) -> None:
+def test_gather_nd(small_thresholds: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(case=scatter_nd_cases(), threads=threads_used)
-def test_scatter_nd(limits: None, case: Case, threads: int) -> None:
+def test_scatter_nd(small_thresholds: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(case=gather_elements_cases(), threads=threads_used)
-def test_gather_elements(limits: None, case: Case, threads: int) -> None:
+def test_gather_elements(small_thresholds: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(case=gather_cases(), threads=threads_used)
-def test_gather(limits: None, case: Case, threads: int) -> None:
+def test_gather(small_thresholds: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(case=scatter_elements_cases(), threads=threads_used)
-def test_scatter_elements(limits: None, case: Case, threads: int) -> None:
+def test_scatter_elements(small_thresholds: None, case: Case, threads: int) -> None:
     check(case, threads)
 
 
 @many
 @given(cases, threads_used, st.sampled_from(["C", "Fortran", "reversed", "strided", "unaligned"]))
-def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) -> None:
+def test_out_of_any_layout(small_thresholds: None, case: Case, threads: int, layout: str) -> None:
     note_attributes(case)
     expected = call(reference, case)
     out = to_layout(np.zeros(expected.shape, expected.dtype), layout)
@@ -120,7 +120,7 @@ def test_out_of_any_layout(limits: None, case: Case, threads: int, layout: str) 
 
 @many
 @given(st.one_of(scatter_nd_cases(), scatter_elements_cases()), threads_used)
-def test_scatter_in_place(limits: None, case: Case, threads: int) -> None:
+def test_scatter_in_place(small_thresholds: None, case: Case, threads: int) -> None:
     note_attributes(case)
     data, *others = case.arrays
     if not data.flags.writeable:
@@ -252,7 +252,7 @@ def test_both_refuse(case: Case, breakage: Any, threads: int, draw: st.DataObjec
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_an_index_out_of_bounds_is_located_everywhere(limits: None, order: str) -> None:
+def test_an_index_out_of_bounds_is_located_everywhere(small_thresholds: None, order: str) -> None:
     for location, component, value in product(np.ndindex(3, 8), range(3), (-77, 300)):
         indices = np.ones((3, 9, 3), f"{order}i4")
         indices[location][component:] = indices[2, 8] = value
@@ -266,7 +266,7 @@ def test_an_index_out_of_bounds_is_located_everywhere(limits: None, order: str) 
 @many
 @given(cases, threads_used, st.data())
 def test_a_bad_index_leaves_out_untouched(
-    limits: None, case: Case, threads: int, draw: st.DataObject
+    small_thresholds: None, case: Case, threads: int, draw: st.DataObject
 ) -> None:
     broken = _index_out_of_bounds(case, draw)
     assume(broken is not None)
@@ -299,13 +299,13 @@ def test_a_wrong_out_is_refused(case: Case, draw: st.DataObject) -> None:
 
 
 def test_out_that_overlaps_an_input_is_refused() -> None:
-    memory = np.arange(64, dtype=np.int64)
-    data, shifted = memory[:32].reshape(8, 4), memory[4:36].reshape(8, 4)
+    base = np.arange(64, dtype=np.int64)
+    data, shifted = base[:32].reshape(8, 4), base[4:36].reshape(8, 4)
     indices = np.arange(8).reshape(8, 1)
     separate = np.ones((8, 4), np.int64)
-    before = memory.tobytes(), separate.tobytes()
+    before = base.tobytes(), separate.tobytes()
     square = np.zeros((8, 4), np.int64)
-    for out in (data, shifted, data[::-1], memory[3:35].reshape(8, 4)):
+    for out in (data, shifted, data[::-1], base[3:35].reshape(8, 4)):
         with pytest.raises(ValueError, match="overlap"):
             ndtool.gather_nd(data, indices, out=out)
         with pytest.raises(ValueError, match="overlap"):
@@ -321,7 +321,7 @@ def test_out_that_overlaps_an_input_is_refused() -> None:
             ndtool.scatter_nd(data, indices, separate, out=out)
     with pytest.raises(ValueError, match="overlap"):  # in place, but updates overlap too
         ndtool.scatter_nd(data, indices, shifted, out=data)
-    assert (memory.tobytes(), separate.tobytes()) == before
+    assert (base.tobytes(), separate.tobytes()) == before
     interleaved = np.arange(64).reshape(8, 8)
     assert bits_equal(
         ndtool.gather_nd(interleaved[:, ::2], indices, out=interleaved[:, 1::2]),

@@ -43,7 +43,7 @@ def command_json(*words: str) -> Any:
     return result.json
 
 
-def plain(answer: Answer) -> Any:
+def to_json(answer: Answer) -> Any:
     return json.loads(json.dumps(answer.fields()))
 
 
@@ -95,7 +95,7 @@ QUESTIONS: dict[str, tuple[tuple[str, ...], Any]] = {
 @pytest.mark.parametrize(("arguments", "ask"), QUESTIONS.values(), ids=QUESTIONS)
 def test_an_answer_has_the_fields_of_json(arguments: tuple[str, ...], ask: Any) -> None:
     answer, expected = ask(), command_json(*arguments)
-    assert plain(answer) == expected
+    assert to_json(answer) == expected
     assert answer == ask()  # a value
     assert list(answer.fields()) == list(expected)
     with pytest.raises(AttributeError):
@@ -204,7 +204,7 @@ def test_errors_are_those_of_the_operator() -> None:
 
 
 def test_convert() -> None:
-    result = plain(ndtool.convert("data.npy", "copy.npz"))
+    result = to_json(ndtool.convert("data.npy", "copy.npz"))
     expected = command_json("convert", "data.npy", "copy.npz")
     assert result.pop("seconds") >= 0 <= expected.pop("seconds")
     assert result == expected

@@ -1,4 +1,7 @@
-"""The oracle itself: its bits equal NumPy's, or a table's; its refusals follow the rules."""
+"""The oracle: its results equal NumPy's bit for bit, and its refusals follow the rules.
+
+Where NumPy's bits vary by CPU, results equal the table in bits.py.
+"""
 
 from itertools import product
 from platform import machine
@@ -258,10 +261,10 @@ def test_the_size_of_blocks_changes_no_bit(
 ) -> None:
     for reduction in reductions_of(dtype):
         expected = results_of_operators(dtype, reduction, order)
-        for tuples, piece in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
+        for tuples, block_bytes in ((1, 1), (2, 24), (7, 1 << 20), (1 << 12, 40)):
             with monkeypatch.context() as patched:
                 patched.setattr(blocks, "TUPLES", tuples)
-                patched.setattr(blocks, "BLOCK_BYTES", piece)
+                patched.setattr(blocks, "BLOCK_BYTES", block_bytes)
                 assert all(map(bits_equal, results_of_operators(dtype, reduction, order), expected))
 
 

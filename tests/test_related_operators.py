@@ -24,10 +24,16 @@ RNG = np.random.default_rng(7)
             "ndtool scatter data.npy ids.npy columns.npy --axis 1 --reduction add",
         ),
         ("scatter data.npy tuples.npy rows.npy", "ndtool scatter-nd data.npy tuples.npy rows.npy"),
-        ("scatter data.npy each.npy at.npy", "ndtool scatter-elements data.npy each.npy at.npy"),
-        ("scatter-nd data.npy each.npy at.npy", "ndtool scatter-elements data.npy each.npy at.npy"),
+        (
+            "scatter data.npy element_indices.npy element_updates.npy",
+            "ndtool scatter-elements data.npy element_indices.npy element_updates.npy",
+        ),
+        (
+            "scatter-nd data.npy element_indices.npy element_updates.npy",
+            "ndtool scatter-elements data.npy element_indices.npy element_updates.npy",
+        ),
         ("scatter-elements data.npy ids.npy rows.npy", "ndtool scatter data.npy ids.npy rows.npy"),
-        ("gather-nd data.npy each.npy", "ndtool gather data.npy each.npy"),
+        ("gather-nd data.npy element_indices.npy", "ndtool gather data.npy element_indices.npy"),
         ("gather-nd data.npy ids.npy", "ndtool gather data.npy ids.npy"),
         (  # scatter-nd has no --axis
             "scatter data.npy tuples.npy rows.npy --axis 1",
@@ -40,7 +46,7 @@ def test_a_hint_at_another_operator_that_the_shapes_fit(
 ) -> None:
     save(data=np.zeros((5, 4)), ids=np.array([1, 2, 3]), tuples=np.array([[1], [2], [3]]))
     save(rows=np.zeros((3, 4)), columns=np.zeros((5, 3)))
-    save(each=np.zeros((2, 3), int), at=np.zeros((2, 3)))
+    save(element_indices=np.zeros((2, 3), int), element_updates=np.zeros((2, 3)))
     result = command(*call.split(), "-o", "out.npy")
     assert result.status == 4
     assert result.err.rstrip().endswith(hint)
@@ -48,8 +54,14 @@ def test_a_hint_at_another_operator_that_the_shapes_fit(
 
 
 def test_a_spec_that_refuses_gives_no_such_hint(workdir: Path) -> None:
-    save(data=np.zeros((3, 3)), each=np.zeros((3, 3), int), at=np.zeros((3, 3)))
-    result = command("gather-elements", "data.npy", "each.npy", "--spec", "onnx:9", "-o", "out.npy")
+    save(
+        data=np.zeros((3, 3)),
+        element_indices=np.zeros((3, 3), int),
+        element_updates=np.zeros((3, 3)),
+    )
+    result = command(
+        "gather-elements", "data.npy", "element_indices.npy", "--spec", "onnx:9", "-o", "out.npy"
+    )
     assert (result.status, "hint" in result.err) == (4, False)
 
 

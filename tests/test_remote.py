@@ -216,33 +216,35 @@ def test_raw_bytes(server: Server, workdir: Path) -> None:
 
 
 @given(st.data())
-def test_ranges_that_are_joined_hold_what_was_asked_for(data: st.DataObject) -> None:
+def test_merged_ranges_contain_the_requested_ones(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(0, 300), max_size=20)))
     expected = list(zip(cuts[::2], cuts[1::2], strict=False))
     gap, largest = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 50))
-    joined = list(ranged.merge_ranges(expected, gap, largest))
-    offsets = [at for start, stop in joined for at in range(start, stop)]
+    merged = list(ranged.merge_ranges(expected, gap, largest))
+    offsets = [offset for start, stop in merged for offset in range(start, stop)]
     assert offsets == sorted(set(offsets))
-    assert set(offsets) >= {at for start, stop in expected for at in range(start, stop)}
-    assert all(0 < stop - start <= largest for start, stop in joined)
-    apart = [start - stop for (_, stop), (start, _) in pairwise(joined)]
-    assert sum(step > gap for step in apart) <= max(len(expected) - 1, 0)
+    assert set(offsets) >= {offset for start, stop in expected for offset in range(start, stop)}
+    assert all(0 < stop - start <= largest for start, stop in merged)
+    gaps = [start - stop for (_, stop), (start, _) in pairwise(merged)]
+    assert sum(distance > gap for distance in gaps) <= max(len(expected) - 1, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12), st.data())
-def test_missing_ranges(pieces: list[Any], data: st.DataObject) -> None:
+def test_missing_ranges(ranges: list[Any], data: st.DataObject) -> None:
     memory_block = ranged._SparseFile("x", 100)
     try:
-        there: set[int] = set()
-        for start, count in pieces:
+        present: set[int] = set()
+        for start, count in ranges:
             memory_block.record(start, start + count)
-            there |= set(range(start, start + count))
+            present |= set(range(start, start + count))
         start = data.draw(st.integers(0, 80))
         stop = data.draw(st.integers(start, 100))
         missing = [
-            at for a, b in memory_block.missing_ranges([(start, stop)]) for at in range(a, b)
+            offset
+            for a, b in memory_block.missing_ranges([(start, stop)])
+            for offset in range(a, b)
         ]
-        assert missing == [at for at in range(start, stop) if at not in there]
+        assert missing == [offset for offset in range(start, stop) if offset not in present]
         assert memory_block.contains(start, stop) == (not missing)
     finally:
         memory_block.close()

@@ -13,7 +13,7 @@ from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import load, open_input
 from npyfile import npy
-from outputs import preserved_in_dry_run, temporary_sink
+from outputs import list_preserved_members, temporary_sink
 from outputs import save as store
 
 from ndtool.arrays import source
@@ -243,7 +243,7 @@ def test_an_object_of_several_arrays_is_replaced_with_only_alone(s3: Bucket, wor
         with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
             store(url, ROWS[:3])
         with pytest.raises(OutputError, match=f"{name} has 2 arrays: which is to be written"):
-            preserved_in_dry_run(url)
+            list_preserved_members(url)
         assert s3.get(name) == before
         store(url, ROWS[:3], only=True)
         assert np.array_equal(load(url), ROWS[:3])

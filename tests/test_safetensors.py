@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from inputs import load
 from limits import fail_with
 from memory import peak_megabytes
-from outputs import fill, open_sink, preserved_in_dry_run
+from outputs import fill, list_preserved_members, open_sink
 from outputs import save as write
 
 from ndtool.errors import DtypeError, InputError, NdtoolError, OutputError, UsageError
@@ -483,7 +483,7 @@ def test_types_that_the_format_lacks_are_refused(code: str) -> None:
     ("name", "message"), [("__metadata__", "no tensor may be"), ("m\udcff", "is not UTF-8")]
 )
 def test_names_that_no_tensor_may_have(name: str, message: str) -> None:
-    for refuse in (open_sink, preserved_in_dry_run):
+    for refuse in (open_sink, list_preserved_members):
         with pytest.raises(UsageError, match=message):
             refuse(f"m.safetensors:{name}", ARRAYS["a"])
 
@@ -492,7 +492,7 @@ def test_only_and_no_clobber() -> None:
     safetensors.numpy.save_file(ARRAYS, "m.safetensors", METADATA)
     with pytest.raises(OutputError, match=r"m\.safetensors:a exists and may not be replaced"):
         open_sink("m.safetensors:a", ARRAYS["a"], clobber=False)
-    assert preserved_in_dry_run("m.safetensors:new", clobber=False) is not None
+    assert list_preserved_members("m.safetensors:new", clobber=False) is not None
     write("m.safetensors:new", ARRAYS["b"], clobber=False)
     check_file("m.safetensors", {**ARRAYS, "new": ARRAYS["b"]}, METADATA)
     assert write("m.safetensors:new", ARRAYS["b"], only=True) is None
@@ -560,7 +560,7 @@ def test_a_model_in_several_files() -> None:
     with pytest.raises(InputError, match="x is not a tensor"):
         load(f"{INDEX}:x")
     before = snapshot(Path())
-    for refuse in (open_sink, preserved_in_dry_run):
+    for refuse in (open_sink, list_preserved_members):
         with pytest.raises(OutputError, match="index of a model in several files"):
             refuse(f"{INDEX}:a", ARRAYS["a"])
     assert snapshot(Path()) == before

@@ -132,7 +132,7 @@ def test_only_the_latest_are_remembered() -> None:
 
 
 # A child runs the command line for each case, and returns all output.
-CHILD = """
+RUN_CASES_SCRIPT = """
 import json, os, socket, sys, tempfile
 from ndtool import __main__ as main
 from ndtool.storage import failures
@@ -208,7 +208,7 @@ def call(command: click.Command, path: tuple[str, ...], name: str, value: str) -
 
 def run(cases: list[list[str]], **env: str | None) -> list[tuple[int, str]]:
     """Return the status of each call, and all its output, reports included."""
-    result = python(CHILD, stdin=json.dumps(cases).encode(), env=env)
+    result = python(RUN_CASES_SCRIPT, stdin=json.dumps(cases).encode(), env=env)
     assert result.status == 0, result.err
     assert not any(secret in result.err for secret in SECRETS)
     report: list[tuple[int, str]] = result.json
@@ -305,12 +305,12 @@ def test_messages_of_an_s3_server(call_files: None) -> None:
         assert not any(secret in text for secret in SECRETS), (case, text)
 
 
-BUG = """
+FAILING_READER_SCRIPT = """
 import sys
 from ndtool.storage import remote
-def requests(url):
+def reader(url):
     raise RuntimeError(f"odd {url}, {url.partition('://')[2]!r}")
-remote.requests = requests
+remote.reader = reader
 from ndtool.__main__ import main
 sys.exit(main())
 """
@@ -318,7 +318,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_traceback_has_no_secrets(workdir: Path, options: list[str]) -> None:
-    result = python(BUG, "inspect", with_secrets("https://host/x.npy"), *options)
+    result = python(FAILING_READER_SCRIPT, "inspect", with_secrets("https://host/x.npy"), *options)
     text = result.out.decode() + result.err
     assert result.status == 1
     assert "RuntimeError" in text

@@ -274,7 +274,7 @@ def test_what_a_server_refuses_is_requested_by_the_client(
 ) -> None:
     url, signs = signed_server.put("x.npy", npy(ROWS)), []
 
-    def elsewhere(request_settings: Settings) -> str:
+    def missing_bucket_url(request_settings: Settings) -> str:
         signs.append(request_settings)
         return f"{signed_server.endpoint}/no-bucket?policy=x"  # moto answers with an error
 
@@ -283,7 +283,7 @@ def test_what_a_server_refuses_is_requested_by_the_client(
     assert np.array_equal(load(url), ROWS)
     assert "get_object" in calls
     assert len(s3._client_only_buckets) == 1
-    without_settings.setattr(signing, "signed_url", elsewhere)
+    without_settings.setattr(signing, "signed_url", missing_bucket_url)
     assert np.array_equal(load(url), ROWS)  # without another attempt
     assert signs == []
 

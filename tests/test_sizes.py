@@ -253,7 +253,7 @@ def test_products_beyond_63_bits() -> None:
         ndtool.scatter_nd(zeros_of_one_element((1 << 62,)), np.array([[1]]), np.ones(1, "u1"))
 
 
-def test_runs_are_taken_from_no_more_than_there_is() -> None:
+def test_slices_of_broadcast_data_stay_in_its_buffer() -> None:
     """A stride of zero: 2^58 rows that share memory."""
     data = zeros_of_one_element((1 << 58, 3), "f4")
     index = np.array([[0, 1], [(1 << 58) - 1, -1], [-(1 << 58), 0]])
@@ -285,7 +285,7 @@ def test_elements_are_normalized_in_boxes(
 
 
 @pytest.mark.parametrize("shape", [(), (1, 1)])
-def test_one_element_is_turned(shape: tuple[int, ...]) -> None:
+def test_one_element_is_byte_swapped(shape: tuple[int, ...]) -> None:
     data, out = bind.Operand(memoryview(b"abcd"), 0, (7,) * len(shape)), memoryview(bytearray(4))
     copies.normalize(data, shape, dtypes.from_code("<f4"), ">", out, 1)
     assert bytes(out) == b"dcba"
@@ -308,11 +308,11 @@ def test_empty_arrays_are_normalized(shape: tuple[int, ...], order: str) -> None
         (60, [24, 24, 12] * 10),
     ],
 )
-def test_outputs_are_made_in_pieces_of_complete_elements(width: int, expected: list[int]) -> None:
+def test_work_items_are_complete_output_elements(width: int, expected: list[int]) -> None:
     runs = bind.BoundSlices(None, None, width, 4, 10, 1, 10)
-    pieces = list(gathers.work_items(runs, 27))
-    assert [piece.tuples * piece.width for piece in pieces] == expected
-    positions = [piece.byte_range(runs.width) for piece in pieces]
+    work_items = list(gathers.work_items(runs, 27))
+    assert [work_item.tuples * work_item.width for work_item in work_items] == expected
+    positions = [work_item.byte_range(runs.width) for work_item in work_items]
     assert [location.start for location in positions[1:]] == [
         location.stop for location in positions[:-1]
     ]

@@ -117,7 +117,9 @@ def test_a_full_disk_is_named(inputs: Path) -> None:
         for name in "defgh":
             os.mkdir(name)
         many = [word for name in (*"abcdefgh", "disk") for word in ("--spill", name)]
-        assert ndtool(*RUN, "--memory", "2MiB", *many).status == 0  # a smaller share
+        assert (
+            ndtool(*RUN, "--memory", "2MiB", *many).status == 0
+        )  # of nine directories, each needs less space
 
 
 def test_a_full_disk_during_the_run_is_named(inputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

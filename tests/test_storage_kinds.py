@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.lib.format import descr_to_dtype, dtype_to_descr
 from strategies import Case, cases, raw_bytes, void_view
 from test_properties import call, many, note_attributes, threads_used
-from thresholds import lowered
+from thresholds import patched_thresholds
 
 import ndtool
 from ndtool.analysis.oracle import reference
@@ -38,11 +38,12 @@ WAYS_OUT = ("file", "archive", "stream", "no shared maps")
 
 
 @pytest.fixture(
-    params=[(), (thresholds.KERNELS, thresholds.STORAGE)], ids=["as is", "small limits"]
+    params=[(), (thresholds.KERNELS, thresholds.STORAGE)],
+    ids=["default thresholds", "small thresholds"],
 )
-def limits(request: pytest.FixtureRequest) -> Iterator[None]:
+def small_thresholds(request: pytest.FixtureRequest) -> Iterator[None]:
     """Run a test by default, and with thresholds at which tiny arrays are mapped and spooled."""
-    with lowered(*request.param):
+    with patched_thresholds(*request.param):
         yield
 
 
@@ -168,7 +169,7 @@ def _name(dtype: np.dtype) -> str | None:
     threads=threads_used,
 )
 def test_all_kinds_of_inputs_and_outputs(
-    limits: None, workdir: None, case: Case, methods: list[str], out: str, threads: int
+    small_thresholds: None, workdir: None, case: Case, methods: list[str], out: str, threads: int
 ) -> None:
     note_attributes(case)
     expected = call(reference, case)

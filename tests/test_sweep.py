@@ -142,7 +142,7 @@ def test_the_plan_says_what_a_sweep_takes(folder: Path) -> None:
         (GATHER, (1 << 25,), 500, "2MiB", "direct", "random access takes as long as reading"),
         (SCATTER, (1 << 25,), 500, "2MiB", "sweep", "direct access would take more memory than"),
     ],
-    ids=["many blocks and parts", "a tuple to a piece", "few tuples", "few updates"],
+    ids=["many blocks and partitions", "blocks of one tuple", "few tuples", "few updates"],
 )
 def test_the_way_of_small_runs(
     workdir: Path,
@@ -170,18 +170,20 @@ def test_layouts_are_independent_of_first_rows(folder: Path) -> None:
     assert ndtool(*GATHER, *SMALL_MEMORY, "--dry-run", "--json").json["plan"]["way"] == "sweep"
 
 
-@pytest.mark.parametrize("kind", ["few", "sorted", "region", "held"])
+@pytest.mark.parametrize("kind", ["few tuples", "sorted", "region", "fits in memory"])
 def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
     idx = np.load("idx.npy")
-    if kind == "few":
+    if kind == "few tuples":
         idx = idx[:1, :20]
     elif kind == "sorted":
-        numbers = np.sort(np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024)))
-        idx = np.stack(np.unravel_index(numbers, (1024, 1024)), -1)
+        linear_indices = np.sort(
+            np.ravel_multi_index(tuple(idx.reshape(-1, 2).T % 1024), (1024, 1024))
+        )
+        idx = np.stack(np.unravel_index(linear_indices, (1024, 1024)), -1)
     elif kind == "region":
         idx[..., 0] = 700 + idx[..., 0] % 128
     save(idx=idx)
-    limit = "8MiB" if kind == "held" else "1MiB"
+    limit = "8MiB" if kind == "fits in memory" else "1MiB"
     result = ndtool(*GATHER, "--memory", limit, "-o", "out.npy", "--json")
     assert result.json["plan"]["way"] == "direct"
     assert np.array_equal(np.load("out.npy"), np.load("data.npy")[tuple(np.moveaxis(idx, -1, 0))])
@@ -198,8 +200,8 @@ def test_fast_accesses_are_direct(folder: Path, kind: str) -> None:
         (10_000, 1.0, tuning.RANDOM_READ_COST, 1 << 24, "sweep"),
     ],
     ids=[
-        "pages are found fast", "and slowly", "within a limit", "more pages than memory holds",
-        "all in memory", "more than a limit allows",
+        "fast pages", "slow pages", "within the limit", "more pages than memory holds",
+        "all in memory", "more than the limit",
     ],
 )  # fmt: skip
 def test_the_cost_of_a_page_decides(
@@ -210,18 +212,18 @@ def test_the_cost_of_a_page_decides(
     save(idx=np.random.default_rng(2).integers(0, 1 << 24, (tuples, 1)))
     monkeypatch.setattr(plan.memory, "available", lambda: 1 << 24)
     monkeypatch.setattr(local.ByteRange, "cached_fraction", lambda *_, **__: cached)
-    monkeypatch.setattr(access, "page_cost", lambda data, ahead: page)
+    monkeypatch.setattr(access, "page_cost", lambda data, prefetches: page)
     with OpenCall(
         Request("gather_nd", "data.npy", "idx.npy", output="out.npy", memory=limit)
     ) as call:
         assert plan.choose(call, limit, steps.resolve_output(call)).way == method
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_cost_of_a_page_is_measured(folder: Path, ahead: bool) -> None:
+@pytest.mark.parametrize("prefetches", [False, True])
+def test_the_cost_of_a_page_is_measured(folder: Path, prefetches: bool) -> None:
     with closing(local.open_file("data.npy")) as file:
         byte_range = file.byte_range(0, file.size, "data")
-        assert 0 < access.page_cost(byte_range, ahead) <= tuning.RANDOM_READ_COST
+        assert 0 < access.page_cost(byte_range, prefetches) <= tuning.RANDOM_READ_COST
         byte_range.release()
 
 

@@ -1,4 +1,4 @@
-"""ONNX TensorScatter: against the slow twin, the onnx package's evaluator and its examples."""
+"""ONNX TensorScatter: compared with the reference, the onnx package's evaluator and its examples."""
 
 import runpy
 import tracemalloc

@@ -1,4 +1,4 @@
-"""TensorScatter on files: every way to run it, and the questions about it, against the slow twin."""
+"""TensorScatter on files: runs, and questions about them, compared with the reference."""
 
 from pathlib import Path
 from typing import Any

@@ -151,11 +151,11 @@ def test_polars_values_that_numpy_would_change() -> None:
     ],
 )
 def test_arrays_outside_memory_are_refused(module: str, message: str) -> None:
-    elsewhere = type("Array", (), {"__module__": module, "__array__": lambda *_: PLAIN})()
+    foreign_array = type("Array", (), {"__module__": module, "__array__": lambda *_: PLAIN})()
     for call in (
-        lambda: ndtool.gather_nd(elsewhere, ROWS),
-        lambda: ndtool.gather_nd(PLAIN, elsewhere),
-        lambda: ndtool.scatter_nd(PLAIN, ROWS, elsewhere),
+        lambda: ndtool.gather_nd(foreign_array, ROWS),
+        lambda: ndtool.gather_nd(PLAIN, foreign_array),
+        lambda: ndtool.scatter_nd(PLAIN, ROWS, foreign_array),
     ):
         with pytest.raises(DtypeError, match=message):
             call()

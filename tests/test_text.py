@@ -255,8 +255,8 @@ def test_bfloat16_updates() -> None:
         ("float32", "1\ntrue\n", "'true' is not a number"),
         ("float32", "1\n1 2\n", "line 2 has 2 fields"),
         *(
-            ("float32", f"1\n{one}\n", f"'{one}' is not a number")
-            for one in (".", "e5", "-", "1e", "+.")
+            ("float32", f"1\n{text}\n", f"'{text}' is not a number")
+            for text in (".", "e5", "-", "1e", "+.")
         ),
         ("float32", "1\n1.2.3\n", "'1.2.3' is not a number"),
         ("int8", "1\n128\n", "line 2, column 0: 128 is beyond int8: valid -128..127"),

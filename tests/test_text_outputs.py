@@ -1,4 +1,4 @@
-"""Text outputs: .csv, .tsv and .txt, whose numbers are read as the same elements."""
+"""Text outputs: .csv, .tsv and .txt, whose numbers round-trip exactly."""
 
 import errno
 import os

@@ -170,7 +170,7 @@ def test_no_more_threads_than_the_work_is_worth(count):
     assert threads.limit_threads(16, 0) == 1
 
 
-CALLS = """
+CALLS_SCRIPT = """
 import os
 import numpy as np, ndtool, ndtool._kernels
 rng = np.random.default_rng(1)
@@ -178,24 +178,24 @@ data, idx = rng.integers(0, 99, 1 << 20), rng.integers(0, 1 << 20, (1 << 20, 1))
 expected = data[idx[:, 0]]
 def call(threads):
     assert (ndtool.gather_nd(data, idx, threads=threads) == expected).all()
-def tasks():
+def count_tasks():
     return len(os.listdir("/proc/self/task"))
-alone = tasks()
+initial_tasks = count_tasks()
 """
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it reads /proc")
 
 
 def run(script, **variables):
     env = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
-    result = python(CALLS + script, env=env)
+    result = python(CALLS_SCRIPT + script, env=env)
     assert (result.status, result.err) == (0, "")
 
 
 @linux
-@pytest.mark.skipif(not IS_ROOT, reason="root is needed to become someone without processes")
+@pytest.mark.skipif(not IS_ROOT, reason="root is needed to change to a user without processes")
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("call(8); call(2); rest(1)", "call(8); call(16)"), ("call(8)", "scatter(8)")],
+    [("call(8); call(2); wait_for_threads(1)", "call(8); call(16)"), ("call(8)", "scatter(8)")],
     ids=["after a smaller team", "after a smaller team in the same call"],
 )
 def test_a_team_that_cannot_grow_again(before, after):
@@ -207,31 +207,31 @@ updates, summed = idx[:, 0], data.copy()
 np.add.at(summed, updates, updates)
 tuning.WORK_ITEM, tuning.MAX_PARTITION, tuning.SORTED_OUTPUT, tuning.LOCAL_FRACTION = 5 << 19, 1, 0, 2
 
-def scatter(threads):  # pieces of data that are worth two threads, then tuples that are worth all
-    got = ndtool.scatter_nd(data, idx, updates, "add", threads=threads)
-    assert (got == summed).all()
+def scatter(threads):  # work items of data for two threads, then tuples for all threads
+    actual = ndtool.scatter_nd(data, idx, updates, "add", threads=threads)
+    assert (actual == summed).all()
 
-def rest(others):
+def wait_for_threads(count):
     for _ in range(1000):
-        if tasks() == alone + others:
+        if count_tasks() == initial_tasks + count:
             return
         time.sleep(0.01)
-    raise AssertionError(tasks())
+    raise AssertionError(count_tasks())
 
-scatter(2)  # whatever is imported must be, before the rights go
+scatter(2)  # imports all modules while the process has permission
 {before}
 os.setgroups([])
 os.setgid(54321)
 os.setuid(54321)
 resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
 {after}
-rest(1)
+wait_for_threads(1)
 """)
 
 
 @linux
 def test_openmp_starts_the_requested_team():
-    run("call(8); assert tasks() == alone + 7", OMP_DYNAMIC="true")
+    run("call(8); assert count_tasks() == initial_tasks + 7", OMP_DYNAMIC="true")
 
 
 @pytest.fixture
@@ -257,20 +257,25 @@ def limited_tasks():
                 time.sleep(0.01)
 
 
-@pytest.mark.slow("a limit on threads, met by runs at once, changes no bits")
+@pytest.mark.slow("a limit on threads that concurrent runs reach changes no bits")
 @linux
-def test_runs_at_once_where_tasks_are_few(limited_tasks, tmp_path):
-    """No run starts threads that another one has just found startable."""
+def test_concurrent_runs_within_a_limit_on_tasks(limited_tasks, tmp_path):
+    """Runs count and start their threads one after the other."""
     rng = np.random.default_rng(2)
     data, idx = rng.integers(0, 99, 1 << 21), rng.integers(0, 1 << 21, (1 << 21, 1))
     np.save(tmp_path / "data.npy", data)
     np.save(tmp_path / "idx.npy", idx)
-    at_a_word = ("sh", "-c", 'read word; exec "$@"', "sh")  # a process that begins is a task, too
+    after_a_line = (
+        "sh",
+        "-c",
+        'read line; exec "$@"',
+        "sh",
+    )  # a process that begins is a task, too
     run = (*NDTOOL, "gather-nd", "data.npy", "idx.npy", "--threads", "8", "-o")
     for _ in range(10):
         runs = [
             subprocess.Popen(
-                [*at_a_word, *run, f"{n}.npy"],
+                [*after_a_line, *run, f"{n}.npy"],
                 cwd=tmp_path,
                 env=environment(),
                 stdin=subprocess.PIPE,
@@ -279,28 +284,28 @@ def test_runs_at_once_where_tasks_are_few(limited_tasks, tmp_path):
             )
             for n in range(4)
         ]
-        for item in runs:
-            item.stdin.write(b"\n")
-            item.stdin.flush()
-        for n, item in enumerate(runs):
-            err = item.communicate()[1].decode()
-            assert item.returncode in (0, 6), err
-            if not item.returncode:
+        for process in runs:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        for n, process in enumerate(runs):
+            err = process.communicate()[1].decode()
+            assert process.returncode in (0, 6), err
+            if not process.returncode:
                 assert err == ""
                 assert (np.load(tmp_path / f"{n}.npy") == data[idx[:, 0]]).all()
 
 
 @linux
-@pytest.mark.parametrize("held", [False, True])
-def test_the_lock_on_starts(held):
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_the_lock_on_starts(is_locked):
     """The lock is free after a start; a process that holds it only delays a run."""
     run(f"""
 import fcntl
 file = open(ndtool._kernels.__file__, "rb")
-if {held}:
+if {is_locked}:
     fcntl.flock(file, fcntl.LOCK_EX)
 call(3)
-assert tasks() == alone + 2
+assert count_tasks() == initial_tasks + 2
 fcntl.flock(file, fcntl.LOCK_EX)  # waits for other tests, not for this process
 fcntl.flock(file, fcntl.LOCK_UN)
 with ndtool._kernels.AdmissionLock():
@@ -321,9 +326,9 @@ call(4)
 child = os.fork()
 if child == 0:
     call(4)
-    assert tasks() == 1
+    assert count_tasks() == 1
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
 call(4)
-assert tasks() == alone + 3
+assert count_tasks() == initial_tasks + 3
 """)

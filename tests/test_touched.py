@@ -125,15 +125,15 @@ def test_ranges_hold_the_elements(call: Any, order: str, granule: int, itemsize:
 
 
 @pytest.mark.slow("counts of touched elements beyond one table of flags")
-def test_many_numbers_are_yielded_once() -> None:
-    marks = IndexSet(1 << 60)
+def test_many_indices_are_yielded_once() -> None:
+    index_set = IndexSet(1 << 60)
     rng = np.random.default_rng(3)
     batches = []
     for _ in range(5):
         batches.append(rng.integers(0, 1 << 60, touched.SLAB))
-        marks.add(np.repeat(batches[-1], 2))
-    report = [number for block in marks.sorted_batches() for number in block]
-    assert report == np.unique(np.concatenate(batches)).tolist()
+        index_set.add(np.repeat(batches[-1], 2))
+    indices = [index for block in index_set.sorted_batches() for index in block]
+    assert indices == np.unique(np.concatenate(batches)).tolist()
 
 
 def test_an_index_that_was_changed_since_does_not_break_anything() -> None:
@@ -275,7 +275,7 @@ def test_holes_are_zeros_and_take_no_space(
     Path("data.toy").write_bytes(toy_file(DATA, step))
     indices = np.array([[3]])
     with closing(locators.open_source("data.toy", Streams(-1))) as opened_source:
-        byte_range = source.load(opened_source, gathered(plan, indices), threads)
+        byte_range = source.load_array(opened_source, gathered(plan, indices), threads)
         actual = np.frombuffer(byte_range.buffer, "<i4").reshape(DATA.shape)
     selected_blocks = list(gathered(plan, indices).blocks(step))
     expected, selected_bytes = np.zeros_like(DATA), 0

@@ -13,7 +13,7 @@ from ndtool.rules.modes import MODES
 from ndtool.rules.operators import ALL_OPERATORS
 from ndtool.rules.reductions import ALIASES, REDUCTIONS
 
-GOOD = """
+VALID_CALLS = """
 import numpy as np, torch
 import ndtool
 tensor = torch.zeros(3)
@@ -23,7 +23,7 @@ reveal_type(ndtool.scatter(tensor, ids, tensor, 0, "add", pad=-1, batch_dims=0))
 reveal_type(ndtool.gather_nd(np.zeros(3), ids))
 reveal_type(ndtool.scatter_nd([1.0], [[0]], [2.0], "max", out=np.zeros(1), negatives=False))
 ndtool.torch.gather(tensor, ids).data_ptr()
-sizes: list[int] = [one.size for one in ndtool.stats("gather", "f4[3]", ids, pad=-1).components]
+sizes: list[int] = [component.size for component in ndtool.stats("gather", "f4[3]", ids, pad=-1).components]
 ndtool.explain("gather", np.zeros(3), "ids.npy", at=[(0,)], from_=0, all=True).explained[0].value
 ndtool.verify("gather", np.zeros(3), ids, [0.0], within=1, against="auto").verified
 ndtool.infer("gather", "float32[N]", ids).output.shape
@@ -32,12 +32,12 @@ ndtool.model("m.onnx", {"ids": ids}, save="tensors").nodes[0].saved
 ndtool.convert(np.zeros(3), "x.zarr", chunks=(2,)).output.bytes
 ndtool.files.gather("x.npy", ids, memory="500MB").shape
 """
-STUB = """
+TORCH_STUB = """
 class Tensor:
     def data_ptr(self) -> int: ...
 def zeros(n: int) -> Tensor: ...
 """
-BAD = (
+INVALID_CALLS = (
     'ndtool.scatter(np.zeros(3), [0], [1.0], 0, "plus")',
     'ndtool.gather(np.zeros(3), [0], out_of_bounds="drop")',
     'ndtool.scatter(np.zeros(3), [0], [1.0], out_of_bounds="fill")',
@@ -63,8 +63,8 @@ def test_the_literals_are_the_words_of_the_tables() -> None:
 def test_mypy_accepts_them(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "torch").mkdir()  # mypy on the package takes minutes
-    (tmp_path / "torch" / "__init__.pyi").write_text(STUB)
-    lines = [*GOOD.strip().splitlines(), *BAD]
+    (tmp_path / "torch" / "__init__.pyi").write_text(TORCH_STUB)
+    lines = [*VALID_CALLS.strip().splitlines(), *INVALID_CALLS]
     (tmp_path / "case.py").write_text("\n".join(lines) + "\n")
     run = (sys.executable, "-m", "mypy", "--no-error-summary", "--cache-dir", str(tmp_path / "c"))
     result = subprocess.run([*run, "case.py"], cwd=tmp_path, capture_output=True, text=True)
@@ -73,6 +73,6 @@ def test_mypy_accepts_them(tmp_path: Path) -> None:
     assert [("Tensor" in note, "ndarray" in note) for note in notes] == [
         (True, False), (True, False), (False, True), (False, True),
     ]  # fmt: skip
-    first = len(lines) - len(BAD) + 1
+    first = len(lines) - len(INVALID_CALLS) + 1
     wrong = {int(line.split(":")[1]) for line in message if ": error:" in line}
     assert wrong == set(range(first, len(lines) + 1)), result.stdout

@@ -17,7 +17,8 @@ from command import ndtool, python, save
 
 from ndtool.cli import options, parametertypes, program
 
-USUAL = {
+# A valid value of each positional argument.
+ARGUMENT_VALUES = {
     "data": "data.npy", "indices": "idx.npy", "updates": "upd.npy", "output": "out.npy",
     "source": "data.npy", "names": "data.npy", "model": "model.onnx", "folder": ".",
     "command": "gather-nd",
@@ -63,7 +64,7 @@ def options_with_variables() -> Iterator[tuple[list[str], click.Option]]:
                 continue
             arguments = [
                 *path,
-                *(USUAL[param.name] for param in command.params if is_needed(param)),
+                *(ARGUMENT_VALUES[param.name] for param in command.params if is_needed(param)),
             ]
             arguments = [
                 "copy.npy" if path == ("convert",) and w == "out.npy" else w for w in arguments
@@ -83,7 +84,7 @@ def is_needed(parameter: click.Parameter) -> bool:
     return isinstance(parameter, click.Argument)
 
 
-CHILD = """
+RUN_COMMANDS_SCRIPT = """
 import json, os, sys, tempfile
 from ndtool import __main__ as main
 reports, originals = [], [os.dup(1), os.dup(2)]
@@ -105,7 +106,7 @@ print(json.dumps(reports))
 
 
 def run(calls: list[tuple[list[str], dict[str, str]]]) -> list[tuple[int, str]]:
-    result = python(CHILD, stdin=json.dumps(calls).encode())
+    result = python(RUN_COMMANDS_SCRIPT, stdin=json.dumps(calls).encode())
     assert result.status == 0, result.err
     report: list[tuple[int, str]] = result.json
     return report
@@ -143,7 +144,7 @@ def test_a_value_without_use_is_ignored() -> None:
     assert set(variables) == {str(option.envvar) for _, option in options_with_variables()}
     for name in ("SCHEDULER", "WORKERS", "RESUME"):
         del variables[f"NDTOOL_{name}"]
-    others = {
+    commands_with_other_inputs = {
         "model",
         "gather",
         "scatter",
@@ -154,7 +155,7 @@ def test_a_value_without_use_is_ignored() -> None:
     calls = {
         tuple(command_line): variables
         for command_line, _ in options_with_variables()
-        if not others & {*command_line}
+        if not commands_with_other_inputs & {*command_line}
     }
     requested = [(list(command_line), arguments) for command_line, arguments in calls.items()]
     for (command_line, _), (status, text) in zip(requested, run(requested), strict=True):

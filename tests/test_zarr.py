@@ -299,7 +299,7 @@ FLIPS = "each byte of metadata may be damaged in several ways"
 
 
 @pytest.mark.parametrize(
-    "change", [1, *(pytest.param(one, marks=pytest.mark.slow(FLIPS)) for one in (0x80, None))]
+    "change", [1, *(pytest.param(change, marks=pytest.mark.slow(FLIPS)) for change in (0x80, None))]
 )
 @pytest.mark.parametrize(
     "options",
@@ -402,20 +402,20 @@ def test_changes_during_the_run(version: int, shards: Any) -> None:
 
 # Memory
 
-MEASURED = """
+PEAK_MEMORY_SCRIPT = """
 import sys, threading, time
-most = 0
+peak = 0
 def watch():
-    global most
+    global peak
     while True:
         with open("/proc/self/status") as file:
-            (line,) = (one for one in file if one.startswith("RssAnon"))
-        most = max(most, int(line.split()[1]) << 10)
+            (line,) = (row for row in file if row.startswith("RssAnon"))
+        peak = max(peak, int(line.split()[1]) << 10)
         time.sleep(0.005)
 threading.Thread(target=watch, daemon=True).start()
 from ndtool.__main__ import main
 status = main()
-print(status, most)
+print(status, peak)
 """
 
 
@@ -427,7 +427,9 @@ def test_private_memory_of_a_run_on_a_store_larger_than_it(output: str) -> None:
         "x.zarr", shape=(rows, 1 << 17), chunks=(8, 1 << 17), dtype="<i4", fill_value=7
     )[::2] = 1  # 256 MiB, with all chunks present
     np.save("i.npy", np.arange(rows)[::-1, None])
-    result = python(MEASURED, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads)
+    result = python(
+        PEAK_MEMORY_SCRIPT, "gather-nd", "x.zarr", "i.npy", "-o", output, "--threads", threads
+    )
     status, peak_memory = map(int, result.out.split())
     assert status == 0, result.err
     actual = np.load(output, mmap_mode="r") if output == "o.npy" else zarr.open_array(output)

@@ -19,7 +19,7 @@ import webserver
 from command import Completed, ndtool, python
 from limits import limit_resources
 from strategies import bits_equal
-from test_zarr import MEASURED, load, put, refused
+from test_zarr import PEAK_MEMORY_SCRIPT, load, put, refused
 from test_zarr_remote import serve
 from webserver import Server
 
@@ -65,7 +65,7 @@ def store(**options: Any) -> tuple[Path, Path]:
 
 def run_measured(*arguments: object) -> tuple[Completed, int]:
     """Run ndtool; return the result, and the peak of private memory."""
-    result = python(MEASURED, *arguments)
+    result = python(PEAK_MEMORY_SCRIPT, *arguments)
     status, peak_memory = map(int, result.out.split()[-2:])
     return result._replace(status=status), peak_memory
 
@@ -435,7 +435,7 @@ FILTERS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("value", "expected_text"), FILTERS, ids=[str(one[0]["id"]) for one in FILTERS]
+    ("value", "expected_text"), FILTERS, ids=[str(value[0]["id"]) for value in FILTERS]
 )
 def test_filters_that_are_not_bounded(value: Any, expected_text: str) -> None:
     meta, _ = store(zarr_format=2)

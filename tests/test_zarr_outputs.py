@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import NDTOOL, environment, execute, ndtool, save
 from limits import drop_root_capabilities
-from outputs import preserved_in_dry_run, temporary_sink
+from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, SHAPES, load, put, random_array
 
@@ -237,7 +237,7 @@ def test_metadata_are_not_made_longer_than_they_are_read(
     for name, limit in (("MAX_METADATA_SIZE", size + 100), ("_MAX_VALUES", values + 4)):
         with monkeypatch.context() as patch:
             patch.setattr(hierarchy, name, limit)
-            for attempt in (write, preserved_in_dry_run):
+            for attempt in (write, list_preserved_members):
                 with pytest.raises(OutputError, match=r"^x.zarr: its consolidated metadata would"):
                     attempt("x.zarr:g/b", DATA)
             patch.setattr(
@@ -267,7 +267,7 @@ def test_sync_waits_for_all_groups_whose_metadata_change(monkeypatch: pytest.Mon
     assert sorted(last) == ["x.zarr", "x.zarr/g", "x.zarr/g/h"]
 
 
-KILLED = """
+KILLED_WRITER_SCRIPT = """
 import os, signal, sys
 from ndtool.formats.zarr import newstore
 from ndtool.publish import newfolder
@@ -281,7 +281,7 @@ def test_a_killed_worker_leaves_nothing_in_the_store() -> None:
     save(data=DATA)
     for killed in (False, True):
         with temporary_sink("x.zarr", DATA, encoding=outputs.Encoding(chunks=DATA.shape)) as out:
-            command = [sys.executable, "-c", KILLED, out.share().path]
+            command = [sys.executable, "-c", KILLED_WRITER_SCRIPT, out.share().path]
             assert subprocess.run(command, env=environment()).returncode == -signal.SIGKILL
             assert [name for _, _, names in os.walk(".") for name in names if "partial" in name]
             if killed:
@@ -382,7 +382,7 @@ def test_targets_that_cannot_be_replaced(argument: str, message: str) -> None:
     Path("file.zarr").write_bytes(b"")
     put("x.npy", DATA)
     before = all_files()
-    for action in (lambda: write(argument, DATA), lambda: preserved_in_dry_run(argument, DATA)):
+    for action in (lambda: write(argument, DATA), lambda: list_preserved_members(argument, DATA)):
         with pytest.raises(NdtoolError, match=message):
             action()
     assert all_files() == before
@@ -449,7 +449,7 @@ def test_a_concurrent_run_was_faster(clobber: bool) -> None:
     assert os.listdir() == ["x.zarr"]
 
 
-SLOW = """
+SLOW_WRITER_SCRIPT = """
 import sys, time
 from ndtool.formats.zarr import writer
 put = writer.ChunkWriter.write_block
@@ -470,7 +470,7 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
     save(data=DATA, indices=INDICES, updates=DATA[:3])
     before = all_files()
     command = [
-        sys.executable, "-c", SLOW, "scatter-nd", "data.npy", "indices.npy", "updates.npy",
+        sys.executable, "-c", SLOW_WRITER_SCRIPT, "scatter-nd", "data.npy", "indices.npy", "updates.npy",
         "-o", output, "--chunks", "1,1", "--threads", "2",
     ]  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as child:
@@ -485,7 +485,7 @@ def test_signals_while_chunks_are_written(number: signal.Signals, output: str) -
 
 
 # A signal arrives before a chunk is written, which waits until its folder is removed.
-LATE = r"""
+LATE_MKDIR_SCRIPT = r"""
 import atexit, os, sys, time
 atexit.register(time.sleep, 1)
 make = os.mkdir
@@ -499,12 +499,12 @@ def late(path, *arguments, **options):
     return make(path, *arguments, **options)
 os.mkdir = late
 """
-AS_COMMAND = """
+COMMAND_SCRIPT = """
 sys.argv[1:] = "gather-nd data.npy indices.npy -o x.zarr --chunks 1,1 --threads 1".split()
 from ndtool.__main__ import program
 program()
 """
-AS_FUNCTION = """
+FUNCTION_SCRIPT = """
 import os, ndtool
 try:
     ndtool.files.gather_nd("data.npy", "indices.npy", out="x.zarr", chunks=(1, 1), threads=1)
@@ -514,10 +514,10 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("program", [AS_COMMAND, AS_FUNCTION], ids=["command", "function"])
+@pytest.mark.parametrize("program", [COMMAND_SCRIPT, FUNCTION_SCRIPT], ids=["command", "function"])
 def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
     save(data=DATA, indices=INDICES)
-    command = [sys.executable, "-c", LATE + program]
+    command = [sys.executable, "-c", LATE_MKDIR_SCRIPT + program]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment()) as child:
         assert child.stderr is not None
         assert child.stderr.readline().startswith(b"writing")
@@ -527,7 +527,7 @@ def test_nothing_is_written_after_the_output_was_removed(program: str) -> None:
     assert sorted(os.listdir()) == ["data.npy", "indices.npy"]
 
 
-SIGNALS = """
+SIGNAL_HANDLERS_SCRIPT = """
 import signal
 from ndtool import files
 
@@ -545,12 +545,21 @@ for out in ("x.zarr", "x.npy"):
 def test_functions_change_no_signals() -> None:
     """In a separate process: commands in this one install signal handlers."""
     save(data=DATA, indices=INDICES)
-    command = [sys.executable, "-c", SIGNALS]
+    command = [sys.executable, "-c", SIGNAL_HANDLERS_SCRIPT]
     result = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert (result.returncode, result.stdout, result.stderr) == (0, "x.zarr\nx.npy\n", "")
 
 
-STARTED = [sys.executable, "-c", SLOW, "convert", "data.npy", "x.zarr", "--chunks", "1,1"]
+STARTED = [
+    sys.executable,
+    "-c",
+    SLOW_WRITER_SCRIPT,
+    "convert",
+    "data.npy",
+    "x.zarr",
+    "--chunks",
+    "1,1",
+]
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU])
@@ -600,7 +609,7 @@ def test_the_next_run_removes_what_a_killed_one_left() -> None:
 
 
 def test_a_store_during_its_rename_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = newfolder.NewFolder("x.zarr", False, True, False)
+    first = newfolder.NewFolder("x.zarr", replaces=False, clobber=True, sync=False)
     os.mkdir(os.path.join(first._temporary, "old"))
     os.close(first._lock)
     write("y.zarr", DATA)
@@ -649,7 +658,7 @@ def test_a_store_that_cannot_be_removed_is_not_replaced(output: str) -> None:
 def test_remains_of_a_replaced_store_are_reported() -> None:
     """Too few descriptors to descend, or permissions that change meanwhile."""
     put("one.zarr", np.arange(4))
-    new = newfolder.NewFolder("one.zarr", True, True, False)
+    new = newfolder.NewFolder("one.zarr", replaces=True, clobber=True, sync=False)
     Path(new.working_folder, "new").touch()
     new.publish()
     hidden = new._temporary

@@ -13,7 +13,7 @@ import webserver
 from bucket import Bucket, Proxy, client_environment
 from command import NDTOOL, environment, ndtool, save
 from inputs import open_input
-from outputs import preserved_in_dry_run, temporary_sink
+from outputs import list_preserved_members, temporary_sink
 from strategies import bits_equal, raw_bytes
 from test_zarr import CODES, WAYS, load, put, random_array
 from test_zarr_outputs import layout_of, write
@@ -216,11 +216,11 @@ def test_a_page_at_the_url_of_a_store_is_not_in_its_way(web: Server) -> None:
     url = serve(web, "x.zarr", "/data")
     web.add("/data", b"<html>index of /data</html>")
     assert bits_equal(load(url), DATA)
-    everywhere = web.add("/page", b"<html>always the same</html>")
+    page_url = web.add("/page", b"<html>always the same</html>")
     for name in ("zarr.json", ".zarray", ".zgroup", ".zmetadata"):
         web.add(f"/page/{name}", b"<html>always the same</html>")
     with pytest.raises(InputError, match=r"not a .npy array"):
-        load(everywhere)
+        load(page_url)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_lock_object_has_no_login(url: str, path: str, mark: str) -> None:
 
 
 def test_a_bucket_is_no_store(s3: Bucket) -> None:
-    for attempt in (write, preserved_in_dry_run):
+    for attempt in (write, list_preserved_members):
         with pytest.raises(OutputError, match=r"^s3://x.zarr is a bucket: expected a folder"):
             attempt("s3://x.zarr", DATA)
     assert s3.keys() == []
@@ -341,7 +341,7 @@ def test_nothing_is_replaced(name: str, target: str, message: str, memory: Any) 
     before = {path: memory.cat(path) for path in memory.find("/")}
     for only in (False, True):
         with pytest.raises(OutputError, match=message):
-            preserved_in_dry_run(target, DATA, only=only)
+            list_preserved_members(target, DATA, only=only)
         with pytest.raises(OutputError, match=message):
             write(target, DATA, only=only)
     assert {path: memory.cat(path) for path in memory.find("/")} == before

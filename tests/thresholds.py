@@ -35,8 +35,11 @@ STORAGE: Table = {
 
 
 @contextmanager
-def lowered(*tables: Table) -> Iterator[None]:
-    """Let the thresholds be those of the tables; with none, let calls be bound anew."""
+def patched_thresholds(*tables: Table) -> Iterator[None]:
+    """Patch the thresholds in the tables; clear the cache of bound calls.
+
+    Without tables, only clear it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         for table in tables:
             for (module, name), value in table.items():

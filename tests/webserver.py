@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PIECE = 1 << 18
+BLOCK_SIZE = 1 << 18
 
 
 class Object:
@@ -17,7 +17,7 @@ class Object:
     content: bytes, or the path of a file. ranges: whether ranges are supported. etag: a function of
     the number of the request, or None for a server without. cuts: so many responses end after
     `cut_at` bytes. refusals: statuses of the first responses. claims: the excess of Content-Length.
-    delay: seconds between two pieces. moved: the target of a redirect. before: called with the
+    delay: seconds between two blocks. moved: the target of a redirect. before: called with the
     number of each request.
     """
 
@@ -137,12 +137,12 @@ class Handler(BaseHTTPRequestHandler):
         if cut:
             found.cuts -= 1
             stop = start + found.cut_at
-        for at in range(start, stop, PIECE):
-            block = found.read(at, min(at + PIECE, stop))
+        for position in range(start, stop, BLOCK_SIZE):
+            block = found.read(position, min(position + BLOCK_SIZE, stop))
             self.wfile.write(block)
             with self.server.lock:
                 self.server.sent += len(block)
-            if found.delay and at + PIECE < stop:
+            if found.delay and position + BLOCK_SIZE < stop:
                 self.wfile.flush()
                 time.sleep(found.delay)
         if cut or found.claims > 0:

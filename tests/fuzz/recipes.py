@@ -36,87 +36,87 @@ class Choices:
         self._raw = raw
         self._position = 0
 
-    def below(self, count: int) -> int:
+    def integer(self, count: int) -> int:
         """Choose a number in 0..count - 1."""
         width = 1 if count <= 256 else 4
         encoded = self._raw[self._position : self._position + width]
         self._position += width
         return int.from_bytes(encoded, "little") % count
 
-    def option(self, options: tuple[Any, ...]) -> Any:
-        return options[self.below(len(options))]
+    def pick(self, options: tuple[Any, ...]) -> Any:
+        return options[self.integer(len(options))]
 
-    def rarely(self) -> bool:
+    def one_in_eight(self) -> bool:
         """Return True once in eight times."""
-        return self.below(8) == 7
+        return self.integer(8) == 7
 
     def bytes(self, max_count: int) -> bytes:
-        count = self.below(max_count + 1)
+        count = self.integer(max_count + 1)
         encoded = self._raw[self._position : self._position + count]
         self._position += count
         return encoded
 
 
-def shape(choose: Choices) -> str:
-    if choose.rarely():
-        return choose.option(LITERALS)
-    rank = choose.below(70) if choose.rarely() else choose.below(5)
+def shape(choices: Choices) -> str:
+    if choices.one_in_eight():
+        return choices.pick(LITERALS)
+    rank = choices.integer(70) if choices.one_in_eight() else choices.integer(5)
     sizes = [
-        choose.option(LITERALS) if choose.rarely() else str(choose.option(NUMBERS))
-        if choose.rarely() else str(choose.below(6))
+        choices.pick(LITERALS) if choices.one_in_eight() else str(choices.pick(NUMBERS))
+        if choices.one_in_eight() else str(choices.integer(6))
         for _ in range(rank)
     ]  # fmt: skip
     return "(" + ", ".join(sizes) + ("," if rank == 1 else "") + ")"
 
 
-def descr(choose: Choices, depth: int = 0) -> str:
-    if choose.rarely():
-        return choose.option(LITERALS)
-    if choose.rarely() and depth < 5:
+def descr(choices: Choices, depth: int = 0) -> str:
+    if choices.one_in_eight():
+        return choices.pick(LITERALS)
+    if choices.one_in_eight() and depth < 5:
         fields = []
-        for field_number in range(choose.below(4)):
-            name = choose.option(
+        for field_number in range(choices.integer(4)):
+            name = choices.pick(
                 ("'a'", "'b'", "''", "('t', 'n')", f"'f{field_number}'", "1", "'\u00fc'")
             )
-            shape_suffix = f", {shape(choose)}" if choose.rarely() else ""
-            fields.append(f"({name}, {descr(choose, depth + 1)}{shape_suffix})")
+            shape_suffix = f", {shape(choices)}" if choices.one_in_eight() else ""
+            fields.append(f"({name}, {descr(choices, depth + 1)}{shape_suffix})")
         return "[" + ", ".join(fields) + "]"
-    return repr(choose.option(CODES)) if choose.rarely() else repr(choose.option(CODES[:17]))
+    return repr(choices.pick(CODES)) if choices.one_in_eight() else repr(choices.pick(CODES[:17]))
 
 
-def header_text(choose: Choices) -> str:
+def header_text(choices: Choices) -> str:
     values = {
-        "descr": descr(choose),
-        "fortran_order": choose.option(LITERALS[:2])
-        if not choose.rarely()
-        else choose.option(LITERALS),
-        "shape": shape(choose),
+        "descr": descr(choices),
+        "fortran_order": choices.pick(LITERALS[:2])
+        if not choices.one_in_eight()
+        else choices.pick(LITERALS),
+        "shape": shape(choices),
     }
     pairs = [f"'{key}': {value}" for key, value in values.items()]
-    if choose.rarely():
-        pairs.insert(choose.below(4), f"{choose.option(KEYS)!r}: {choose.option(LITERALS)}")
-    if choose.rarely():
-        del pairs[choose.below(len(pairs))]
+    if choices.one_in_eight():
+        pairs.insert(choices.integer(4), f"{choices.pick(KEYS)!r}: {choices.pick(LITERALS)}")
+    if choices.one_in_eight():
+        del pairs[choices.integer(len(pairs))]
     literal = "{" + ", ".join(pairs) + ", }"
-    if choose.rarely():
+    if choices.one_in_eight():
         literal = (
-            choose.option(("(", "[", "-", "{", "{**", "'", "#", "\\")) * choose.below(3000)
+            choices.pick(("(", "[", "-", "{", "{**", "'", "#", "\\")) * choices.integer(3000)
             + literal
         )
-    if choose.rarely():
-        literal = literal[: choose.below(len(literal) + 1)]
-    return literal + " " * choose.below(64) + ("\n" if not choose.rarely() else "")
+    if choices.one_in_eight():
+        literal = literal[: choices.integer(len(literal) + 1)]
+    return literal + " " * choices.integer(64) + ("\n" if not choices.one_in_eight() else "")
 
 
-def npy(choose: Choices) -> bytes:
+def npy(choices: Choices) -> bytes:
     """Return an almost valid .npy file."""
-    version = choose.option(((1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (0, 0), (1, 1), (9, 0)))
-    raw = header_text(choose).encode("utf-8" if version == (3, 0) else "latin-1", "replace")
+    version = choices.pick(((1, 0), (1, 0), (1, 0), (2, 0), (3, 0), (0, 0), (1, 1), (9, 0)))
+    raw = header_text(choices).encode("utf-8" if version == (3, 0) else "latin-1", "replace")
     width = 2 if version[0] < 2 else 4
-    length = choose.option(NUMBERS) % 256**width if choose.rarely() else len(raw) % 256**width
-    payload = bytes(choose.option((0, 1, 24, 95, 96, 97, 200, 4096, 100_000)))
+    length = choices.pick(NUMBERS) % 256**width if choices.one_in_eight() else len(raw) % 256**width
+    payload = bytes(choices.pick((0, 1, 24, 95, 96, 97, 200, 4096, 100_000)))
     file_bytes = b"\x93NUMPY" + bytes(version) + length.to_bytes(width, "little") + raw + payload
-    return damage(choose, file_bytes) if choose.rarely() else file_bytes
+    return damage(choices, file_bytes) if choices.one_in_eight() else file_bytes
 
 
 FIELDS = {
@@ -134,31 +134,31 @@ FIELDS = {
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
 
 
-def npz(choose: Choices) -> bytes:
+def npz(choices: Choices) -> bytes:
     """Return an almost valid archive: a valid one with some of its numbers changed."""
     stream = io.BytesIO()
     with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(stream, "w") as archive:
-        for member_number in range(choose.below(4)):
+        for member_number in range(choices.integer(4)):
             info = zipfile.ZipInfo(
-                choose.option(NAMES) if choose.rarely() else f"{member_number}.npy"
+                choices.pick(NAMES) if choices.one_in_eight() else f"{member_number}.npy"
             )
-            info.compress_type = choose.option(METHODS)
-            if choose.rarely():
-                info.extra = choose.bytes(40)
-            if choose.rarely():
-                info.flag_bits |= 1 << choose.below(16)
-            content = npy(choose) if not choose.rarely() else choose.bytes(200)
-            with archive.open(info, "w", force_zip64=choose.rarely()) as member:
+            info.compress_type = choices.pick(METHODS)
+            if choices.one_in_eight():
+                info.extra = choices.bytes(40)
+            if choices.one_in_eight():
+                info.flag_bits |= 1 << choices.integer(16)
+            content = npy(choices) if not choices.one_in_eight() else choices.bytes(200)
+            with archive.open(info, "w", force_zip64=choices.one_in_eight()) as member:
                 member.write(content)
-        if choose.rarely():
-            archive.comment = choose.option((b"PK\5\6", b"x", b"PK\5\6" + bytes(18)))
+        if choices.one_in_eight():
+            archive.comment = choices.pick((b"PK\5\6", b"x", b"PK\5\6" + bytes(18)))
     raw = bytearray(stream.getvalue())
-    if choose.rarely():
+    if choices.one_in_eight():
         raw = add_zip64(raw)
-    for _ in range(choose.below(3)):
-        change_field(choose, raw)
-    archive_bytes = (b"#!/bin/sh\n" if choose.rarely() else b"") + bytes(raw)
-    return damage(choose, archive_bytes) if choose.rarely() else archive_bytes
+    for _ in range(choices.integer(3)):
+        change_field(choices, raw)
+    archive_bytes = (b"#!/bin/sh\n" if choices.one_in_eight() else b"") + bytes(raw)
+    return damage(choices, archive_bytes) if choices.one_in_eight() else archive_bytes
 
 
 def add_zip64(raw: bytearray) -> bytearray:
@@ -173,55 +173,55 @@ def add_zip64(raw: bytearray) -> bytearray:
     return raw[:end_record] + end + raw[end_record:]
 
 
-def change_field(choose: Choices, raw: bytearray) -> None:
+def change_field(choices: Choices, raw: bytearray) -> None:
     """Change one field of one record, in place."""
     kinds = [(signature, fields) for signature, fields in FIELDS.items() if signature in raw]
     if not kinds:
         return
-    signature, fields = kinds[choose.below(len(kinds))]
+    signature, fields = kinds[choices.integer(len(kinds))]
     record = raw.index(signature)
-    if choose.below(2) and raw.count(signature) > 1:
+    if choices.integer(2) and raw.count(signature) > 1:
         record = raw.index(signature, record + 4)
-    position, code = choose.option(fields)
+    position, code = choices.pick(fields)
     size = struct.calcsize(code)
     if record + position + size > len(raw):
         return
     (current,) = struct.unpack_from("<" + code, raw, record + position)
-    updated = current + choose.below(5) - 2 if choose.below(2) else choose.option(NUMBERS)
+    updated = current + choices.integer(5) - 2 if choices.integer(2) else choices.pick(NUMBERS)
     struct.pack_into("<" + code, raw, record + position, updated % 256**size)
-    if choose.rarely():  # change the central directory, too: else the two records differ
+    if choices.one_in_eight():  # change the central directory, too: else the two records differ
         central_record = raw.find(b"PK\1\2")
         if signature == b"PK\3\4" and central_record >= 0 and 14 <= position <= 22:
             struct.pack_into("<" + code, raw, central_record + position + 2, updated % 256**size)
 
 
-def damage(choose: Choices, raw: bytes) -> bytes:
+def damage(choices: Choices, raw: bytes) -> bytes:
     """Return the bytes truncated, repeated, overwritten or with insertions."""
-    position = choose.below(len(raw) + 1)
-    change_field = choose.below(5)
+    position = choices.integer(len(raw) + 1)
+    change_field = choices.integer(5)
     if change_field == 0:
         return raw[:position]
     if change_field == 1:
         return raw[position:]
     if change_field == 2:
-        return raw[:position] + choose.bytes(16) + raw[position:]
+        return raw[:position] + choices.bytes(16) + raw[position:]
     if change_field == 3:
         return raw + raw[position:]
     flipped = bytearray(raw)
     if position < len(raw):
-        flipped[position] ^= 1 << choose.below(8)
+        flipped[position] ^= 1 << choices.integer(8)
     return bytes(flipped)
 
 
 def decode_file(raw: bytes) -> bytes:
     """Return the file that some bytes encode."""
-    choose = Choices(raw)
-    kind = choose.below(8)
+    choices = Choices(raw)
+    kind = choices.integer(8)
     if kind == 0:
         return raw[1:]
     if kind < 4:
-        return npy(choose)
+        return npy(choices)
     if kind == 4:
         compressor = zlib.compressobj(9, zlib.DEFLATED, -15)
-        return npy(choose) + compressor.compress(raw) + compressor.flush()
-    return npz(choose)
+        return npy(choices) + compressor.compress(raw) + compressor.flush()
+    return npz(choices)

@@ -101,7 +101,7 @@ FILE_TESTS = {
 }
 # One seed, so that results are reproducible, and no shrinking of examples.
 # A test that takes 60 CPU seconds hangs, and ends with SIGPROF.
-PROFILE = """
+HYPOTHESIS_PROFILE = """
 import pytest
 from hypothesis import Phase, settings
 
@@ -130,7 +130,7 @@ CAST = re.compile(
 FUNCTION = re.compile(
     r" *def (\w+)|cdef inline .*?(\w+)(?: \"\w+\")?\(|    cdef (?:int|void) (_\w+)\("
 )
-TYPED_FIELD = re.compile(r"^    \w+: .*\| None")  # fields and parameters
+OPTIONAL_ANNOTATION = re.compile(r"^    \w+: .*\| None")  # fields and parameters
 # Lines that affect only speed.
 SPEED_ONLY = re.compile(
     r"prefetch|ahead|PREFETCH|SOON|touch|LOCAL_FRACTION|stream|non_temporal|NON_TEMPORAL|WORK_ITEM|task_count\(|progress\(|limit_threads\("
@@ -173,8 +173,12 @@ EQUIVALENT = {
         "loops/checks.pxd",
         "result = OutOfBounds(-1, 0, -1)",
         "1",
-    ): "any negative position is none; the other fields are not read",
-    ("loops/checks.pxd", "result = OutOfBounds(-1, 0, -1)", "-"): "any negative position is none",
+    ): "a negative position means: no index out of bounds; the other fields are not read",
+    (
+        "loops/checks.pxd",
+        "result = OutOfBounds(-1, 0, -1)",
+        "-",
+    ): "a negative position means: no index out of bounds",
     ("loops/moves.pxd", "    elif width == 1:", "1"): "copy_bytes does the same",
     ("loops/moves.pxd", "if width > ", ">"): "two halves that overlap completely equal one copy",
     (
@@ -319,7 +323,7 @@ def lines_with_code(file: str) -> Iterator[tuple[int, str]]:
             function = definition[1] or definition[2] or definition[3]
         if definition or function in UNTESTED_FUNCTIONS or not line.startswith(" "):
             continue
-        if NO_CODE.search(line) or SPEED_ONLY.search(line) or TYPED_FIELD.search(line):
+        if NO_CODE.search(line) or SPEED_ONLY.search(line) or OPTIONAL_ANNOTATION.search(line):
             continue
         if file in KERNELS and ARGUMENT_CHECK in lines[number + 1]:
             continue
@@ -382,7 +386,7 @@ def prepare_folder(worker: int) -> Path:
     setup = folder / "setup.py"
     setup.write_text(setup.read_text().replace("-O3", "-O1"))  # built in a third of the time
     with (folder / "tests" / "conftest.py").open("a") as file:
-        file.write(PROFILE)
+        file.write(HYPOTHESIS_PROFILE)
     # Cache .pyc files by content, not by time: a second less for each mutant.
     for name in ("ndtool", "tests"):
         compileall.compile_dir(

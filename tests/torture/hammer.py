@@ -220,10 +220,10 @@ def _check_signals(storage: Storage, count: int, rng: random.Random) -> Report:
     references = []
     for name, output in OUTPUTS.items():
         for memory_options in ((), SWEEP) if "cluster" not in name else ((),):
-            for before in (without_outputs, with_outputs):
+            for initial_contents in (without_outputs, with_outputs):
                 references.append(
                     run_undisturbed(
-                        storage, name, [*NDTOOL, *RUN, *output, *memory_options], before
+                        storage, name, [*NDTOOL, *RUN, *output, *memory_options], initial_contents
                     )
                 )
     report: Report = {"statuses": Counter(), "early": 0, "failures": []}

@@ -171,15 +171,15 @@ def _job(problem: Problem, out: Array, threads: int) -> Job:
         threads=threads,
     )
     if case.has_tuples:
-        job.batches = int(np.prod(case.indices[:b], dtype=np.int64))
-        job.per_batch = int(np.prod(case.indices[b:-1], dtype=np.int64))
+        job.batches = int(np.prod(case.indices_shape[:b], dtype=np.int64))
+        job.per_batch = int(np.prod(case.indices_shape[b:-1], dtype=np.int64))
         job.pitch = strides[b - 1] if b else 0
         job.k = case.k
         job.strides = (ctypes.c_int64 * 4)(*strides[b : b + case.k])
-        job.width = int(np.prod(case.data[b + case.k :], dtype=np.int64)) * itemsize
+        job.width = int(np.prod(case.data_shape[b + case.k :], dtype=np.int64)) * itemsize
     else:
-        job.rows, job.columns = case.data
-        job.index_rows = case.indices[0]
+        job.rows, job.columns = case.data_shape
+        job.index_rows = case.indices_shape[0]
     return job
 
 
@@ -188,7 +188,7 @@ def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[i
     case, to_l1 = problem.case, [0, 1]
     stores = [0] if out.ctypes.data % 16 else [0, 1]
     if case.has_tuples:
-        width = int(np.prod(case.data[case.batch_dims + case.k :], dtype=np.int64)) * 4
+        width = int(np.prod(case.data_shape[case.batch_dims + case.k :], dtype=np.int64)) * 4
         rows = [n for n in (0, 1, 2, 4, 8, 16, 32, 64) if n * width <= 1 << 15]
         if not case.is_scatter and width > problems.LINE:
             return "gather_rows", ([0], rows, to_l1, stores)
@@ -200,7 +200,7 @@ def _loop(problem: Problem, threads: int, out: Array) -> tuple[str, tuple[list[i
         return "scatter_scalars", (divisions, [0, 16, 32, 64, 128, 256, 512, 1024], to_l1, stores)
     if case.attribute:
         name = "scatter_axis1" if case.is_scatter else "gather_axis1"
-        row = case.data[1] * 4
+        row = case.data_shape[1] * 4
         return name, ([0], [0, 1024, row // 2, row, 2 * row], to_l1, stores)
     name = "scatter_axis0" if case.is_scatter else "gather_axis0"
     if case.is_scatter:

@@ -1,8 +1,8 @@
 """Data in servers and in HDF5 files: small ranges a second, the first byte from S3, rows of chunks.
 
-    python benchmarks/elsewhere.py ranges    10 and 64 requests at once, over HTTP and S3
-    python benchmarks/elsewhere.py first     complete runs that read one row
-    python benchmarks/elsewhere.py hdf5      random rows of a chunked dataset, beside h5py
+    python benchmarks/remote_and_hdf5.py ranges    10 and 64 requests at once, over HTTP and S3
+    python benchmarks/remote_and_hdf5.py first     complete runs that read one row python
+    benchmarks/remote_and_hdf5.py hdf5      random rows of a chunked dataset, compared with h5py
 
 The server is another process on the loopback interface, which answers after a delay and does not
 check signatures. Alternatives are measured in turn.
