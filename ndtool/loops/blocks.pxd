@@ -389,13 +389,13 @@ cdef inline uint64_t prefetch_next_offsets(
 
 cdef inline void prefetch_next_batch(
     const Cursor* cursor, const IndexSpace* space, const uint8_t* source, int64_t n_batch,
-    double tuple_share
+    double per_tuple
 ) noexcept nogil:
-    """Prefetch bytes of the next batch: `tuple_share` bytes for each of n tuples."""
+    """Prefetch bytes of the next batch: `per_tuple` bytes for each of n tuples."""
     cdef int64_t converted = space.per_batch - cursor.remaining
     if space.fits_in_cache and space.batch_rank:
         source += cursor.base + space.batch_strides[space.batch_rank - 1] + space.lowest
-        prefetch_lines(source + <int64_t> (tuple_share * converted), <int64_t> (tuple_share * n_batch))
+        prefetch_lines(source + <int64_t> (per_tuple * converted), <int64_t> (per_tuple * n_batch))
 
 
 cdef inline Py_ssize_t task_column(int64_t task, int64_t tasks, Py_ssize_t width) noexcept nogil:
