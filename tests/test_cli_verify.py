@@ -74,7 +74,7 @@ def test_verify_reports_the_first_difference():
     save(out=wrong[:, :2])
     assert "has shape [2,2]: gather_nd gives [2,3]" in ndtool(*command).err
     save(out=wrong.astype("f8"))
-    assert "has dtype <f8: gather_nd gives <f4" in ndtool(*command).err
+    assert "has dtype float64: gather_nd gives float32" in ndtool(*command).err
     save(out=wrong.astype(">f4"))
     assert ndtool(*command).status == 8
     save(idx=i8([4], [1]))

@@ -519,7 +519,7 @@ def test_a_verification_shows_the_differences() -> None:
     assert "error" not in page.visible_text
     save(output=np.zeros(4, np.float64))
     assert ndtool("verify", "scatter-nd", *files, "--html", "p.html").status == 8
-    assert "output.npy has dtype <f8" in Page("p.html").visible_text
+    assert "output.npy has dtype float64" in Page("p.html").visible_text
 
 
 def test_a_verification_with_a_report_reads_no_pipe() -> None:
